@@ -2,17 +2,19 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.drawing import Scale, dots, line
+from dashboards.drawing import Scale, dots, line, ticks
 from dashboards.runs.case_names import CaseName, case_name
-from service.ledger.reading.board import BoardCase
+from kernels.cases import Direction
+from service.domain.text import short
+from service.ledger.reading.board import BoardCase, Timed
 
 BEST = "best"  # of all other providers, case by case
 # Upper ends of the steps of colour around 1, finer where decisions are made; the last step has none.
 STEPS = (0.60, 0.80, 0.95, 0.98, 1.02, 1.05, 1.10, 1.25)
-_SMALL_ROWS = 256
+_LINE = 5  # cells of a number of rows, from which it has a line of the map for itself
 _LEAST = 3  # cells of a number of columns, and of an op and direction, without which neither is worth a line of the map
 
 
@@ -24,6 +26,13 @@ class Cell:
     name: CaseName
     ratio: float | None  # our time over the other's
     share: float | None  # of the ceiling of a copy, in per cent; None in the L2 cache
+    behind: bool  # as judged against SOTA; against others, by more than the limit of SOTA
+    provider: str = ""  # with a comma before it, where the target has several
+
+    @property
+    def kind(self) -> str:
+        """`RMSNorm forward, bf16`: what cases of one line of the map, and of one figure, have in common."""
+        return f"{self.name.family}, {self.name.dtypes}{self.provider}"
 
     @property
     def step(self) -> int:
@@ -35,22 +44,54 @@ class Cell:
         """µs of a call that the other provider does not need."""
         return self.case.own.median * (1 - 1 / self.ratio) if self.ratio else 0.0
 
+    def label(self, against: str) -> str:
+        """What the cell says to somebody who hears it: ratio, shape, share of the ceiling, and since when behind."""
+        name, since = self.name, self.case.behind_since
+        parts = [
+            f"{self.ratio:.3f} × {against}" if self.ratio else f"{against} was not measured",
+            f"{name.family} {name.shape} {name.dtypes}",
+            f"{_micros(self.case.own.median)} µs",
+        ]
+        if self.case.in_cache:
+            parts.append("data in the L2 cache")
+        elif self.share:
+            parts.append(f"{self.share:.0f} % of a copy")
+        if self.behind:
+            parts.append(f"behind since {short(since.revision)}" if since else "behind")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class HeatRow:
-    """A number of rows of one op and direction, by columns."""
+    """A line of the map, by columns.
 
-    rows: int
+    Numbers of rows with few cells share a line where their columns differ; each of its cells then names its rows.
+    """
+
     cells: Mapping[int, Cell]
+
+    @property
+    def most(self) -> int:
+        return max(cell.name.rows or 0 for cell in self.cells.values())
+
+    @property
+    def shared(self) -> bool:
+        return any(cell.name.rows != self.most for cell in self.cells.values())
 
 
 @dataclass(frozen=True)
 class HeatGroup:
-    """An op and a direction with the same dtypes; the most rows first."""
+    """An op and a direction with the same dtypes; the most rows first.  Groups are sorted by time at stake."""
 
-    title: str
+    family: str
+    dtypes: str  # and the provider, where the target has several
     geomean: float | None
     rows: Sequence[HeatRow]
+    at_stake: float  # µs of one call of each case that is behind
+
+    @property
+    def columns(self) -> Sequence[int]:
+        return sorted({number for row in self.rows for number in row.cells})
 
 
 @dataclass(frozen=True)
@@ -59,6 +100,7 @@ class NamedRow:
 
     model: str
     shape: str
+    stride: int  # elements between rows; 0 if they are dense
     forward: Cell | None
     backward: Cell | None
 
@@ -83,7 +125,6 @@ class Board:
     groups: Sequence[HeatGroup]
     models: Mapping[str, Sequence[NamedRow]]
     few: Sequence[HeatGroup]
-    few_columns: Sequence[int]
     single: Sequence[Cell]  # those that the map has no line for
     figures: Sequence[SpeedFigure]
 
@@ -98,11 +139,16 @@ class Board:
     @property
     def behind(self) -> Sequence[Cell]:
         """The cases that were judged behind, those with the most time at stake first."""
-        return sorted((cell for cell in self.compared if cell.case.behind), key=lambda cell: -cell.at_stake)
+        return sorted((cell for cell in self.compared if cell.behind), key=lambda cell: -cell.at_stake)
 
     @property
     def geomean(self) -> float | None:
-        return _geomean(self.compared)
+        return geometric_mean(self.compared)
+
+    @property
+    def small(self) -> Sequence[Cell]:
+        """The cells of small batches and of single shapes."""
+        return [cell for group in self.few for row in group.rows for cell in row.cells.values()] + list(self.single)
 
 
 def providers(cases: Iterable[BoardCase]) -> list[str]:
@@ -115,91 +161,141 @@ def dtypes(cases: Iterable[BoardCase]) -> dict[str, int]:
     return dict(Counter(case_name(case.case).dtypes for case in cases).most_common())
 
 
-def compose(cases: Iterable[BoardCase], against: str, sota: str, copy_gb_s: float | None, ours: str) -> Board:
+def compose(
+    cases: Iterable[BoardCase], against: str, sota: str, copy_gb_s: float | None, ours: str, limit: float = 1.05
+) -> Board:
     """The board of some cases against a provider, or against the best of all.
 
-    The ratio to SOTA is the one that was judged; to others it is that of the medians of the session.
+    The ratio to SOTA is the one that was judged; to others it is that of the medians of the session, and above `limit`
+    it is behind.
     """
-    cells = [_cell(case, against, sota, copy_gb_s) for case in cases]
-    sized = [cell for cell in cells if cell.name.rows and cell.name.columns]
-    models = [cell for cell in sized if cell.name.model]
-    few = [cell for cell in sized if not cell.name.model and (cell.name.rows or 0) <= _SMALL_ROWS]
-    large = [cell for cell in sized if not cell.name.model and (cell.name.rows or 0) > _SMALL_ROWS]
-    swept = _often(large)
+    found = list(cases)
+    several = len({case.provider for case in found}) > 1
+    cells = [_cell(case, against, sota, copy_gb_s, limit, named=several) for case in found]
+    models, few, large, single = _divided(cells)
+    swept, rare = _often(large)
     return Board(
         cells,
         sorted({cell.name.columns or 0 for cell in swept}),
-        _groups(swept),
+        _groups(swept, _shared_lines),
         _models(models),
-        _groups(few),
-        sorted({cell.name.columns or 0 for cell in few}),
-        [cell for cell in large if cell not in swept],
+        _groups(few, _lines),
+        [*rare, *single],
         _figures(swept, copy_gb_s, ours),
     )
 
 
-def _cell(case: BoardCase, against: str, sota: str, copy_gb_s: float | None) -> Cell:
-    share = 100 * case.own.gb_s / copy_gb_s if case.own.gb_s and copy_gb_s and not case.in_cache else None
-    if against == BEST:
-        best = min((other.median for other in case.others.values()), default=None)
-    else:
-        best = case.others[against].median if against in case.others else None
-    ratio = case.ratio if against == sota and case.ratio else case.own.median / best if best else None
-    return Cell(case, case_name(case.case), ratio, share)
-
-
-def _often(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells whose number of columns, and whose op and direction, have several."""
-    columns = Counter(cell.name.columns for cell in cells)
-    kept = [cell for cell in cells if columns[cell.name.columns] >= _LEAST]
-    families = Counter((cell.name.family, cell.name.dtypes) for cell in kept)
-    return [cell for cell in kept if families[cell.name.family, cell.name.dtypes] >= _LEAST]
-
-
-def _groups(cells: Iterable[Cell]) -> list[HeatGroup]:
-    by_family = defaultdict[tuple[str, str], list[Cell]](list)
+def _divided(cells: Iterable[Cell]) -> tuple[list[Cell], list[Cell], list[Cell], list[Cell]]:
+    """The cells of models, of small batches, of the map, and those that have no place in any of them."""
+    models, few, large, single = list[Cell](), list[Cell](), list[Cell](), list[Cell]()
     for cell in cells:
-        by_family[cell.name.family, cell.name.dtypes].append(cell)
-    return [HeatGroup(f"{family}, {dtypes}", _geomean(own), _rows(own)) for (family, dtypes), own in by_family.items()]
+        name = cell.name
+        if name.model and name.direction in (Direction.FWD, Direction.BWD):
+            models.append(cell)
+        elif name.model or name.stride or not name.rows or not name.columns:
+            single.append(cell)
+        elif name.small:
+            few.append(cell)
+        else:
+            large.append(cell)
+    return models, few, large, single
 
 
-def _rows(cells: Iterable[Cell]) -> list[HeatRow]:
+def _cell(case: BoardCase, against: str, sota: str, copy_gb_s: float | None, limit: float, *, named: bool) -> Cell:
+    share = 100 * case.own.gb_s / copy_gb_s if case.own.gb_s and copy_gb_s and not case.in_cache else None
+    other = other_time(case, against)
+    ratio = case.ratio if against == sota and case.ratio else case.own.median / other.median if other else None
+    behind = case.behind if against == sota else ratio is not None and ratio > limit
+    return Cell(case, case_name(case.case), ratio, share, behind, f", {case.provider}" if named else "")
+
+
+def other_time(case: BoardCase, against: str) -> Timed | None:
+    """The time of the provider that the board compares with, or of the fastest of all."""
+    if against == BEST:
+        return min(case.others.values(), key=lambda one: one.median, default=None)
+    return case.others.get(against)
+
+
+def _often(cells: Iterable[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """The cells whose number of columns, and whose kind, have several; and the others."""
+    some = list(cells)
+    columns = Counter(cell.name.columns for cell in some)
+    kinds = Counter(cell.kind for cell in some if columns[cell.name.columns] >= _LEAST)
+    often, rare = list[Cell](), list[Cell]()
+    for cell in some:
+        several = columns[cell.name.columns] >= _LEAST and kinds[cell.kind] >= _LEAST
+        (often if several else rare).append(cell)
+    return often, rare
+
+
+def _groups(cells: Iterable[Cell], lines: Callable[[Iterable[Cell]], list[HeatRow]]) -> list[HeatGroup]:
+    by_kind = defaultdict[str, list[Cell]](list)
+    for cell in cells:
+        by_kind[cell.kind].append(cell)
+    groups = [
+        HeatGroup(
+            own[0].name.family,
+            f"{own[0].name.dtypes}{own[0].provider}",
+            geometric_mean(own),
+            lines(own),
+            sum(cell.at_stake for cell in own if cell.behind),
+        )
+        for own in by_kind.values()
+    ]
+    return sorted(groups, key=lambda group: -group.at_stake)
+
+
+def _lines(cells: Iterable[Cell]) -> list[HeatRow]:
+    """A line for each number of rows, the most first."""
     by_rows = defaultdict[int, dict[int, Cell]](dict)
     for cell in cells:
         by_rows[cell.name.rows or 0][cell.name.columns or 0] = cell
-    return [HeatRow(rows, by_rows[rows]) for rows in sorted(by_rows, reverse=True)]
+    return [HeatRow(by_rows[rows]) for rows in sorted(by_rows, reverse=True)]
+
+
+def _shared_lines(cells: Iterable[Cell]) -> list[HeatRow]:
+    """The same, but numbers of rows with few cells share lines."""
+    shared: list[dict[int, Cell]] = []
+    for own in (dict(row.cells) for row in _lines(cells)):
+        free = (one for one in shared if max(len(one), len(own)) < _LINE and not one.keys() & own.keys())
+        if (line_of_several := next(free, None)) is not None:
+            line_of_several.update(own)
+        else:
+            shared.append(own)
+    return [HeatRow(one) for one in shared]
 
 
 def _models(cells: Iterable[Cell]) -> dict[str, list[NamedRow]]:
-    tables = defaultdict[str, dict[tuple[str, str], dict[str, Cell]]](dict)
+    tables = defaultdict[str, dict[tuple[str, str, int], dict[str, Cell]]](dict)
     for cell in cells:
         name = cell.name
-        shapes = tables[f"{name.op_words}, {name.dtypes}"]
-        shapes.setdefault((name.model, name.shape), {})[name.direction] = cell
+        shapes = tables[f"{name.op_words}, {name.dtypes}{cell.provider}"]
+        shapes.setdefault((name.model, plain_shape(name), name.stride), {})[name.direction] = cell
     return {
-        title: [NamedRow(model, shape, found.get("fwd"), found.get("bwd")) for (model, shape), found in shapes.items()]
+        title: [NamedRow(*shape, found.get("fwd"), found.get("bwd")) for shape, found in shapes.items()]
         for title, shapes in tables.items()
     }
 
 
-def _geomean(cells: Iterable[Cell]) -> float | None:
+def plain_shape(name: CaseName) -> str:
+    """`4,096×512`, without its stride; of an unknown case, its text."""
+    return f"{name.rows:,}×{name.columns:,}" if name.rows and name.columns else name.shape
+
+
+def geometric_mean(cells: Iterable[Cell]) -> float | None:
     logs = [math.log(cell.ratio) for cell in cells if cell.ratio]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def _figures(cells: Iterable[Cell], ceiling: float | None, ours: str) -> list[SpeedFigure]:
     """GB/s of every provider, at the most rows of each number of columns."""
-    by_family = defaultdict[tuple[str, str], dict[int, Cell]](dict)
+    by_kind = defaultdict[str, dict[int, Cell]](dict)
     for cell in cells:
-        widest = by_family[cell.name.family, cell.name.dtypes]
+        widest = by_kind[cell.kind]
         columns = cell.name.columns or 0
         if cell.case.own.gb_s and (columns not in widest or (widest[columns].name.rows or 0) < (cell.name.rows or 0)):
             widest[columns] = cell
-    figures = []
-    for (family, dtypes), widest in by_family.items():
-        if len(widest) >= 3:
-            figures.append(_figure(f"{family}, {dtypes}", widest, ceiling, ours))
-    return figures
+    return [_figure(kind, widest, ceiling, ours) for kind, widest in by_kind.items() if len(widest) >= _LEAST]
 
 
 def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours: str) -> SpeedFigure:
@@ -213,8 +309,7 @@ def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours:
                 speeds[other].append((number, timed.gb_s))
     most = max([ceiling or 0.0, *(speed for ones in speeds.values() for _, speed in ones)])
     x = Scale(columns[0], columns[-1], 40, 200, log=True)
-    y = Scale(0.0, most * 1.06, 160, 8)
-    shown = columns if len(columns) <= 6 else columns[:: math.ceil(len(columns) / 6)]
+    y = Scale(0.0, most * 1.06, 134, 8)
     ends = dict[str, float]()
     last = -math.inf
     for name in sorted(speeds, key=lambda one: y(speeds[one][-1][1])):
@@ -222,8 +317,8 @@ def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours:
     return SpeedFigure(
         title,
         y(ceiling) if ceiling else None,
-        [(y(value), f"{value:,.0f}") for value in y.ticks],
-        [(x(value), short_number(value)) for value in shown],
+        [(y(value), f"{value:,.0f}") for value in ticks(y.low, y.high, 4)],
+        spread_labels([(x(value), short_number(value), value) for value in columns]),
         [
             (
                 name,
@@ -235,6 +330,19 @@ def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours:
             for name, ones in speeds.items()
         ],
     )
+
+
+def spread_labels(labels: Iterable[tuple[float, str, int]]) -> list[tuple[float, str]]:
+    """Of places, texts and numbers, those whose texts do not touch; powers of two have precedence."""
+    kept: list[tuple[float, str]] = []
+    for x, text, _ in sorted(labels, key=lambda one: (one[2].bit_count() != 1, one[0])):
+        if all(abs(x - other) > 3.3 * (len(text) + len(taken)) + 5 for other, taken in kept):
+            kept.append((x, text))
+    return sorted(kept)
+
+
+def _micros(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:,.1f}"
 
 
 def short_number(value: int) -> str:

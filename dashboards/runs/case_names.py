@@ -27,6 +27,7 @@ class CaseName:
     metric: Metric
     rows: int | None = None
     columns: int | None = None
+    stride: int = 0  # elements between rows; 0 if they are dense
 
     @cached_property
     def family(self) -> str:
@@ -61,6 +62,7 @@ def case_name(text: str) -> CaseName:
         metric,
         case.rows,
         case.cols,
+        case.stride,
     )
 
 

@@ -1,31 +1,41 @@
 """The board: where a target is ahead of the best known kernels, and where behind."""
 
+import csv
+import io
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards import boards
+from dashboards import boards, rooflines
 from dashboards.pages.rendering import page
 from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
+from service.api.common import tagged
 from service.db.engine import clock
 from service.db.models import RunTotals, Target
+from service.domain import roofline
+from service.domain.policy.policy import Policy
+from service.ledger.intake import samples
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
-from service.ledger.reading.board import BoardRun
+from service.ledger.server_policy import effective
+from service.reports.flat import csv_cell
 from service.reports.report import readable
+from service.reports.schema.base import rfc3339
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
-_GAPS = 12  # that are listed before the others are unfolded
-_SAMPLES = 40  # bars of the strip of the past
+_GAPS = 8  # that are listed before the others are unfolded
+_SAMPLES = 40  # bars of the strip of the past, and as many releases as there are
 _Text = Annotated[str, Query(max_length=120)]
 
 
@@ -39,9 +49,23 @@ class BoardAddress:
     against: str = ""
     at: str = ""
 
-    def to(self, **changed: str) -> str:
+    def to(self, page: str = "board", **changed: str) -> str:
+        """The address of the board, or of another rendering of it, with changes."""
         values = {"device": self.device, "dtype": self.dtype, "against": self.against, "at": self.at} | changed
-        return f"/targets/{quote(self.target)}/board?{urlencode({key: one for key, one in values.items() if one})}"
+        return f"/targets/{quote(self.target)}/{page}?{urlencode({key: one for key, one in values.items() if one})}"
+
+
+def _chosen(
+    name: str,
+    device: _Text = "",
+    dtype: _Text = "",
+    against: _Text = "",
+    at: Annotated[str, Query(max_length=64)] = "",
+) -> BoardAddress:
+    return BoardAddress(name, device, dtype, against, at)
+
+
+Chosen = Annotated[BoardAddress, Depends(_chosen)]
 
 
 @router.get("/board")
@@ -60,57 +84,148 @@ def newest_by_target(session: Session) -> list[tuple[Target, list[tuple[RunTotal
 
 
 @router.get("/targets/{name}/board", response_model=None)
-def board(
-    name: str,
-    session: Reading,
-    device: _Text = "",
-    dtype: _Text = "",
-    against: _Text = "",
-    at: Annotated[str, Query(max_length=64)] = "",
-) -> Response | str:
+def board(session: Reading, at: Chosen) -> Response | str:
     """Show a target against SOTA or another provider, at its newest revision or an earlier one."""
-    target = target_named(session, name)
+    target = target_named(session, at.target)
     devices = reading.measured_devices(session, target)
-    if not device and devices:
+    if not at.device and devices:
         totals = reading.newest_compared(session, [target.id])
         first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
-        return RedirectResponse(BoardAddress(target.name, first).to(), 303)
-    address = BoardAddress(target.name, device, dtype, against, at)
-    shown = reading.board(session, target, device, at)
-    values = board_values(target, address, shown, devices, past_bars(session, target, device))
-    return page("board.html", now=clock(session), **values)
+        return RedirectResponse(replace(at, device=first).to(), 303)
+    return page("board.html", now=clock(session), **_values(session, target, at, devices))
 
 
-def board_values(
-    target: Target, address: BoardAddress, shown: BoardRun, devices: Sequence[str], past: "Sequence[PastBar]"
-) -> dict[str, Any]:
-    """What the template shows of a run, without the time."""
-    sota = sota_of(target, address.device)
-    against = address.against or sota
-    dtype = address.dtype
-    chosen = [case for case in shown.cases if not dtype or case_name(case.case).dtypes == dtype]
-    return {
-        "target": target,
-        "address": address,
-        "run": shown,
-        "board": boards.compose(chosen, against, sota, shown.copy_gb_s, target.name),
-        "sota": sota,
-        "against": against,
-        "others": boards.providers(shown.cases),
-        "dtypes": boards.dtypes(shown.cases),
-        "devices": devices,
-        "past": past,
-        "steps": boards.STEPS,
-        "best": boards.BEST,
-        "short_number": boards.short_number,
-        "most_gaps": _GAPS,
+class Part(StrEnum):
+    """Parts of a board that are fetched when they are opened."""
+
+    GAPS = "gaps"
+    SMALL = "small"
+
+
+@router.get("/targets/{name}/board.csv")
+def board_csv(request: Request, session: Reading, at: Chosen) -> Response:
+    """The cases of the board as CSV."""
+    found = _composed(session, at)
+    records = [_record(cell, found) for cell in found.board.cells]
+    out = io.StringIO()
+    write = csv.writer(out)
+    write.writerow(_RECORD)
+    write.writerows([csv_cell(value) for value in record.values()] for record in records)
+    file = f"{at.target}-board-{at.device}-{found.run.revision[:12]}.csv"
+    answer = tagged(request, out.getvalue(), "text/csv; charset=utf-8")
+    answer.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(file, safe='')}"
+    return answer
+
+
+@router.get("/targets/{name}/board.json")
+def board_json(request: Request, session: Reading, at: Chosen) -> Response:
+    """The cases of the board as JSON, with the run and the ceilings of its session."""
+    found = _composed(session, at)
+    run = found.run
+    whole = {
+        "target": at.target,
+        "device": at.device,
+        "run": run.run_id,
+        "revision": run.revision,
+        "committed_at": rfc3339(run.committed_at),
+        "instead_of": run.instead_of or None,
+        "against": found.against,
+        "dtypes": at.dtype or None,
+        "geomean": found.board.geomean,
+        "copy_gb_s": run.copy_gb_s,
+        "matmul_tflop_s": run.matmul_tflop_s,
+        "cases": [_record(cell, found) for cell in found.board.cells],
     }
+    return tagged(request, json.dumps(whole), "application/json")
+
+
+@router.get("/targets/{name}/board/{part}")
+def board_part(session: Reading, at: Chosen, part: Part) -> str:
+    """Show all gaps of a board, or its small batches and single shapes."""
+    values = _values(session, target_named(session, at.target), at, [])
+    return page("board_part.html", now=clock(session), **values, part=part)
+
+
+def _composed(session: Session, at: BoardAddress) -> "Composed":
+    target = target_named(session, at.target)
+    return composed(target, at, reading.board(session, target, at.device, at.at))
+
+
+@dataclass(frozen=True)
+class Composed:
+    """The board of an address, and what it was made of."""
+
+    run: reading.BoardRun
+    board: boards.Board
+    sota: str
+    against: str
+
+
+def composed(target: Target, at: BoardAddress, run: reading.BoardRun) -> Composed:
+    """The board of an address from the run that it shows."""
+    recipe = readable(target.recipe.text) if target.recipe else None
+    sota = sota_of(target, at.device)
+    against = at.against or sota
+    chosen = [case for case in run.cases if not at.dtype or case_name(case.case).dtypes == at.dtype]
+    limit = 1 + (effective(recipe, at.device) if recipe else Policy()).behind_sota
+    return Composed(run, boards.compose(chosen, against, sota, run.copy_gb_s, target.name, limit), sota, against)
 
 
 def sota_of(target: Target, device: str) -> str:
     """The provider that is SOTA on a device."""
     recipe = readable(target.recipe.text) if target.recipe else None
     return recipe.sota_on(device) if recipe else "SOTA"
+
+
+def _values(session: Session, target: Target, at: BoardAddress, devices: Sequence[str]) -> dict[str, Any]:
+    shown = reading.board(session, target, at.device, at.at)
+    return board_values(target, at, shown, devices, past_bars(session, target, at.device, shown))
+
+
+def board_values(
+    target: Target, address: BoardAddress, shown: reading.BoardRun, devices: Sequence[str], past: "Past"
+) -> dict[str, Any]:
+    """What the template shows of a run, without the time."""
+    found = composed(target, address, shown)
+    return {
+        "target": target,
+        "address": address,
+        "run": shown,
+        "board": found.board,
+        "small_geomean": boards.geometric_mean(found.board.small),
+        "roofline": rooflines.draw(found.board.cells, shown, found.against),
+        "sota": found.sota,
+        "against": found.against,
+        "others": boards.providers(shown.cases),
+        "dtypes": boards.dtypes(shown.cases),
+        "devices": devices,
+        "past": past,
+        "sample": target.location == samples.ORIGIN,
+        "steps": boards.STEPS,
+        "best": boards.BEST,
+        "short_number": boards.short_number,
+        "plain_shape": boards.plain_shape,
+        "most_gaps": _GAPS,
+    }
+
+
+_RECORD = (
+    "provider", "case", "op", "direction", "rows", "columns", "dtypes", "model", "median_us", "gb_s", "percent_of_copy",
+    "in_cache", "flop_per_byte", "tflop_s", "against", "other_us", "ratio", "behind", "behind_since", "at_stake_us",
+)  # fmt: skip
+
+
+def _record(cell: boards.Cell, found: Composed) -> dict[str, object]:
+    """One case of the board for programs; None where something is not known."""
+    case, name, work = cell.case, cell.name, roofline.work(cell.case.case)
+    other = boards.other_time(case, found.against)
+    values = (
+        case.provider, case.case, name.op or None, name.direction or None, name.rows, name.columns, name.dtypes or None,
+        name.model or None, case.own.median, case.own.gb_s, cell.share, case.in_cache, work and work.intensity,
+        work and work.flops / case.own.median / 1e6, found.against, other and other.median, cell.ratio, cell.behind,
+        case.behind_since and case.behind_since.revision, cell.at_stake if cell.behind else None,
+    )  # fmt: skip
+    return dict(zip(_RECORD, values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -120,24 +235,40 @@ class PastBar:
     revision: str
     committed_at: float
     geomean: float
+    release: bool  # it is or was the pinned baseline
     x: float
     y: float
+    width: float
     height: float
 
 
-def past_bars(session: Session, target: Target, device: str) -> list[PastBar]:
-    """Bars of revisions at even distances, the newest included."""
-    some = reading.past(session, target, device, _SAMPLES)
+@dataclass(frozen=True)
+class Past:
+    """Some revisions that were compared with SOTA as bars, and the neighbours of the one that is shown."""
+
+    bars: Sequence[PastBar]
+    before: str
+    after: str
+
+
+def past_bars(session: Session, target: Target, device: str, shown: reading.BoardRun) -> Past:
+    """The past of a board, with all releases, the revision that is shown, and the newest."""
+    some = reading.past(session, target, device, _SAMPLES, shown.revision)
+    releases = {one.pinned for one in some}
     widest = max((abs(one.geomean - 1) for one in some), default=0.1) or 0.1
     width = 1000 / max(len(some), 1)
-    return [
+    bars = [
         PastBar(
             one.revision,
             one.committed_at,
             one.geomean,
+            one.revision in releases,
             n * width,
             30 - max(0.0, (one.geomean - 1) / widest * 28),
+            width,
             max(1.0, abs(one.geomean - 1) / widest * 28),
         )
         for n, one in enumerate(some)
     ]
+    on_mainline = shown.ordinal is not None
+    return Past(bars, *(reading.neighbours(session, target, device, shown.ordinal or 0) if on_mainline else ("", "")))

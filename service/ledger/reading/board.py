@@ -1,8 +1,10 @@
 """What one run measured of a target and of the other providers: the rows of the board."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session, aliased
@@ -31,6 +33,16 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Since:
+    """The revision since which a case is behind SOTA."""
+
+    revision: str
+    committed_at: float
+    ordinal: int | None  # place on the mainline
+    ratio: float | None  # to SOTA, when it fell behind
+
+
+@dataclass(frozen=True)
 class BoardCase:
     """A case of a provider of the target, and what others needed for it in the same session."""
 
@@ -41,7 +53,7 @@ class BoardCase:
     in_cache: bool = False  # its data fit the L2 cache, so that the ceiling of memory says nothing
     ratio: float | None = None  # to SOTA, as it was judged
     behind: bool = False
-    behind_since: str | None = None  # the revision
+    behind_since: Since | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +64,13 @@ class BoardRun:
     revision: str
     subject: str
     committed_at: float
-    copy_gb_s: float | None  # the ceiling of its session
+    ordinal: int | None  # place on the mainline
+    copy_gb_s: float | None  # the ceilings of its session
+    matmul_tflop_s: float | None
+    l2_bytes: float | None  # of its device
     cases: Sequence[BoardCase]
+    blocks: Sequence[BoardCase] = ()  # cases of the metric block
+    instead_of: str = ""  # a later revision, which was not measured on this device
 
 
 def measured_devices(session: Session, target: Target) -> Sequence[str]:
@@ -91,81 +108,147 @@ class PastRun:
 
     revision: str
     committed_at: float
+    ordinal: int  # place on the mainline
     geomean: float
+    pinned: str | None  # the release, or another pinned baseline, that it was compared with
 
 
-def past(session: Session, target: Target, device: str, count: int) -> list[PastRun]:
+def past(session: Session, target: Target, device: str, count: int, also: str = "") -> list[PastRun]:
     """About so many measured revisions at even distances, the oldest first, and the newest included.
 
-    They are of the whole mainline, or of its newest part where the device is new to it.
+    They are of the whole mainline, or of its newest part where the device is new to it.  Pinned baselines and the
+    revision `also` are included.
     """
     candidates = _CANDIDATES * count
-    every = _compared(session, target, device, queries.spread_places(session, target, candidates))
+    every = _compared(session, target, device, queries.spread_places(session, target, candidates).where)
     if len(every) < count:
-        recent = _compared(session, target, device, queries.newest_places(session, target, candidates))
+        recent = _compared(session, target, device, queries.newest_places(session, target, candidates).where)
         every = max(every, recent, key=len)
     step = max(1, -(-len(every) // count))
-    return every[::step][::-1]
+    named_ones = {one.pinned for one in every if one.pinned} | {also}
+    marked = _compared(session, target, device, Revision.sha.in_(named_ones) & Revision.ordinal.is_not(None))
+    by_place = {one.ordinal: one for one in [*every[::step], *marked]}
+    return [by_place[place] for place in sorted(by_place)]
 
 
-def _compared(session: Session, target: Target, device: str, places: queries.MainlinePlaces) -> list[PastRun]:
+def neighbours(session: Session, target: Target, device: str, ordinal: int) -> tuple[str, str]:
+    """The measured revisions before and after a place of the mainline; empty where there is none."""
+    measured = select(Revision.sha).join(Run, Run.revision_id == Revision.id).where(Revision.target_id == target.id)
+    measured = measured.where(Run.device == device, Run.state == RunState.DONE, WATCHED).limit(1)
+    before = measured.where(Revision.ordinal < ordinal).order_by(Revision.ordinal.desc())
+    after = measured.where(Revision.ordinal > ordinal).order_by(Revision.ordinal)
+    return session.scalar(before) or "", session.scalar(after) or ""
+
+
+def _compared(session: Session, target: Target, device: str, places: ColumnElement[bool]) -> list[PastRun]:
     """The runs of revisions at these places that compared with SOTA, the newest first."""
+    columns = (Revision.sha, Revision.committed_at, Revision.ordinal, Run.pinned)
     rows = session.execute(
-        select(Revision.sha, Revision.committed_at, RunTotals.sota_log, RunTotals.sota_cases)
+        select(*columns, RunTotals.sota_log, RunTotals.sota_cases)
         .select_from(Revision)
         .join(Run, (Run.revision_id == Revision.id) & (Run.device == device) & WATCHED)
         .join(RunTotals, RunTotals.run_id == Run.id)
-        .where(Revision.target_id == target.id, places.where, RunTotals.sota_cases > 0)
+        .where(Revision.target_id == target.id, places, RunTotals.sota_cases > 0)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
     )
-    return [PastRun(sha, at, math.exp(log / cases)) for sha, at, log, cases in rows]
+    return [
+        PastRun(sha, at, ordinal, math.exp(log / cases), pinned)
+        for sha, at, ordinal, pinned, log, cases in rows
+        if ordinal is not None
+    ]
 
 
 def board(session: Session, target: Target, device: str, revision: str = "") -> BoardRun:
-    """The kernel times of the newest run of the mainline, or of a revision.  Raises NotFound."""
-    run = _run(session, target, device, revision)
-    columns = (Measurement.case, Measurement.role, Measurement.provider, Measurement.median, Measurement.gb_s)
-    in_cache = Measurement.facts["l2_resident"].as_boolean()
-    wanted = (Measurement.run_id == run.id, Measurement.median.is_not(None))
-    roles = Measurement.role.in_((Role.HEAD.value, *_OTHERS))
-    rows = session.execute(select(*columns, in_cache).where(*wanted, roles)).all()
-    kernel = [row for row in rows if split_metric(row.case)[1] is Metric.KERNEL]
-    others = dict[str, dict[str, Timed]]()
-    for row in kernel:
-        if row.role in _OTHERS:
-            others.setdefault(row.case, {})[row.provider] = Timed(row.median, row.gb_s)
+    """The times of the newest run of the mainline, or of a revision.
+
+    A revision of the mainline that was not measured on the device has the board of the nearest earlier one.
+    Raises NotFound.
+    """
+    run, instead_of = _run(session, target, device, revision)
+    times = _times(session, run.id)
+    of_kernels = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.KERNEL}
+    of_blocks = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.BLOCK}
     verdicts = _verdicts(session, run.id)
-    since = _behind_since(session, target, device)
-    cases = [
-        BoardCase(
-            row.provider,
-            row.case,
-            Timed(row.median, row.gb_s),
-            others.get(row.case, {}),
-            bool(row[5]),
-            *verdicts.get((row.provider, row.case), (None, False)),
-            since.get((row.provider, row.case)),
-        )
-        for row in kernel
-        if row.role == Role.HEAD.value
-    ]
-    best = roofline.ceilings(run.telemetry).get("copy_gb_s")
-    return BoardRun(run.id, run.sha, run.subject, run.committed_at, best, cases)
+    since = _behind_since(session, target, device, run.ordinal)
+    cached = _in_cache(session, run.id)
+    best = roofline.ceilings(run.telemetry)
+    cases, blocks = (
+        [
+            BoardCase(
+                provider,
+                case,
+                own,
+                found.others,
+                (provider, case) in cached,
+                *verdicts.get((provider, case), (None, False)),
+                since.get((provider, case)),
+            )
+            for case, found in some.items()
+            for provider, own in found.own.items()
+        ]
+        for some in (of_kernels, of_blocks)
+    )
+    return BoardRun(
+        run.id,
+        run.sha,
+        run.subject,
+        run.committed_at,
+        run.ordinal,
+        best.get("copy_gb_s"),
+        best.get("matmul_tflop_s"),
+        roofline.l2_bytes(run.telemetry),
+        cases,
+        blocks,
+        instead_of,
+    )
 
 
-def _run(session: Session, target: Target, device: str, revision: str) -> Row[tuple[int, str, str, float, object]]:
-    columns = (Run.id, Revision.sha, Revision.subject, Revision.committed_at, Run.telemetry)
+@dataclass(frozen=True)
+class _CaseTimes:
+    """The times of a case, by provider."""
+
+    own: dict[str, Timed] = field(default_factory=dict)
+    others: dict[str, Timed] = field(default_factory=dict)
+
+
+def _times(session: Session, run_id: int) -> dict[str, _CaseTimes]:
+    columns = (Measurement.case, Measurement.role, Measurement.provider, Measurement.median, Measurement.gb_s)
+    wanted = (Measurement.run_id == run_id, Measurement.role.in_((Role.HEAD.value, *_OTHERS)))
+    times = defaultdict[str, _CaseTimes](_CaseTimes)
+    for case, role, provider, median, gb_s in session.execute(select(*columns).where(*wanted)):
+        if median:
+            found = times[case]
+            (found.others if role in _OTHERS else found.own)[provider] = Timed(median, gb_s)
+    return times
+
+
+def _in_cache(session: Session, run_id: int) -> set[tuple[str, str]]:
+    """The cases whose data stay in the L2 cache."""
+    in_cache = Measurement.facts["l2_resident"].as_boolean()
+    own = (Measurement.run_id == run_id, Measurement.role == Role.HEAD.value)
+    return {(provider, case) for provider, case in session.execute(
+        select(Measurement.provider, Measurement.case).where(*own, in_cache)
+    )}  # fmt: skip
+
+
+def _run(
+    session: Session, target: Target, device: str, revision: str
+) -> tuple[Row[tuple[int, str, str, float, int | None, Any]], str]:
+    """The run, and the revision that was asked for where the run is of an earlier one."""
+    columns = (Run.id, Revision.sha, Revision.subject, Revision.committed_at, Revision.ordinal, Run.telemetry)
     of_device = (Revision.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-    statement = select(*columns).join(Revision, Revision.id == Run.revision_id).where(*of_device)
-    if revision:
-        statement = statement.where(Revision.id == named(session, target, revision).id)
+    newest = select(*columns).join(Revision, Revision.id == Run.revision_id).where(*of_device)
+    newest = newest.order_by(Revision.ordinal.desc(), Run.id.desc()).limit(1)
+    if not revision:
+        found, asked = session.execute(newest.where(Revision.ordinal.is_not(None))).first(), ""
     else:
-        statement = statement.where(Revision.ordinal.is_not(None))
-    found = session.execute(statement.order_by(Revision.ordinal.desc(), Run.id.desc()).limit(1)).first()
+        row = named(session, target, revision)
+        of_it = Revision.id == row.id if row.ordinal is None else Revision.ordinal <= row.ordinal
+        found, asked = session.execute(newest.where(of_it)).first(), row.sha
     if found is None:
-        what = f"of {revision} " if revision else ""
+        what = f"of {revision} or of an earlier revision " if revision else ""
         raise NotFound("finished run", f"{what}on {device} at {target.name}", "Choose another device or revision.")
-    return found
+    return found, asked if asked != found.sha else ""
 
 
 def _verdicts(session: Session, run_id: int) -> dict[tuple[str, str], tuple[float | None, bool]]:
@@ -175,13 +258,27 @@ def _verdicts(session: Session, run_id: int) -> dict[tuple[str, str], tuple[floa
     return {(row.provider, row.case): (row.ratio, row.behind_sota) for row in session.execute(asked)}
 
 
-def _behind_since(session: Session, target: Target, device: str) -> dict[tuple[str, str], str]:
-    """The revision since which each series is behind."""
+def _behind_since(session: Session, target: Target, device: str, ordinal: int | None) -> dict[tuple[str, str], Since]:
+    """Since when each series is behind: the open gaps that began at this place of the mainline or before."""
     asked = (
-        select(Series.provider, Series.case, Series.metric, Revision.sha)
+        select(
+            Series.provider,
+            Series.case,
+            Series.metric,
+            Revision.sha,
+            Revision.committed_at,
+            Revision.ordinal,
+            Gap.ratio_then,
+        )
         .join(Gap, Gap.series_id == Series.id)
         .join(Run, Run.id == Gap.since_run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Series.target_id == target.id, Series.device == device, Gap.behind_sota)
     )
-    return {(row.provider, row.case): row.sha for row in session.execute(asked) if row.metric is Metric.KERNEL}
+    if ordinal is not None:
+        asked = asked.where(Revision.ordinal <= ordinal)
+    return {
+        (provider, case): Since(sha, committed_at, ordinal, then)
+        for provider, case, metric, sha, committed_at, ordinal, then in session.execute(asked)
+        if metric is Metric.KERNEL
+    }

@@ -66,7 +66,11 @@ def ours(at: Places) -> list[Page]:
         Page("run, failed", f"/runs/{at.failed}"),
         Page("run, running", f"/runs/{at.running}"),
         Page("run, hostile", f"/runs/{at.hostile}"),
-        Page("board", "/targets/norms/board?device=h200"),
+        Page(
+            "board",
+            "/targets/norms/board?device=h200",
+            Limits(cpu_ms=30, gzip_kb=60, nodes=3000, height=3000, height_narrow=4500),
+        ),
         Page("board, all", "/board"),
         Page("compare", f"/targets/norms/compare?{compare}"),
         Page("trend", f"/targets/norms/trend?{series}", Limits(cpu_ms=15)),
