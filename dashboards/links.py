@@ -1,5 +1,6 @@
 """Where the pages of the dashboard link to.  A static export has the same pages with other addresses."""
 
+from functools import lru_cache
 from urllib.parse import quote, urlencode
 
 
@@ -28,7 +29,12 @@ class ServiceLinks:
         return f"/targets/{quote(target)}/board?{urlencode({'device': device})}"
 
     def trend(self, target: str, device: str, provider: str, case: str) -> str:
-        return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"
+        return _trend(target, device, provider, case)
+
+
+@lru_cache(8192)  # a board has some hundred, each twice
+def _trend(target: str, device: str, provider: str, case: str) -> str:
+    return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"
 
 
 SERVICE = ServiceLinks()

@@ -151,7 +151,7 @@ def open_regressions(by_state: Mapping[RegressionState, int]) -> str:
 
 def href(address: str) -> Markup:
     """The attribute of a link; nothing without an address, so that the element is no link."""
-    return Markup(' href="{}"').format(address) if address else Markup()
+    return Markup(' href="') + address + Markup('"') if address else Markup()
 
 
 def sentence(text: str) -> str:

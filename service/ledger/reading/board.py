@@ -20,6 +20,8 @@ from service.ledger import queries
 from service.ledger.reading.revisions import named
 
 _OTHERS = (Role.SOTA.value, Role.RIVAL.value)
+# Of the telemetry, which has every trial and is long.
+_CEILINGS = (Run.telemetry["ceilings"].label("ceilings"), Run.telemetry["device"].label("device_facts"))
 _LATEST = 20  # runs of a device, one of which compared with SOTA if any does
 _CANDIDATES = 8  # revisions that are read for each of the past ones that are shown: not all were measured
 
@@ -171,7 +173,7 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
     verdicts = _verdicts(session, run.id)
     since = _behind_since(session, target, device, run.ordinal)
     cached = _in_cache(session, run.id)
-    best = roofline.ceilings(run.telemetry)
+    best = roofline.ceilings({"ceilings": run.ceilings})
     cases, blocks = (
         [
             BoardCase(
@@ -196,7 +198,7 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
         run.ordinal,
         best.get("copy_gb_s"),
         best.get("matmul_tflop_s"),
-        roofline.l2_bytes(run.telemetry),
+        roofline.l2_bytes({"device": run.device_facts}),
         cases,
         blocks,
         instead_of,
@@ -235,7 +237,7 @@ def _run(
     session: Session, target: Target, device: str, revision: str
 ) -> tuple[Row[tuple[int, str, str, float, int | None, Any]], str]:
     """The run, and the revision that was asked for where the run is of an earlier one."""
-    columns = (Run.id, Revision.sha, Revision.subject, Revision.committed_at, Revision.ordinal, Run.telemetry)
+    columns = (Run.id, Revision.sha, Revision.subject, Revision.committed_at, Revision.ordinal, *_CEILINGS)
     of_device = (Revision.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
     newest = select(*columns).join(Revision, Revision.id == Run.revision_id).where(*of_device)
     newest = newest.order_by(Revision.ordinal.desc(), Run.id.desc()).limit(1)
