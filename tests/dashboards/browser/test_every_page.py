@@ -36,7 +36,8 @@ TEXTS: dict[type[m.Base], tuple[str, ...]] = {
     m.Target: ("poll_error", "forge_error"),
 }
 FOR_PROGRAMS = (".csv", ".json")
-NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours",)  # a part of a page, fetched when it is opened
+# Parts of a page, fetched when they are opened.
+NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours", "/targets/{name}/board/{part}")
 NEEDS_A_PERSON = ("/{verb}",)  # somebody who signed in: tests/dashboards/acting
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
@@ -67,6 +68,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/targets/{name}/compare": [f"/targets/norms/compare?{sides}", "/targets/norms/compare?base=a&head=b"],
         "/board": ["/board"],
         "/targets/{name}/board": ["/targets/norms/board?device=h200"],
+        "/targets/{name}/board/{part}": [f"/targets/norms/board/{part}?device=h200" for part in ("gaps", "small")],
         "/targets/{name}/pulls/{number}": [f"/targets/norms/pulls/{number}" for number in (at.pull_number, *pulls[:2])],
         "/runs/{run_id}": [f"/runs/{run}" for run in runs],
         "/runs/{run_id}/cases/{case:path}": [f"/runs/{at.worst}/cases/{at.case}"],
