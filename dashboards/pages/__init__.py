@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from dashboards.pages import bisections, calibration, health, pulls, runs, sign_in, targets, workers
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
-from dashboards.pages.regressions import incidents, triage
+from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
 from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
@@ -25,6 +25,7 @@ PAGES = (
     runs,
     regressions,
     regression,
+    code,
     incidents,
     triage,
     bisections,

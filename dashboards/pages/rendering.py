@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from dashboards import assets
 from dashboards.links import SERVICE
+from dashboards.searching import SearchStrip, search_strip
 from kernels.cases import Metric
 from service.db.models import Target
 from service.domain import forges
@@ -35,6 +36,7 @@ from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted
 from service.reports.rows import Row
 from service.reports.schema.base import moment, rfc3339
+from service.reports.views import BisectionView
 
 # Each outcome has its own mark, so that they can be distinguished without colours.
 MARKS = {
@@ -224,6 +226,15 @@ def _repository(kind: ForgeKind, target: Target) -> str:
     return f"{addresses()[kind]}/{target.forge}"
 
 
+def _revision_strip(search: BisectionView) -> SearchStrip | None:
+    """Draw the revisions of a bisection; None until they are known."""
+    if search.progress is None:
+        return None
+    runs = {one.step.revision: one.run.id for one in search.steps}
+    pending = (search.pending.revision.sha, search.pending.id) if search.pending else None
+    return search_strip(search.progress.line, search.progress, runs, pending)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
@@ -257,6 +268,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "acting": acting,
+        "revision_strip": _revision_strip,
         "dict": dict,
         "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,

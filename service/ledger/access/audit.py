@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import AuditEntry
 from service.db.paging import ResultPage, paged
+from service.domain.access import Actor
 from service.ledger.access.acting import acting
 
 
@@ -38,6 +39,13 @@ def record(
             address=now.address,
         )
     )
+
+
+def is_recorded(session: Session, actor: Actor, action: str, of: str) -> bool:
+    """Whether this actor did that to the object before."""
+    by = (AuditEntry.actor_kind == actor.kind, AuditEntry.actor == actor.name, AuditEntry.actor_id == actor.id)
+    known = select(AuditEntry.id).where(*by, AuditEntry.action == action, AuditEntry.object == of)
+    return session.scalar(known.limit(1)) is not None
 
 
 def listed(

@@ -125,11 +125,13 @@ def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: flo
         parts.append(f"{one.accepted} more accepted")
     number = one.worst.regression_id if one.worst else 0
     owner = " and ".join(sorted(one.assignees)) if one.assignees else None
+    whole = one.count > 1 and len(one.incidents) == 1
+    page = f"/incidents/{min(one.incidents)}" if whole else f"/regressions/{number}"
     return Need(
         tone="drift" if drift else "regression",
         what=what,
         detail="; ".join(parts),
-        act=Link("Open" if owner else "Triage", f"/regressions/{number}"),
+        act=Link("Open" if owner else "Triage", page),
         since=one.opened_at,
         owner=owner if owner is None or one.assigned >= one.count else f"{owner}, {one.count - one.assigned} open",
         source=Link(short(one.sha), commit(target, one.sha) or _target(name)) if one.sha else None,

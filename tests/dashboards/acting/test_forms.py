@@ -29,7 +29,13 @@ def fields(site: Site, person: httpx.Client, **more: str) -> dict[str, str]:
     return {"csrf_token": person.get("/api/v1/me").json()["csrf_token"] or "", "seen": "1000000", **more}
 
 
-PAGES = ["/regressions/{0}", "/regressions/{0}/dismiss", "/incidents/{1}", "/incidents/{1}/dismiss"]
+PAGES = [
+    "/regressions/{0}",
+    "/regressions/{0}/code",
+    "/regressions/{0}/dismiss",
+    "/incidents/{1}",
+    "/incidents/{1}/dismiss",
+]
 FORMS = ["/regressions/{0}/note", "/regressions/{0}/bisect", "/incidents/{1}/note"]
 
 

@@ -232,3 +232,36 @@ def test_the_primary_action_is_reached_by_keyboard(browser: Browser, site: Site)
         assert presses <= 15
         page.keyboard.press("Enter")
         expect(page.get_by_role("status")).to_contain_text("assigned to tina")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_bisection_is_stopped_after_a_question(browser: Browser, site: Site, script: bool) -> None:
+    number = site.bisection()
+    with site.as_person(browser, "tina") as page:
+        page.goto(f"{site.address}/bisections/{number}")
+        expect(page.locator(".note")).to_contain_text("run:norms")
+    with site.as_person(browser, "wendy", java_script_enabled=script) as page:
+        page.goto(f"{site.address}/bisections/{number}")
+        page.get_by_role("button", name="Stop it").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Stop bisection {number}?")
+        sent = {one: page.locator(f"input[name={one}]").last.input_value() for one in ("csrf_token", "confirmed")}
+        page.get_by_role("button", name="Stop the bisection").click()
+        expect(page.get_by_role("status").first).to_have_text(f"✓ Bisection {number}: stopped.")
+        again = page.request.post(f"{site.address}/bisections/{number}/stop", form=sent)
+        assert f"Bisection {number}: stopped." in again.text(), "the second of two clicks"
+    with site.as_person(browser, "alma") as page:
+        page.goto(f"{site.address}/bisections/{number}/stop")
+        page.get_by_role("button", name="Stop the bisection").click()
+        page.get_by_role("button", name="Stop the bisection").click()
+        expect(page.get_by_role("alert")).to_have_text(f"Bisection {number} has ended already: stopped.")
+    assert site.audited(f"bisection {number}") == ["person wendy bisection.stop"]
+
+
+def test_code_is_fetched_when_it_is_opened_and_says_what_is_missing(browser: Browser, site: Site) -> None:
+    [number] = site.regressions()
+    with site.as_person(browser, None, viewport=PHONE) as page:
+        page.goto(f"{site.address}/regressions/{number}")
+        page.get_by_text("Code of both sides").click()
+        expect(page.get_by_text("only hashes and figures are stored")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert barriers(page) == []

@@ -8,7 +8,10 @@ from tests.studies.api.servers import SUITE
 from tests.studies.big.seeder import Places
 
 # What a person has to act on: marked by the page, else its first link to a regression.
-NEEDS = '[data-needs], main a[href^="/regressions/"], main a[href^="/regressions?state"]'
+NEEDS = (
+    '[data-needs], main a[href^="/regressions/"], main a[href^="/incidents/"], main .button.primary, main .note, '
+    'main a[href^="/regressions?state"]'
+)
 
 
 @dataclass(frozen=True)
