@@ -13,12 +13,11 @@ NUMBERED = ("regressions", "regression_events", "incidents", "bisections", "outb
 Insert = Callable[[Connection, str, dict[str, str], str], None]
 
 
-def copy_events(connection: Connection, back: int, ago: float, insert: Insert, copied: str) -> None:
+def copy_events(connection: Connection, back: int, ago: float, insert: Insert, copied: str, first_id: int) -> None:
     """Write what happened with the copied runs: `back` are the ids, and `ago` the seconds, that a copy is before.
 
-    `copied` selects the ids of the runs of which there are copies.
+    `copied` selects the ids of the runs of which there are copies, from `:first` on, which is `first_id`.
     """
-    number = back
     run = f"(SELECT run.id - {back} FROM runs AS run WHERE run.id = {{}} AND run.id IN ({copied}))"
     of_run = f"run_id IN ({copied})"
     fixed = f"coalesce(fixed_at, opened_at + {3 * _DAY_S}) - {ago}"
@@ -58,14 +57,14 @@ def copy_events(connection: Connection, back: int, ago: float, insert: Insert, c
     for table, (changed, where) in copies.items():
         first = "TRUE" if table == "attempts" else "id >= :first"
         insert(connection, table, changed, f"{table} WHERE {where} AND {first}")
-    _write_messages(connection, number, copied)
+    _write_messages(connection, back, copied, first_id)
 
 
 def _past(ago: float, *columns: str) -> dict[str, str]:
     return {column: f"{column} - {ago}" for column in columns}
 
 
-def _write_messages(connection: Connection, back: int, copied: str) -> None:
+def _write_messages(connection: Connection, back: int, copied: str, first_id: int) -> None:
     """A webhook for each copied run, the check that was sent for it, and an entry of the audit log."""
     there = f"FROM runs WHERE id IN (SELECT id - {back} FROM runs WHERE id IN ({copied}))"
     connection.execute(
@@ -73,18 +72,21 @@ def _write_messages(connection: Connection, back: int, copied: str) -> None:
             "INSERT INTO outbox_messages (id, key, kind, target_id, run_id, payload, state, version, attempts, next_at,"
             " created_at) SELECT id, 'check:' || id, 'check', target_id, id, '{}', 'sent', 1, 1, 0,"
             f" coalesce(finished_at, created_at) {there}"
-        )
+        ),
+        {"first": first_id},
     )
     connection.execute(
         text(
             "INSERT INTO deliveries (id, guid, event, forge_kind, body, received_at, processed_at, attempts, outcome) "
             "SELECT id, md5(dedupe), 'push', 'github', convert_to(repeat(md5(dedupe), 60), 'UTF8'), created_at,"
             f" created_at, 1, 'queued run ' || id {there}"
-        )
+        ),
+        {"first": first_id},
     )
     connection.execute(
         text(
             "INSERT INTO audit_entries (at, actor_kind, actor, action, object, details) "
             f"SELECT created_at, 'person', 'ada', 'run.repeat', 'run ' || id, '{{}}' {there} ORDER BY id"
-        )
+        ),
+        {"first": first_id},
     )

@@ -87,7 +87,7 @@ def _copy(connection: Connection, number: int) -> None:
     _insert(connection, "measurements", of_run | {"samples": "NULL", "facts": "'{}'"}, f"measurements {whose}", ["id"])
     _insert(connection, "verdicts", of_run, f"verdicts {whose}", ["id"])
     _insert(connection, "run_totals", of_run | {"at": f"at - {ago}"}, f"run_totals WHERE run_id IN ({runs})")
-    copy_events(connection, back, ago, _insert, runs)
+    copy_events(connection, back, ago, _insert, runs, FIRST_ID)
 
 
 def _insert(
