@@ -24,6 +24,7 @@ DOORS = {
     "service.commands.machine.serve",
     "service.commands.machine.stack",
     "service.commands.machine.worker",
+    "service.commands.transfer.site",
     "workers.app",
 }
 TORCH_FREE = {

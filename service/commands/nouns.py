@@ -64,9 +64,9 @@ NOUNS = (
     ),
     Entry(
         "export",
-        "transfer.exporting:app",
+        "transfer.site:app",
         _EXCHANGE,
-        "Write everything of one kind to a file: CSV, JSON lines or Parquet.",
+        "Write everything of one kind to a file, or public boards as a web site.",
     ),
     Entry("import", "transfer.importing:app", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
     Entry(

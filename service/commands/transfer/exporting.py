@@ -1,6 +1,8 @@
 """`kernelwatch export`: everything of one kind as a file."""
 
 import codecs
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,7 +13,7 @@ from typing import Annotated
 import typer
 
 from service.commands.connection import client
-from service.commands.noun import single
+from service.commands.noun import Noun
 from service.domain.exports import Exportable, FileFormat
 from service.domain.text import printable
 from service.errors import BadInput
@@ -23,10 +25,11 @@ _SUFFIXES = {
     ".ndjson": FileFormat.JSON,
     ".parquet": FileFormat.PARQUET,
 }
+_WORDS = {Exportable.INGESTED: "measurements made elsewhere", Exportable.AUDIT: "entries of the audit log"}
 
 
-def export_command(
-    what: Annotated[Exportable, typer.Argument(metavar="WHAT", help=f"One of {', '.join(Exportable)}.")],
+def _write(
+    what: Exportable,
     target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device.")] = None,
     revision: Annotated[str | None, typer.Option(help="Only this commit (or its beginning) or release.")] = None,
@@ -38,7 +41,7 @@ def export_command(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
 ) -> None:
-    """Write everything of one kind to a file: CSV, JSON lines or Parquet."""
+    """Write everything of one kind."""
     from service.commands.output.console import err, line
     from service.commands.output.progress import NoProgress, progress
 
@@ -65,7 +68,21 @@ def export_command(
         line(f"{output}: {count.said}", to=err)
 
 
-app = single(export_command)
+def _verb(what: Exportable) -> Callable[..., None]:
+    """The command that writes this kind."""
+    verb = functools.partial(_write, what)
+    functools.update_wrapper(verb, _write)
+    words = _WORDS.get(what, what.value.replace("-", " "))
+    verb.__doc__ = f"Write all {words} as CSV, JSON lines or Parquet."
+    signature = inspect.signature(_write)
+    options = [one for one in signature.parameters.values() if one.name != "what"]
+    verb.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return verb
+
+
+app = Noun("Write everything of one kind to a file, or public boards as a web site.")
+for each in Exportable:
+    app.verb(each.value)(_verb(each))
 
 
 class ReceivedCount:

@@ -1,0 +1,1 @@
+"""The boards, trends and releases of public targets as plain files, for any web host."""
