@@ -48,7 +48,7 @@ class Cell:
         """What the cell says to somebody who hears it: ratio, shape, share of the ceiling, and since when behind."""
         name, since = self.name, self.case.behind_since
         parts = [
-            f"{self.ratio:.3f} × {against}" if self.ratio else f"{against} was not measured",
+            f"{self.ratio:.2f} × {against}" if self.ratio else f"{against} was not measured",
             f"{name.family} {name.shape} {name.dtypes}",
             f"{_micros(self.case.own.median)} µs",
         ]
