@@ -77,8 +77,10 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/runs/{run_id}/unsupported": [f"/runs/{at.worst}/unsupported"],
         "/regressions": ["/regressions"],
         "/regressions/{regression_id}": [f"/regressions/{at.regression}"],
+        "/regressions/{regression_id}/code": [f"/regressions/{at.regression}/code"],
         "/incidents/{incident_id}": [f"/incidents/{incident}"],
         "/bisections/{bisection_id}": [f"/bisections/{at.bisection}"],
+        "/bisections/{bisection_id}/stop": [f"/bisections/{at.bisection}/stop"],
         "/workers": ["/workers"],
         "/calibration": ["/calibration"],
         "/weekly": ["/weekly"],
@@ -87,7 +89,8 @@ def addresses(at: Places) -> dict[str, list[str]]:
 
 
 def routes() -> list[str]:
-    every = [getattr(route, "path", "") for page in PAGES for route in page.router.routes]
+    read = [route for page in PAGES for route in page.router.routes if "GET" in getattr(route, "methods", ())]
+    every = [getattr(route, "path", "") for route in read]
     return [path for path in every if not path.endswith(FOR_PROGRAMS + NEEDS_A_PERSON)]
 
 
