@@ -10,8 +10,9 @@ row stays in registers or is read again from the cache.  A row that is too wide 
 programs, which exchange their sums through the L2 cache; where they cannot, a first pass computes the sums (`wide`).
 """
 # A kernel's arguments have no Python types.
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN202, RUF005
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
 
 from collections import namedtuple
 from dataclasses import replace
@@ -64,7 +65,7 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center)
+        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center, residual=residual is not None)
         plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
         launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
         if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
@@ -113,6 +114,8 @@ def _forward(
         w, b = tiles.load_columns(W, cols, CONFIG), tiles.load_columns(B, cols, CONFIG)
     if WORKSPACE is not None:
         _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG)
+    elif CONFIG.BLOCKS > 1:
+        _forward_blocks(team, cols, t, eps, CONFIG)
     elif CONFIG.PERSISTENT:
         for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
             _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
@@ -133,6 +136,32 @@ def _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG: tl.constexpr
         mean, m2 = _moments(x, cols, rank, CONFIG)
         rstd = tl.rsqrt(m2 / CONFIG.COLS + eps)
     _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG)
+
+
+@triton.jit
+def _forward_blocks(row, cols, t, eps, CONFIG: tl.constexpr):
+    """Whole rows in blocks: together they are closer to the width than one power of two, and need fewer registers."""
+    BLOCKS: tl.constexpr = CONFIG.BLOCKS
+    xs, ws, bs = (), (), ()
+    for block in tl.static_range(BLOCKS):
+        block_cols = cols + block * CONFIG.BLOCK
+        if CONFIG.KEEP != "cached":
+            xs = xs + (_read(row, t, block_cols, CONFIG),)
+        if CONFIG.WEIGHTS == "early":
+            ws = ws + (tiles.load_columns(t.w, block_cols, CONFIG),)
+            bs = bs + (tiles.load_columns(t.b, block_cols, CONFIG),)
+    mean, m2 = _moments_of_blocks(xs, row, cols, t, CONFIG)
+    rstd = tl.rsqrt(m2 / CONFIG.COLS + eps)
+    _store_statistics(row, mean, rstd, t, CONFIG)
+    for block in tl.static_range(BLOCKS):
+        block_cols = cols + block * CONFIG.BLOCK
+        w, b = block_cols, block_cols  # placeholders where the weights are loaded with each block
+        x = _load(row, t, block_cols, CONFIG, False) if CONFIG.KEEP == "cached" else xs[block]
+        if CONFIG.KEEP == "cached" and t.residual_out is not None:
+            tiles.store(t.residual_out, x, row * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), block_cols, t.M, CONFIG)
+        if CONFIG.WEIGHTS == "early":
+            w, b = ws[block], bs[block]
+        _write_block(x, row, mean, rstd, block_cols, w, b, t, CONFIG)
 
 
 @triton.jit
@@ -194,6 +223,34 @@ def _moments(x, cols, rank, CONFIG: tl.constexpr):
 
 
 @triton.jit
+def _moments_of_blocks(xs, tile, cols, t, CONFIG: tl.constexpr):
+    """(mean, m2) of each row, [rows], of blocks in registers; or of blocks that are read here, for LayerNorm twice."""
+    BLOCKS: tl.constexpr = CONFIG.BLOCKS
+    mean = tl.full([CONFIG.ROWS], 0.0, tl.float32)
+    if CONFIG.CENTER:
+        total = tl.full([CONFIG.ROWS, CONFIG.BLOCK], 0.0, tl.float32)
+        for block in tl.static_range(BLOCKS):
+            total += _block_of(xs, block, tile, cols, t, CONFIG)
+        mean = tl.sum(total, 1) / CONFIG.COLS
+    squares = tl.full([CONFIG.ROWS, CONFIG.BLOCK], 0.0, tl.float32)
+    for block in tl.static_range(BLOCKS):
+        x = _block_of(xs, block, tile, cols, t, CONFIG)
+        if CONFIG.CENTER:
+            x -= mean[:, None]
+            if CONFIG.MASKED:
+                x = tl.where((cols + block * CONFIG.BLOCK < CONFIG.COLS)[None, :], x, 0.0)
+        squares += x * x
+    return mean, tl.sum(squares, 1)
+
+
+@triton.jit
+def _block_of(xs, block: tl.constexpr, tile, cols, t, CONFIG: tl.constexpr):
+    """In fp32."""
+    x = _load(tile, t, cols + block * CONFIG.BLOCK, CONFIG, True) if CONFIG.KEEP == "cached" else xs[block]
+    return x.to(tl.float32)
+
+
+@triton.jit
 def _publish_sums(x, step, slots, first_tag, cols, rank, CONFIG: tl.constexpr):
     """Publish m2, and for LayerNorm the mean, of this program's columns."""
     mean, m2 = _moments(x, cols, rank, CONFIG)
@@ -225,18 +282,29 @@ def _collect_sums(step, slots, first_tag, words, eps, CONFIG: tl.constexpr):
 @triton.jit
 def _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG: tl.constexpr):
     """Normalise a tile and store y; rank 0 stores the statistics."""
-    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
     if rank == 0:
-        if t.mean is not None:
-            tl.store(t.mean + rows, mean, rows < t.M)
-        if t.rstd is not None:
-            tl.store(t.rstd + rows, rstd, rows < t.M)
+        _store_statistics(tile, mean, rstd, t, CONFIG)
+    if CONFIG.KEEP == "cached":
+        x = _load(tile, t, cols, CONFIG, False)
+    _write_block(x, tile, mean, rstd, cols, w, b, t, CONFIG)
+
+
+@triton.jit
+def _store_statistics(tile, mean, rstd, t, CONFIG: tl.constexpr):
+    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+    if t.mean is not None:
+        tl.store(t.mean + rows, mean, rows < t.M)
+    if t.rstd is not None:
+        tl.store(t.rstd + rows, rstd, rows < t.M)
+
+
+@triton.jit
+def _write_block(x, tile, mean, rstd, cols, w, b, t, CONFIG: tl.constexpr):
+    """Normalise these columns of a tile and store y."""
     if CONFIG.WEIGHTS == "late":
         w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
     if CONFIG.KEEP == "packed":
         x = tiles.optimization_barrier(x)
-    if CONFIG.KEEP == "cached":
-        x = _load(tile, t, cols, CONFIG, False)
     x = x.to(tl.float32)
     if CONFIG.CENTER:
         x -= mean[:, None]
@@ -245,7 +313,7 @@ def _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG: tl.constexpr):
         y *= w.to(tl.float32) + CONFIG.OFFSET  # y = x_hat * (w + offset) + b
     if t.b is not None:
         y += b.to(tl.float32)
-    tiles.store(t.y, y, rows, cols, t.M, CONFIG)
+    tiles.store(t.y, y, tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), cols, t.M, CONFIG)
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -34,6 +34,7 @@ class Config(NamedTuple):
     PERSISTENT: bool  # each program goes through several tiles
     STAGES: int  # of the software pipeline
     THREADS: int  # of a program
+    BLOCKS: int  # that a program reads one after the other for each row
     ACC_ROWS: int | None = None  # rows of the accumulators of dw and db, reduced to one at the end
     FUSED: bool | None = None  # the last program to arrive adds up the partial sums
     GROUP: int | None = None  # teams of a group of the tree; 0: no tree
@@ -46,11 +47,11 @@ def configure(
     """(teams, constants of the kernel) of a launch over the rows of x."""
     rows, cols = x.shape
     teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
-    masked = plan.block * plan.team != cols or rows % plan.rows != 0
+    masked = plan.span * plan.team != cols or rows % plan.rows != 0
     keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
     return teams, Config(
         cols, center, offset, plan.rows, plan.block, plan.team, unit, masked, plan.weights, keep, persistent,
-        plan.stages, 32 * plan.warps, **others,
+        plan.stages, 32 * plan.warps, plan.blocks, **others,
     )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def row_stride(tensor: Tensor | None) -> int:
 
 def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
     """(teams, whether they are persistent: each goes through several tiles).  Raises ValueError for a wrong plan."""
-    if plan.team > 1 and (plan.rows > 1 or plan.team > 32 * plan.warps or plan.block * (plan.team - 1) >= x.shape[1]):
+    if plan.team > 1 and (plan.rows > 1 or plan.team > 32 * plan.warps or plan.span * (plan.team - 1) >= x.shape[1]):
         raise ValueError(
             f"a team has one row at a time, a thread for each of its programs, and columns for each: not {plan}"
         )

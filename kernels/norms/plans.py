@@ -29,7 +29,7 @@ class Sum(StrEnum):
 @dataclass(frozen=True)
 class ForwardPlan:
     rows: int  # of a tile; one where a row has a team
-    block: int  # columns of a tile, a power of two
+    block: int  # columns of a tile, or of one of its blocks; a power of two
     warps: int
     team: int = 1  # programs that share a row
     programs: int = 0  # on an SM, persistent: each goes through several tiles; 0: one program for each tile
@@ -37,7 +37,13 @@ class ForwardPlan:
     weights: Weights = "late"
     keep: Keep = "cached"
     registers: int | None = None  # limit, of a thread
+    blocks: int = 1  # side by side in a tile of whole rows: 3 of 256 are closer to 700 columns than 1024
     exchange: bool = True  # of sums between the programs of a team, where the device can; else two passes
+
+    @property
+    def span(self) -> int:
+        """Columns of a tile."""
+        return self.block * self.blocks
 
     def keep_of(self, size: int, compiled: bool) -> Keep:
         """For elements of `size` bytes: only 16-bit values are packed, and not in the interpreter."""
@@ -71,19 +77,28 @@ class BackwardPlan(ForwardPlan):
 # not in a table has the plan of the next one.
 # Forward, a row that is read again from the L1 cache leaves registers for all the warps that an SM can hold: 4252 GB/s
 # instead of 4040 at 8192 columns.
+# A width between powers of two has several blocks: masked threads and registers cost up to 15 %.
 _RMSNORM_FORWARD = {
+    64: ForwardPlan(32, 64, 4),
     128: ForwardPlan(8, 128, 4),
     256: ForwardPlan(8, 256, 4),
+    320: ForwardPlan(8, 64, 4, blocks=5, weights="early", keep="fp32"),
+    384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="packed"),
     512: ForwardPlan(4, 512, 4, weights="early"),
+    640: ForwardPlan(8, 128, 8, blocks=5, weights="early", keep="packed"),
+    768: ForwardPlan(2, 1024, 4, weights="early"),
+    896: ForwardPlan(1, 1024, 2, weights="early"),
     1024: ForwardPlan(2, 1024, 4, weights="early"),
-    1280: ForwardPlan(1, 2048, 1, weights="early"),
-    1536: ForwardPlan(1, 2048, 4),
+    1536: ForwardPlan(1, 512, 2, blocks=3, weights="early"),
     2048: ForwardPlan(1, 2048, 4, weights="early"),
     3072: ForwardPlan(1, 4096, 4, weights="early"),
     3584: ForwardPlan(1, 4096, 8),
     4096: ForwardPlan(1, 4096, 8, weights="early"),
+    5120: ForwardPlan(1, 8192, 8, weights="early"),
+    6144: ForwardPlan(1, 2048, 8, blocks=3, weights="early"),
     7168: ForwardPlan(1, 8192, 8, weights="early"),
     8192: ForwardPlan(1, 8192, 16, weights="early"),
+    12288: ForwardPlan(1, 4096, 16, blocks=3),
     14336: ForwardPlan(1, 16384, 8, weights="early"),
     16384: ForwardPlan(1, 16384, 32, weights="early"),
     28672: ForwardPlan(1, 32768, 16),
@@ -98,16 +113,32 @@ _RMSNORM_FORWARD_16 = dict(
             16384: ForwardPlan(1, 16384, 16, weights="early"),
             28672: ForwardPlan(1, 32768, 16, weights="early"),
             32768: ForwardPlan(1, 32768, 32),
-            65536: ForwardPlan(1, 65536, 32),  # the whole row in the L1: 98 % of the copy ceiling; a team has 87
         }.items()
     )
 )
+# 57345 to 65536 columns: the whole row in the L1, 98 % of the copy ceiling where a team has 87.  Without a residual.
+_RMSNORM_FORWARD_65536 = ForwardPlan(1, 65536, 32)
+# x in fp32: half as many elements make an access of 16 bytes.
+_RMSNORM_FORWARD_FP32 = dict(
+    sorted(
+        {
+            **_RMSNORM_FORWARD,
+            640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
+            3072: ForwardPlan(1, 1024, 8, blocks=3, weights="early"),
+        }.items()
+    )
+)
+# Weights in fp32 and no residual, which would need twice the cache: all 64 warps of an SM are resident.
+_RMSNORM_FORWARD_24576 = ForwardPlan(1, 8192, 32, blocks=3)
+_RMSNORM_FORWARD_32768 = ForwardPlan(1, 16384, 32, blocks=2)  # not for x in fp32: two rows are the whole L1
 # LayerNorm reduces a row twice, one after the other: fewer warps wait for each other, and rows are prefetched where
 # they do not fill a power of two, or are long.
 _LAYERNORM_FORWARD = {
+    64: ForwardPlan(16, 64, 2),
     128: ForwardPlan(8, 128, 1, weights="early", keep="fp32"),
     256: ForwardPlan(4, 256, 1, weights="early", keep="fp32"),
     512: ForwardPlan(2, 512, 1),
+    640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
     768: ForwardPlan(2, 1024, 1),
     1024: ForwardPlan(1, 1024, 1),
     1280: ForwardPlan(1, 2048, 1, programs=12, stages=3, weights="held", keep="fp32"),
@@ -120,12 +151,15 @@ _LAYERNORM_FORWARD = {
     8192: ForwardPlan(1, 8192, 16, programs=2, stages=3, weights="held", keep="fp32", registers=64),
     16384: ForwardPlan(1, 16384, 16, programs=1, stages=3, weights="held", keep="fp32"),
 }
+_LAYERNORM_FORWARD_FP32 = dict(sorted({**_LAYERNORM_FORWARD, 12288: ForwardPlan(1, 4096, 16, blocks=3)}.items()))
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Many small programs on an SM: some compute while others wait.
+_RMSNORM_TEAM_FORWARD = ForwardPlan(1, 2048, 2, programs=8, stages=3, weights="held")
 _RMSNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held")
 _LAYERNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 2, programs=4, stages=3, weights="held")
-# x in fp32: twice the bytes of a tile.  Without spills; not timed against others.
-_FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=1, stages=2, weights="held")
+# x in fp32: the same bytes in half the columns.
+_RMSNORM_FP32_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held", keep="fp32")
+_LAYERNORM_FP32_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held")
 
 # Backward, dweight and the weight stay in registers; x and dy are prefetched through shared memory.
 _RMSNORM_BACKWARD = {
@@ -165,6 +199,7 @@ TEAM_COLS = 16384
 _LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
+RMSNORM_WIDE = 65537  # columns from which the programs of a team have more of them
 FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
@@ -172,26 +207,45 @@ LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less th
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
 
-def default(direction: Direction, cols: int, *, center: bool, size: int = 2, weight_size: int = 4) -> ForwardPlan:
+def default(
+    direction: Direction, cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False
+) -> ForwardPlan:
     """`forward` or `backward`."""
     if direction is Direction.BWD:
         return backward(cols, center=center, size=size)
-    return forward(cols, center=center, size=size, weight_size=weight_size)
+    return forward(cols, center=center, size=size, weight_size=weight_size, residual=residual)
 
 
-def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4) -> ForwardPlan:
+def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm."""
-    if center:
-        plan = _next(_LAYERNORM_FORWARD, cols)
-    else:
-        plan = _next(_RMSNORM_FORWARD_16 if weight_size == 2 else _RMSNORM_FORWARD, cols)
-        if plan and plan.block > 2 * TEAM_COLS and cols < MIN_65536:
-            plan = None
-    if size == 2 and center:
-        return plan or _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
-    if size == 2:
-        return plan or _wide(_RMSNORM_WIDE_FORWARD, cols)
-    return replace(plan, stages=min(plan.stages, 2)) if plan else _wide(_FP32_WIDE_FORWARD, cols)
+    plan = _layernorm_forward(cols, size) if center else _rmsnorm_forward(cols, size, weight_size, residual)
+    return replace(plan, stages=min(plan.stages, 2)) if size > 2 and plan.team == 1 else plan
+
+
+def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> ForwardPlan:
+    if not residual and weight_size > 2 and TEAM_COLS < cols <= 24576:
+        return _RMSNORM_FORWARD_24576
+    if not residual and weight_size > 2 and 24576 < cols <= 32768 and size == 2:
+        return _RMSNORM_FORWARD_32768
+    if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2:
+        return _RMSNORM_FORWARD_65536
+    table = _RMSNORM_FORWARD_FP32 if size > 2 else _RMSNORM_FORWARD_16 if weight_size == 2 else _RMSNORM_FORWARD
+    if residual:  # its sum is stored between the loads of blocks that stay in registers: up to twice the time
+        table = {width: plan for width, plan in table.items() if plan.blocks == 1 or plan.keep == "cached"}
+    if plan := _next(table, cols):
+        return plan
+    if size > 2:
+        return _wide(_RMSNORM_FP32_FORWARD, cols)
+    plan = _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE else _RMSNORM_WIDE_FORWARD, cols)
+    return replace(plan, keep="packed") if residual else plan  # otherwise two tensors are read twice
+
+
+def _layernorm_forward(cols: int, size: int) -> ForwardPlan:
+    if plan := _next(_LAYERNORM_FORWARD_FP32 if size > 2 else _LAYERNORM_FORWARD, cols):
+        return plan
+    if size > 2:
+        return _wide(_LAYERNORM_FP32_FORWARD, cols)
+    return _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
 
 
 def backward(cols: int, *, center: bool, size: int = 2) -> BackwardPlan:

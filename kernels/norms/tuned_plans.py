@@ -192,7 +192,7 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
     fits = (
         plan.warps <= 32
         and 1 <= plan.team <= plans.MAX_TEAM
-        and plan.block * (plan.team - 1) < cols <= plan.block * plan.team
+        and plan.span * (plan.team - 1) < cols <= plan.span * plan.team
         and plan.rows * plan.block <= MAX_ELEMENTS
         and (plan.rows == 1 or plan.team == 1)
         and plan.team <= 32 * plan.warps
@@ -202,12 +202,16 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
         and plan.keep in ("fp32", "packed", "cached")
         and (registers is None or (type(registers) is int and 0 < registers <= plans.MAX_REGISTERS))
         and type(plan.exchange) is bool
+        and type(plan.blocks) is int
+        and plan.blocks >= 1
+        and (plan.blocks == 1 or (plan.team == 1 and plan.programs == 0 and plan.weights != "held"))
     )
     if isinstance(plan, BackwardPlan):
         fits = (
             fits
             and type(plan.held) is type(plan.group) is int
             and plan.programs >= 1
+            and plan.blocks == 1
             and plan.held >= 1
             and plan.rows % plan.held == 0
             and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)

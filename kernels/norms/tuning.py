@@ -78,7 +78,10 @@ def tune(
 
 def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None]) -> Found | None:
     first, size, weight_size = cases[0], DTYPE_BYTES[cases[0].dtype], DTYPE_BYTES[cases[0].weight_dtype]
-    default = plans.default(first.direction, first.cols, center=center_of(first), size=size, weight_size=weight_size)
+    default = plans.default(
+        first.direction, first.cols, center=center_of(first), size=size, weight_size=weight_size,
+        residual=OPS[first.op].residual,
+    )  # fmt: skip
 
     def over(plan: ForwardPlan, other: ForwardPlan) -> float:
         """Geometric mean over the cases; infinite if the plan cannot be taken."""

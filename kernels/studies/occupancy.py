@@ -101,9 +101,11 @@ def chosen_for() -> list[Case]:
 
 
 def plan_of(case: Case) -> ForwardPlan:
-    center = OPS[case.op].norm == "layernorm"
-    size, weight_size = DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype]
-    return plans.default(case.direction, case.cols, center=center, size=size, weight_size=weight_size)
+    op, size, weight_size = OPS[case.op], DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype]
+    return plans.default(
+        case.direction, case.cols, center=op.norm == "layernorm", size=size, weight_size=weight_size,
+        residual=op.residual,
+    )  # fmt: skip
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[KernelUse]:

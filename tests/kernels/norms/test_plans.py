@@ -31,9 +31,9 @@ print(len(widths))
 
 
 @pytest.mark.parametrize(("cols", "block", "warps"), [
-    (1, 128, 4), (128, 128, 4), (129, 256, 4), (768, 1024, 4), (1152, 2048, 1), (1153, 2048, 1), (1281, 2048, 4),
+    (1, 64, 4), (65, 128, 4), (128, 128, 4), (129, 256, 4), (768, 1024, 4), (1152, 512, 2), (1537, 2048, 4),
     (3000, 4096, 4), (3584, 4096, 8), (3585, 4096, 8), (5120, 8192, 8), (7169, 8192, 16), (14336, 16384, 8),
-    (16384, 16384, 32), (20480, 32768, 16), (32768, 32768, 32),
+    (16384, 16384, 32), (20480, 8192, 32), (32768, 16384, 32),
 ])  # fmt: skip
 def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps):
     plan = plans.forward(cols, center=False)
@@ -41,10 +41,10 @@ def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps)
 
 
 @pytest.mark.parametrize(("cols", "narrow", "wide"), [
-    (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (8, "early", 1)),
-    (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "early", 1)),
-    (57344, (4, "held", 14), (4, "held", 14)), (57345, (32, "late", 1), (4, "held", 15)),
-    (65536, (32, "late", 1), (4, "held", 16)), (65537, (4, "held", 17), (4, "held", 17)),
+    (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (16, "late", 1)),
+    (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "late", 1)),
+    (57344, (2, "held", 28), (2, "held", 28)), (57345, (32, "late", 1), (2, "held", 29)),
+    (65536, (32, "late", 1), (2, "held", 32)), (65537, (4, "held", 17), (4, "held", 17)),
 ])  # fmt: skip
 def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
     for weight_size, expected in ((2, narrow), (4, wide)):
@@ -53,13 +53,22 @@ def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
     assert plans.forward(cols, center=True, weight_size=2) == plans.forward(cols, center=True, weight_size=4)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_with_a_residual_no_block_waits_for_the_store_of_another(size):
+    for cols in (280, 320, 384, 544, 640):
+        assert plans.forward(cols, center=False, size=size).blocks > 1
+        assert plans.forward(cols, center=False, size=size, residual=True).blocks == 1
+    wide = plans.forward(100000, center=False, residual=True)
+    assert (wide.keep, plans.forward(100000, center=False).keep) == ("packed", "cached")
+
+
 @pytest.mark.parametrize("table", [
     plans._RMSNORM_FORWARD, plans._RMSNORM_FORWARD_16, plans._LAYERNORM_FORWARD,
     plans._RMSNORM_BACKWARD, plans._LAYERNORM_BACKWARD,
 ])  # fmt: skip
 def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
     assert [*table] == sorted(table)
-    assert all(plan.block >= cols > plan.block // 2 for cols, plan in table.items() if cols > min(table))
+    assert all(plan.span >= cols > plan.span // 2 for cols, plan in table.items() if cols > min(table))
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -68,7 +77,7 @@ def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
 @pytest.mark.parametrize("cols", [1, 100, 1152, 5120, 16384, 16385, 40000, 100000, 262144, 1 << 20])
 def test_a_plan_holds_its_row(choose, cols, center, size):
     plan = choose(cols, center=center, size=size)
-    assert plan.block * (plan.team - 1) < cols <= plan.block * plan.team
+    assert plan.span * (plan.team - 1) < cols <= plan.span * plan.team
     assert plan.team <= min(plans.MAX_TEAM, 32 * plan.warps)
     assert plan.rows == 1 or plan.team == 1
     assert plan.block & (plan.block - 1) == 0
