@@ -59,7 +59,7 @@ def test_a_run_has_the_other_baselines_and_what_nobody_is_alarmed_by(get: Get, d
 
 def test_what_stands_is_counted_by_state_and_grouped_by_event(get: Get, decided: Seeded) -> None:
     said = words(get("/regressions"))
-    assert re.search(r"Incident 1: 2 cases on h200, since \w{10} · slower because the kernel now spills", said)
+    assert re.search(r"Incident 1 : 2 cases on h200, since \w{10} · slower because the kernel now spills", said)
     assert re.search(r"◉ blamed on \w{10}", said)
     assert re.search(r"ada due \d{4}-\d\d-\d\d", said)
     assert "verdict" not in words(get("/regressions?state=dismissed"))

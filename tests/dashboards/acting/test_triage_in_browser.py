@@ -264,4 +264,4 @@ def test_code_is_fetched_when_it_is_opened_and_says_what_is_missing(browser: Bro
         page.get_by_text("Code of both sides").click()
         expect(page.get_by_text("only hashes and figures are stored")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        assert barriers(page) == []
+        assert barriers(page) == {}
