@@ -4,10 +4,12 @@ Positions are in px of the figure's `viewBox`, values in the unit of their axis.
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import chain
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
@@ -107,17 +109,17 @@ def _even_times(low: float, high: float, step_s: float) -> list[tuple[float, str
 
 def line(points: Iterable[tuple[float, float]]) -> str:
     """The `d` of a path through points."""
-    return "M" + "L".join(f"{place(x)} {place(y)}" for x, y in points)
+    return f"M{_written('L%.1f %.1f', points)[1:]}"
 
 
 def dots(points: Iterable[tuple[float, float]]) -> str:
     """The `d` of a path that draws a dot at each point, with `stroke-linecap: round`: one node for all of them."""
-    return "".join(f"M{place(x)} {place(y)}h0" for x, y in points)
+    return _written("M%.1f %.1fh0", points)
 
 
 def bars(points: Iterable[tuple[float, float, float]]) -> str:
     """The `d` of a path of upright lines: x, and y at both ends."""
-    return "".join(f"M{place(x)} {place(top)}V{place(bottom)}" for x, top, bottom in points)
+    return _written("M%.1f %.1fV%.1f", points)
 
 
 def area(points: Sequence[tuple[float, float, float]]) -> str:
@@ -127,6 +129,16 @@ def area(points: Sequence[tuple[float, float, float]]) -> str:
     there = [(x, top) for x, top, _ in points]
     back = [(x, bottom) for x, _, bottom in reversed(points)]
     return f"{line([*there, *back])}Z"
+
+
+def _written(part: str, points: Iterable[tuple[float, ...]]) -> str:
+    """The text of all points, each as `part`.  Formatting all at once takes a third of the time of one by one."""
+    numbers = list(chain.from_iterable(points))
+    text = part * (len(numbers) // part.count("%")) % tuple(numbers)
+    return _NEEDLESS.sub("", text)
+
+
+_NEEDLESS = re.compile(r"\.0(?!\d)")
 
 
 def place(value: float) -> str:

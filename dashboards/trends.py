@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from statistics import median
 
 from dashboards.drawing import Scale, area, bars, dots, line, place, time_ticks
@@ -17,6 +19,7 @@ from service.domain.states import PointState
 from service.domain.verdicts.judge import Outcome
 from service.reports.views import ChangePointView, Point, RegressionView
 
+_UNDECIDED = frozenset((Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.INVALID))
 _LEAST_FOR_BAND = 8  # points of a level, below which its spread is not drawn
 _MOST_DOTS = 1500  # of more points, two for each px at most are drawn
 _LANES = 3
@@ -44,7 +47,7 @@ class Shown:
 
     @property
     def judged(self) -> bool:
-        return self.point.outcome not in (Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.INVALID)
+        return self.point.outcome not in _UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,11 @@ class Level:
 
     points: tuple[Shown, ...]
 
-    @property
+    @cached_property
     def value(self) -> float:
         return median(one.value for one in self.points)
 
-    @property
+    @cached_property
     def spread(self) -> tuple[float, float] | None:
         if len(self.points) < _LEAST_FOR_BAND:
             return None
@@ -255,7 +258,12 @@ def _in(change: Change, shown: Sequence[Shown]) -> bool:
 
 def day(at: float) -> str:
     """`21 Nov 2026`, in UTC."""
-    moment = datetime.fromtimestamp(at, UTC)
+    return _calendar_day(int(at // 86_400))
+
+
+@lru_cache(maxsize=4096)  # a page names the days of hundreds of revisions
+def _calendar_day(number: int) -> str:
+    moment = datetime.fromtimestamp(number * 86_400, UTC)
     return f"{moment.day} {moment:%b %Y}"
 
 
@@ -371,6 +379,7 @@ def draw(
     picked = [(x(one.at), name) for name, one in (chosen or {}).items()]
     ends, other_lines = _ends(found, others, y, right, "" if narrow else sota, with_sota)
     steps = [change for change in found.changes if x.low <= change.at <= x.high]
+    placed = [(one, (x(one.at), y(one.value))) for one in found.shown]
     return Drawing(
         width=width,
         height=int((over.bottom if over else below) + 8),
@@ -384,12 +393,12 @@ def draw(
         bands=_bands(found, x, y),
         levels="".join(_level(level, x, y) for level in found.levels if len(level.points) > 1),
         level_labels=_level_labels(found, x, y),
-        steady=dots(_few((x(one.at), y(one.value)) for one in found.shown if one.judged and not _changed(one))),
-        worse=dots((x(one.at), y(one.value)) for one in found.shown if one.point.outcome == Outcome.REGRESSION),
-        better=dots((x(one.at), y(one.value)) for one in found.shown if one.point.outcome == Outcome.IMPROVEMENT),
+        steady=dots(_few(at for one, at in placed if one.judged and not _changed(one))),
+        worse=dots(at for one, at in placed if one.point.outcome == Outcome.REGRESSION),
+        better=dots(at for one, at in placed if one.point.outcome == Outcome.IMPROVEMENT),
         unsure=tuple(
-            (x(one.at), y(one.value), y.within(one.high or one.value), y.within(one.low or one.value))
-            for one in found.shown
+            (*at, y.within(one.high or one.value), y.within(one.low or one.value))
+            for one, at in placed
             if not one.judged
         ),
         sota=_sota_line(found, x, y) if with_sota else "",
@@ -564,15 +573,23 @@ def _ratio_strip(found: Trend, x: Scale, top: float, bottom: float, behind: floa
     limit = behind or 1.05
     values = [ratio for _, ratio in known]
     y = Scale(min(*values, 0.98), max(*values, limit * 1.01), bottom, top)
-    over = [(x(at), y(max(ratio, limit)), y(limit)) for at, ratio in known]
     last = values[-1]
     labels = (
         *(Label(x.start - 6, y(value), f"{value:g}", "end") for value in y.ticks[:3]),
         Label(x.end + 6, y(last), f"{last:.2f} {sota}", kind="behind" if last > limit else ""),
     )
-    behind_area = area(over) if max(values) > limit else ""
-    steps = line(_few((x(at), y(ratio)) for at, ratio in known))
-    return Strip(top, bottom, steps, behind_area, y(limit), y(1.0), labels)
+    steps = [(x(at), y(ratio)) for at, ratio in known]
+    over = _areas_over([(at, min(ratio, y(limit))) for at, ratio in steps], y(limit))
+    return Strip(top, bottom, line(_few(steps)), over, y(limit), y(1.0), labels)
+
+
+def _areas_over(points: Sequence[tuple[float, float]], limit_y: float) -> str:
+    """The areas between a line and a limit, where the line is above it; up is less."""
+    outside = [0, *(n for n, (_, at) in enumerate(points) if at >= limit_y), len(points) - 1]
+    ends = [
+        (start, end) for start, end in pairwise(outside) if min(one[1] for one in points[start : end + 1]) < limit_y
+    ]
+    return "".join(area([(at, top, limit_y) for at, top in points[start : end + 1]]) for start, end in ends)
 
 
 def _overview(

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, String, bindparam, func, select, tuple_, type_coerce
 from sqlalchemy import case as sql_case
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, contains_eager, selectinload, undefer
+from sqlalchemy.orm import Session, aliased, contains_eager, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
@@ -390,31 +390,24 @@ def series(
 
     Of many revisions only the newest, and only those that were committed `since` a time, or at these places.
     """
-    verdict = (VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high)
-    statement = (
-        select(Run.id, Revision.sha, Revision.subject, Revision.ordinal, Revision.committed_at, *verdict, Run.stack_id)
-        .select_from(Revision)
-        .join(Run, (Run.revision_id == Revision.id) & (Run.device == device) & (Run.state == RunState.DONE) & WATCHED)
-        .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
-        .where(Revision.target_id == target.id, places.where if places else Revision.ordinal.is_not(None))
-        .where(*([] if since is None else [Revision.committed_at >= since]))
-        .order_by(Revision.ordinal.desc(), Run.id.desc())
-        .limit(max(limit, MIN_READ))
-    )
-    sota = _sota_providers(session, case)
+    statement = _SERIES.where(places.where if places else Revision.ordinal.is_not(None))
+    if since is not None:
+        statement = statement.where(Revision.committed_at >= since)
+    at_once = max(limit, MIN_READ)
+    of_series = {"target": target.id, "device": device, "provider": provider, "case": case, "at_once": at_once}
+    sota = session.scalars(_SOTA_PROVIDERS, {"case": case}).all()
     found = dict[int, Point]()  # by ordinal, the newest first
     older: Sequence[ColumnElement[bool]] = ()
     while True:
-        rows = session.execute(statement.where(*older)).all()
-        measured = _measured(session, case, {provider, *sota}, [row.id for row in rows], places)
+        rows = session.execute(statement.where(*older), of_series).all()
+        measured = _measured(session, case, {provider, *sota}, [row[0] for row in rows], places)
         for run, sha, subject, place, at, *rest in rows:
             ordinal, head = place or 0, measured.get((run, Role.HEAD.value, provider))
             if head is not None and ordinal not in found:
-                medians = [row.median for one in sota if (row := measured.get((run, Role.SOTA.value, one))) is not None]
-                numbers = head.state.value, head.median, head.gb_s, next(iter(medians), None)
-                found[ordinal] = Point(run, sha, subject, ordinal, at, *numbers, *rest)
+                medians = [row[1] for one in sota if (row := measured.get((run, Role.SOTA.value, one))) is not None]
+                found[ordinal] = Point(run, sha, subject, ordinal, at, *head, next(iter(medians), None), *rest)
         # Few revisions have several runs, or runs without the case.
-        if len(rows) < max(limit, MIN_READ) or len(found) >= limit:
+        if len(rows) < at_once or len(found) >= limit:
             break
         older = (Revision.ordinal < rows[-1].ordinal,)
     points = list(found.values())[:limit][::-1]
@@ -423,32 +416,55 @@ def series(
 
 def _measured(
     session: Session, case: str, providers: Collection[str], runs: Collection[int], places: MainlinePlaces | None
-) -> Mapping[tuple[int, str, str], Any]:
-    """What head and SOTA took at a case in these runs, by run, role and provider; from the index alone."""
+) -> Mapping[tuple[int, str, str], tuple[str, float | None, float | None]]:
+    """What head and SOTA took at a case in these runs, by run, role and provider: state, median and GB/s."""
     if not runs:
         return {}
-    columns = (Measurement.run_id, Measurement.role, Measurement.provider)
-    roles = Measurement.role.in_((Role.HEAD.value, Role.SOTA.value))
+    of_case = {"case": case, "providers": list(providers)}
     # A range is the quicker, but runs that are far apart have many between them.
-    apart = places is not None and places.every > 1
-    of_runs = Measurement.run_id.in_(runs) if apart else Measurement.run_id.between(min(runs), max(runs))
-    rows = session.execute(
-        select(*columns, Measurement.state, Measurement.median, Measurement.gb_s).where(
-            Measurement.case == case, Measurement.provider.in_(providers), roles, of_runs
-        )
-    )
-    return {(row.run_id, row.role, row.provider): row for row in rows}
+    if places is not None and places.every > 1:
+        rows = session.execute(_MEASURED_IN, of_case | {"runs": list(runs)})
+    else:
+        rows = session.execute(_MEASURED_BETWEEN, of_case | {"first": min(runs), "last": max(runs)})
+    return {(run, role, provider): (state, median, gb_s) for run, role, provider, state, median, gb_s in rows}
 
 
-def _sota_providers(session: Session, case: str) -> Sequence[str]:
-    """The providers that were SOTA at a case: the index has the provider before the role."""
+def _was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
     there = aliased(Measurement)
+    one = select(there.run_id).where(there.case == bindparam("case"), there.provider == provider)
+    return one.where(there.role == Role.SOTA.value).limit(1).exists()
 
-    def was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
-        one = select(there.run_id).where(there.case == case, there.provider == provider)
-        return one.where(there.role == Role.SOTA.value).limit(1).exists()
 
-    return distinct(session, Measurement.provider, Measurement.case == case, only=was_sota)
+# Statements are made once: making one takes longer than the database needs for it.
+_SERIES = (
+    select(Run.id, Revision.sha, Revision.subject, Revision.ordinal, Revision.committed_at)
+    .add_columns(VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high, Run.stack_id)
+    .select_from(Revision)
+    .join(
+        Run,
+        (Run.revision_id == Revision.id) & (Run.device == bindparam("device")) & (Run.state == RunState.DONE) & WATCHED,
+    )
+    .outerjoin(
+        VerdictRow,
+        (VerdictRow.run_id == Run.id)
+        & (VerdictRow.provider == bindparam("provider"))
+        & (VerdictRow.case == bindparam("case"))
+        & (VerdictRow.baseline_kind == BaselineKind.PARENT),
+    )
+    .where(Revision.target_id == bindparam("target"))
+    .order_by(Revision.ordinal.desc(), Run.id.desc())
+    .limit(bindparam("at_once"))
+)
+# The index has the provider before the role, and all that is read.
+_SOTA_PROVIDERS = distinct(Measurement.provider, Measurement.case == bindparam("case"), only=_was_sota)
+_MEASURED = (
+    select(Measurement.run_id, Measurement.role, Measurement.provider, type_coerce(Measurement.state, String))
+    .add_columns(Measurement.median, Measurement.gb_s)
+    .where(Measurement.case == bindparam("case"), Measurement.provider.in_(bindparam("providers", expanding=True)))
+    .where(Measurement.role.in_((Role.HEAD.value, Role.SOTA.value)))
+)
+_MEASURED_BETWEEN = _MEASURED.where(Measurement.run_id.between(bindparam("first"), bindparam("last")))
+_MEASURED_IN = _MEASURED.where(Measurement.run_id.in_(bindparam("runs", expanding=True)))
 
 
 def newest_places(session: Session, target: Target, count: int) -> MainlinePlaces:
@@ -527,15 +543,6 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
     return before, moved(before.stack.versions, run.stack.versions)
 
 
-def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) -> ColumnElement[bool]:
-    return (
-        (VerdictRow.run_id == run_id)
-        & (VerdictRow.provider == provider)
-        & (VerdictRow.case == case)
-        & (VerdictRow.baseline_kind == BaselineKind.PARENT)
-    )
-
-
 def measured_series(session: Session, target: Target) -> list[tuple[str, str, str]]:
     """The (device, provider, case) triples that the latest runs of a target measured."""
     rows = session.execute(
@@ -550,7 +557,7 @@ def measured_series(session: Session, target: Target) -> list[tuple[str, str, st
 
 def devices(session: Session, target: Target) -> Sequence[str]:
     """The devices that runs of a target are for."""
-    return distinct(session, Run.device, Run.target_id == target.id)
+    return session.scalars(distinct(Run.device, Run.target_id == target.id)).all()
 
 
 def _latest_runs(session: Session, target: Target) -> list[int]:

@@ -84,7 +84,7 @@ def measured_devices(session: Session, target: Target) -> Sequence[str]:
     def ended(device: ColumnElement[str]) -> ColumnElement[bool]:
         return select(done.id).where(*of_mainline, *watched, done.device == device).limit(1).exists()
 
-    return distinct(session, Run.device, Run.target_id == target.id, only=ended)
+    return session.scalars(distinct(Run.device, Run.target_id == target.id, only=ended)).all()
 
 
 def newest_compared(session: Session, target_ids: Sequence[int]) -> Sequence[RunTotals]:

@@ -88,6 +88,8 @@ def incidents(
 
 
 def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[RegressionView, ...]:
+    if not rows:
+        return ()
     ids = {each for row in rows for each in (row.run_id, row.fixed_by) if each is not None}
     names = (joinedload(Run.target), joinedload(Run.revision))
     runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(ids)).options(*names))}

@@ -230,3 +230,18 @@ def test_a_trend_fits_the_window(browser: Browser, tmp_path_factory: pytest.Temp
             texts = page.locator(f".figure-place {'.narrow-only' if width < 640 else '.wide-only'} svg text")
             assert texts.count() > 5, path
         page.close()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "areas"),
+    [
+        ([1.0, 1.0, 1.0], 0),
+        ([1.5, 1.5, 1.5], 1),
+        ([1.0, 1.5, 1.0, 1.0, 1.5], 2),
+        ([1.5, 1.0], 1),
+    ],
+)
+def test_only_what_is_above_the_limit_to_sota_is_filled(ratios: list[float], areas: int) -> None:
+    strip = draw(shown(points([100.0 * ratio for ratio in ratios])), width=1216, behind=1.05).ratio
+    assert strip
+    assert strip.behind.count("Z") == areas
