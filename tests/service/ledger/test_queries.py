@@ -256,14 +256,16 @@ def test_devices_are_those_of_the_runs(session: Session, seeded: Seeded) -> None
     known = session.scalars(select(m.Run.device).where(m.Run.target_id == target.id).distinct().order_by(m.Run.device))
     assert queries.devices(session, target) == known.all()
     assert queries.devices(session, target_named(session, seeded.empty)) == []
-    assert board.measured_devices(session, target) == ["h200"]
+    assert board.measured_devices(session, target) == ["cpu", "h200"]
 
 
 def test_the_newest_totals_that_compared_with_sota_are_found(session: Session, seeded: Seeded) -> None:
     target = target_named(session, seeded.target)
-    newest = session.scalar(
+    newest = session.scalars(
         select(func.max(m.RunTotals.run_id))
         .join(m.Run, m.Run.id == m.RunTotals.run_id)
         .where(m.RunTotals.target_id == target.id, m.RunTotals.sota_cases > 0, m.WATCHED)
+        .group_by(m.RunTotals.device)
+        .order_by(m.RunTotals.device)
     )
-    assert [one.run_id for one in board.newest_compared(session, [target.id])] == [newest]
+    assert [one.run_id for one in board.newest_compared(session, [target.id])] == newest.all()
