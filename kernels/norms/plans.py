@@ -1,6 +1,7 @@
 """How a kernel is launched, by the width of a row: values measured on an H200, and what they mean.  Imports no torch.
 
-A plan depends on the columns and never on the rows, so that a row has the same bits in every batch.
+A plan depends on the columns, the dtypes and whether there is a residual, never on the rows, so that a row has the same
+bits in every batch.
 """
 
 from dataclasses import dataclass, replace

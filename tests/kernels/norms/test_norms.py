@@ -50,6 +50,12 @@ RIGHT = [
     ),
     *(Trial(3, cols, norm, "bf16-fp32", ALL) for norm, cols in product(NORMS, (1152, 3000))),
     Trial(2, 12288),
+    *(  # several blocks: in registers, and read twice
+        Trial(5, 100, norm, dtypes, ALL, forward=ForwardPlan(2, 32, 1, blocks=4, **more))
+        for (norm, dtypes), more in product(
+            zip(NORMS, ("fp32", "bf16-fp32"), strict=True), ({"weights": "early", "keep": "fp32"}, {"keep": "cached"})
+        )
+    ),
     *(
         Trial(5, cols, norm, dtypes, ALL, layout)
         for norm, cols, dtypes, layout in pairwise(product(NORMS, (24, 32), ("fp32", "bf16"), LAYOUTS[1:]))
