@@ -12,7 +12,7 @@ programs, which exchange their sums through the L2 cache; where they cannot, a f
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202, RUF005
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment, var-annotated"
 
 from collections import namedtuple
 from dataclasses import replace
@@ -155,12 +155,13 @@ def _forward_blocks(row, cols, t, eps, CONFIG: tl.constexpr):
     _store_statistics(row, mean, rstd, t, CONFIG)
     for block in tl.static_range(BLOCKS):
         block_cols = cols + block * CONFIG.BLOCK
-        w, b = block_cols, block_cols  # placeholders where the weights are loaded with each block
         x = _load(row, t, block_cols, CONFIG, False) if CONFIG.KEEP == "cached" else xs[block]
         if CONFIG.KEEP == "cached" and t.residual_out is not None:
             tiles.store(t.residual_out, x, row * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), block_cols, t.M, CONFIG)
         if CONFIG.WEIGHTS == "early":
             w, b = ws[block], bs[block]
+        else:
+            w, b = tiles.load_columns(t.w, block_cols, CONFIG), tiles.load_columns(t.b, block_cols, CONFIG)
         _write_block(x, row, mean, rstd, block_cols, w, b, t, CONFIG)
 
 
@@ -284,6 +285,8 @@ def _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG: tl.constexpr):
     """Normalise a tile and store y; rank 0 stores the statistics."""
     if rank == 0:
         _store_statistics(tile, mean, rstd, t, CONFIG)
+    if CONFIG.WEIGHTS == "late":  # before the row: after it, 65536 columns spill four registers on sm_100
+        w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
     if CONFIG.KEEP == "cached":
         x = _load(tile, t, cols, CONFIG, False)
     _write_block(x, tile, mean, rstd, cols, w, b, t, CONFIG)
@@ -301,8 +304,6 @@ def _store_statistics(tile, mean, rstd, t, CONFIG: tl.constexpr):
 @triton.jit
 def _write_block(x, tile, mean, rstd, cols, w, b, t, CONFIG: tl.constexpr):
     """Normalise these columns of a tile and store y."""
-    if CONFIG.WEIGHTS == "late":
-        w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
     if CONFIG.KEEP == "packed":
         x = tiles.optimization_barrier(x)
     x = x.to(tl.float32)
