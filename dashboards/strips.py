@@ -1,10 +1,11 @@
-"""The small figures of the health page: revisions as a strip, a sparkline, and nights of equal code.  Pure."""
+"""The small figures of lists: revisions as a strip, a sparkline, and nights of equal code.  Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboards.drawing import Scale, bars, dots, line, place
 from service.domain.health.strips import REVISIONS, Mark
+from service.ledger.bisections.progress import StepMark
 from service.reports.health.facts import EqualCodeSum
 
 STEP = 7.0  # px a revision
@@ -19,12 +20,11 @@ def strip(marks: Sequence[Mark]) -> dict[str, str]:
     first = (REVISIONS - len(marks)) * STEP + STEP / 2
     where = [(first + n * STEP, mark) for n, mark in enumerate(marks)]
     at = {mark: [x for x, each in where if each is mark] for mark in Mark}
-    crosses = (f"M{place(x - 2.5)} {MIDDLE - 2.5}l5 5m0-5l-5 5" for x in at[Mark.FAILED])
     paths = {
         "steady": line_marks(at[Mark.STEADY]),
         "slower": bars((x, MIDDLE + 1, MIDDLE - 8) for x in at[Mark.SLOWER]),
         "faster": bars((x, MIDDLE - 1, MIDDLE + 8) for x in at[Mark.FASTER]),
-        "failed": "".join(crosses),
+        "failed": _crosses(at[Mark.FAILED]),
         "unmeasured": dots((x, MIDDLE) for x in at[Mark.UNMEASURED]),
     }
     return {name: path for name, path in paths.items() if path}
@@ -33,6 +33,24 @@ def strip(marks: Sequence[Mark]) -> dict[str, str]:
 def line_marks(places: Sequence[float]) -> str:
     """Dashes of steady revisions."""
     return "".join(f"M{place(x - 2.3)} {place(MIDDLE)}h4.6" for x in places)
+
+
+def search_strip(revisions: int, marks: Mapping[int, StepMark], width: float) -> dict[str, str]:
+    """The paths of a bisection by class: its revisions from good to bad, and those that were measured."""
+    across = Scale(0, max(1, revisions - 1), 4, width - 4)
+    at = {mark: [across(n) for n, each in sorted(marks.items()) if each is mark] for mark in StepMark}
+    paths = {
+        "rest": f"M4 {place(MIDDLE)}H{place(width - 4)}" if revisions else "",
+        "slower": bars((x, MIDDLE + 1, MIDDLE - 8) for x in at[StepMark.SLOWER]),
+        "good": dots((x, MIDDLE) for x in at[StepMark.GOOD]),
+        "failed": _crosses(at[StepMark.FAILED]),
+        "pending": dots((x, MIDDLE) for x in at[StepMark.PENDING]),
+    }
+    return {name: path for name, path in paths.items() if path}
+
+
+def _crosses(places: Sequence[float]) -> str:
+    return "".join(f"M{place(x - 2.5)} {MIDDLE - 2.5}l5 5m0-5l-5 5" for x in places)
 
 
 @dataclass(frozen=True)

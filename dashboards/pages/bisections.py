@@ -1,26 +1,63 @@
-"""One bisection, step by step, and the form that stops it."""
+"""The list of bisections, one of them step by step, and the form that stops it."""
 
 from functools import partial
+from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, Sent
 from dashboards.pages.rendering import page
+from dashboards.strips import search_strip
 from service.api.access import Reading, ReadingRoute
-from service.api.common import Key
+from service.api.common import Cursor, Key
 from service.db.engine import clock, transaction
-from service.db.models import Target
+from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
 from service.domain.regressions.lifecycle import MAX_NAME
-from service.domain.states import OPEN_SEARCHES
+from service.domain.states import OPEN_SEARCHES, SearchState
 from service.ledger.access import audit
 from service.ledger.bisections import bisections
+from service.ledger.bisections.progress import counts, progress_of
+from service.ledger.intake.targets import target_named
 from service.reports.views import BisectionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+_LISTED = 40  # on one page
+STRIP_WIDTH = 110
+
+
+@router.get("/bisections")
+def listed(
+    session: Reading,
+    state: SearchState | None = None,
+    target: Annotated[str, Query(max_length=80)] = "",
+    cursor: Cursor = None,
+) -> str:
+    """List the searches for culprits, the newest first, with how far they are."""
+    of = target_named(session, target) if target else None
+    where = [Bisection.state == state] if state else []
+    found = bisections.listed(session, of, where=where, cursor=cursor, limit=_LISTED)
+    by_state = counts(session, of)
+    kept = {key: value for key, value in (("state", state and state.value), ("target", target)) if value}
+    return page(
+        "bisections.html",
+        now=clock(session),
+        lines=[
+            (one, search_strip(len(one.row.line), one.marks, STRIP_WIDTH)) for one in progress_of(session, found.items)
+        ],
+        width=STRIP_WIDTH,
+        state=state,
+        target=of,
+        states=[(one, by_state.get(one, 0)) for one in SearchState],
+        count=sum(by_state.values()),
+        running=sum(by_state.get(one, 0) for one in OPEN_SEARCHES),
+        open_states=OPEN_SEARCHES,
+        next=f"/bisections?{urlencode(kept | {'cursor': found.next})}" if found.next else None,
+    )
 
 
 @router.get("/bisections/{bisection_id}")

@@ -7,16 +7,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dashboards.pages.history.series import parts
 from dashboards.pages.history.trends import TrendAddress
-from dashboards.pages.regressions.listed import by_incident
 from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
-from service.domain.states import (
-    OPEN_REGRESSIONS,
-)
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
-from service.ledger.regressions import listing
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -33,7 +28,6 @@ def target(
     if series:
         return RedirectResponse(TrendAddress(found.name, *parts(series)).to(), 301)
     card = queries.card(session, found, lines=25, before=before)
-    regressions = listing.listed(session, found, OPEN_REGRESSIONS).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
     return page(
         "target.html",
@@ -42,7 +36,5 @@ def target(
         target=found,
         older=oldest if oldest else None,
         aside=queries.aside(session, found),
-        groups=by_incident(session, regressions),
-        listed=len(regressions),
         gaps=queries.gaps(session, found).items,
     )

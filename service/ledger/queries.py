@@ -15,7 +15,6 @@ from service.db.models import (
     WATCHED,
     Attempt,
     Gap,
-    Incident,
     Measurement,
     RegressionRow,
     Revision,
@@ -323,13 +322,6 @@ def revisions(
     if target is not None:
         statement = statement.where(Revision.target_id == target.id)
     return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
-
-
-def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, Incident]:
-    """The incidents of these regressions."""
-    ids = {row.incident_id for row in found if row.incident_id is not None}
-    rows = session.scalars(select(Incident).where(Incident.id.in_(ids)).options(selectinload(Incident.revision)))
-    return {row.id: row for row in rows}
 
 
 def runs_with_ids(session: Session, ids: Sequence[int]) -> Sequence[Run]:

@@ -17,6 +17,8 @@ LISTS = (
     "/",
     "/targets/norms",
     "/regressions",
+    "/regressions?state=fixed",
+    "/bisections",
     "/workers",
     "/calibration",
     "/api/v1/targets",

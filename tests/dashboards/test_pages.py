@@ -44,7 +44,8 @@ def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
     assert "kernelwatch target add NAME LOCATION --recipe recipe.toml" in said
     assert "start a worker on a machine with the device that is to be measured: kernelwatch worker start" in said
     assert "The queue is empty. New commits" in words(get("/workers"))
-    assert "No regressions. They are recorded" in words(get("/regressions"))
+    assert "A regression is recorded when a commit of a mainline is measured" in words(get("/regressions"))
+    assert "kernelwatch bisection start TARGET GOOD..BAD" in words(get("/bisections"))
 
 
 def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
@@ -244,8 +245,8 @@ def test_nothing_comes_from_another_host_and_nothing_runs_inline(get: Get, seede
 def test_every_file_that_a_page_names_is_there_and_kept(get: Get, seeded: Seeded) -> None:
     addresses = {one for path in pages(seeded) for one in re.findall(r'"(/assets/[^"]+)"', get(path).text)}
     assert {address.rsplit("/")[-1] for address in addresses} == {
-        "icon.svg", "kernelwatch.css", "health.css", "theme.js", "page.js", "run.css", "run.js", "idiomorph.min.js",
-        "live.js", "table.js",
+        "icon.svg", "kernelwatch.css", "health.css", "lines.css", "theme.js", "page.js", "run.css", "run.js",
+        "idiomorph.min.js", "live.js", "table.js",
     }  # fmt: skip
     for address in addresses:
         answer = get(address)

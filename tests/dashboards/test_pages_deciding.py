@@ -57,17 +57,6 @@ def test_a_run_has_the_other_baselines_and_what_nobody_is_alarmed_by(get: Get, d
         assert line in said, line
 
 
-def test_what_stands_is_counted_by_state_and_grouped_by_event(get: Get, decided: Seeded) -> None:
-    said = words(get("/regressions"))
-    assert re.search(r"Incident 1 : 2 cases on h200, since \w{10} · slower because the kernel now spills", said)
-    assert re.search(r"◉ blamed on \w{10}", said)
-    assert re.search(r"ada due \d{4}-\d\d-\d\d", said)
-    assert "verdict" not in words(get("/regressions?state=dismissed"))
-    standing = words(get("/regressions?state=all-open"))
-    assert "▼ fixed" not in standing
-    assert "◐ acknowledged" in standing
-
-
 def test_a_regression_has_its_evidence_its_history_and_what_to_do(get: Get, decided: Seeded) -> None:
     page = get("/regressions/2")
     said = words(page)

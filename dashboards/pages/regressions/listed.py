@@ -1,29 +1,39 @@
-"""The list of regressions."""
+"""The list of regressions: a line for each revision that made something slower, which unfolds its cases."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from urllib.parse import urlencode
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import HTMLResponse
+from sqlalchemy import ColumnElement, TextClause, func, select
 from sqlalchemy.orm import Session
 
-from dashboards.pages.rendering import page
+from dashboards.pages.rendering import commit_address, page
+from dashboards.regression_lines import lines
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor
 from service.db.engine import clock
-from service.db.models import Incident
+from service.db.models import OPEN_ONES, Gap, Pull, Target
+from service.db.paging import ResultPage
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.ledger import queries
-from service.ledger.bisections import bisections
-from service.ledger.regressions import listing
+from service.errors import BadInput
+from service.ledger.intake.targets import target_named
+from service.ledger.reading.revisions import named
+from service.ledger.regressions import grouped, listing
+from service.ledger.regressions.filters import MAX_TEXT, Attention, RegressionFilter
+from service.ledger.regressions.grouped import GroupOrder
 from service.reports.views import RegressionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
-
-MAX_GAPS = 500  # on one page
-
-IncidentGroup = tuple[Incident | None, list[RegressionView]]
+_GROUPS = 30  # on one page
+_CASES = 100  # of a group on one page
+_CHOICES = 8  # of a filter
+_EXPORTED = 10_000  # lines of a CSV file
 
 
 class StateFilter(StrEnum):
@@ -38,28 +48,216 @@ class StateFilter(StrEnum):
     DISMISSED = "dismissed"
 
 
+@dataclass(frozen=True)
+class ListAddress:
+    """What the address of the list says."""
+
+    state: StateFilter = StateFilter.ALL_OPEN
+    target: str = ""
+    device: str = ""
+    assignee: str = ""
+    attention: Attention | None = None
+    q: str = ""
+    sort: GroupOrder = GroupOrder.SEVERITY
+
+    @property
+    def states(self) -> tuple[RegressionState, ...]:
+        return OPEN_REGRESSIONS if self.state is StateFilter.ALL_OPEN else (RegressionState(self.state.value),)
+
+    @property
+    def filtered(self) -> bool:
+        return replace(self, sort=GroupOrder.SEVERITY) != ListAddress()
+
+    def values(self) -> dict[str, str]:
+        """What differs from the page without filters."""
+        values = {
+            "state": "" if self.state is StateFilter.ALL_OPEN else self.state.value,
+            "target": self.target,
+            "device": self.device,
+            "assignee": self.assignee,
+            "attention": self.attention.value if self.attention else "",
+            "q": self.q,
+            "sort": "" if self.sort is GroupOrder.SEVERITY else self.sort.value,
+        }
+        return {key: value for key, value in values.items() if value}
+
+    def to(self, path: str = "/regressions", **changed: str) -> str:
+        kept = {key: value for key, value in (self.values() | changed).items() if value}
+        return f"{path}?{urlencode(kept)}" if kept else path
+
+    @property
+    def json(self) -> str:
+        """The regressions of this state and target from the API, which has no further filters."""
+        of = f"targets/{quote(self.target, safe='')}/" if self.target else ""
+        return f"/api/v1/{of}regressions?{urlencode([('state', one.value) for one in self.states])}"
+
+    def which(self, session: Session) -> RegressionFilter:
+        """As the ledger has it.  Raises NotFound for a target that there is not."""
+        return RegressionFilter(
+            states=self.states,
+            target=target_named(session, self.target) if self.target else None,
+            device=self.device or None,
+            assignee=self.assignee or None,
+            attention=self.attention,
+            text=self.q,
+        )
+
+
+async def _address(
+    state: StateFilter = StateFilter.ALL_OPEN,
+    target: Annotated[str, Query(max_length=80)] = "",
+    device: Annotated[str, Query(max_length=40)] = "",
+    assignee: Annotated[str, Query(max_length=80)] = "",
+    attention: Attention | None = None,
+    q: Annotated[str, Query(max_length=MAX_TEXT)] = "",
+    sort: GroupOrder = GroupOrder.SEVERITY,
+) -> ListAddress:
+    return ListAddress(state, target, device, assignee, attention, q.strip(), sort)
+
+
+Address = Annotated[ListAddress, Depends(_address)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of a filter, and how many regressions there are with it."""
+
+    word: str
+    count: int
+    href: str
+    chosen: bool
+
+
 @router.get("/regressions")
-def regressions(session: Reading, state: StateFilter | None = None, cursor: Cursor = None) -> str:
-    """List confirmed regressions of all mainlines, bisections, and cases behind SOTA."""
-    states = OPEN_REGRESSIONS if state is StateFilter.ALL_OPEN else (RegressionState(state.value),) if state else ()
-    found = listing.listed(session, states=states, cursor=cursor)
-    query = {"cursor": found.next} | ({"state": state.value} if state else {})
+def regressions(session: Reading, address: Address, cursor: Cursor = None) -> str:
+    """List the regressions of all mainlines by the revision that caused them, the most severe first."""
+    now = clock(session)
+    found = grouped.grouped(session, address.which(session), now, address.sort, cursor, _GROUPS)
+    shown = found.groups.items
+    ids = {one.target_id for one in shown} | set(found.counts["target"])
+    targets = {one.id: one for one in session.scalars(select(Target).where(Target.id.in_(ids)))}
     return page(
         "regressions.html",
-        now=clock(session),
-        groups=by_incident(session, found.items),
-        state=state.value if state else "",
-        states=list(RegressionState),
-        next=f"/regressions?{urlencode(query)}" if found.next else None,
-        searches=bisections.listed(session, limit=20).items,
-        gaps=queries.gaps(session, limit=MAX_GAPS).items,
+        now=now,
+        address=address,
+        found=found,
+        open=address.state not in (StateFilter.FIXED, StateFilter.DISMISSED),
+        newest=grouped.MAX_CLOSED,
+        lines=lines(shown, targets, commit_address, now),
+        filters=_choices(address, found.counts, targets),
+        sorts=GroupOrder,
+        later=bool(cursor),
+        next=address.to(cursor=found.groups.next) if found.groups.next else None,
+        behind=session.scalar(select(func.count(Gap.id)).where(Gap.behind_sota)),
     )
 
 
-def by_incident(session: Session, found: Sequence[RegressionView]) -> list[IncidentGroup]:
-    """Group regressions by incident, ordered by the newest of each."""
-    known = queries.events_of(session, [one.row for one in found])
-    groups: dict[int, list[RegressionView]] = {}
+@router.get("/regressions/cases")
+def cases(
+    session: Reading,
+    address: Address,
+    revision: Annotated[str, Query(max_length=64)] = "",
+    run: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    cursor: Cursor = None,
+) -> str:
+    """List the cases of one line; the list fetches them when it is unfolded."""
+    which = address.which(session)
+    if which.target is None or bool(revision) == bool(run):
+        raise BadInput("Name a target, and a revision or a run of it.")
+    group = grouped.in_group(which.target.id, named(session, which.target, revision).id if revision else None, run)
+    found = _of_group(session, which, group, cursor)
+    first = found.items[0] if found.items else None
+    this = {"revision": revision, "run": str(run) if run else ""}
+    return page(
+        "regression_cases.html",
+        now=clock(session),
+        address=address,
+        target=which.target,
+        first=first,
+        found=found.items,
+        pull=_pull(session, which.target, first.run.revision.sha) if first else None,
+        next=address.to("/regressions/cases", cursor=found.next, **this) if found.next else None,
+    )
+
+
+@router.get("/regressions.csv")
+def regressions_csv(session: Reading, address: Address) -> Response:
+    """The regressions that fit as CSV, a line for each case."""
+    which = address.which(session)
+    where = which.conditions(clock(session))
+    found = listing.listed(session, limit=_EXPORTED, where=where).items
+    file = io.StringIO()
+    out = csv.writer(file)
+    out.writerow(_COLUMNS)
+    out.writerows([_cell(value) for value in row] for row in _rows(found))
+    headers = {"Content-Disposition": 'attachment; filename="regressions.csv"'}
+    return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+_COLUMNS = (
+    *("id", "state", "target", "device", "provider", "case", "ratio", "low", "high", "revision", "run_id"),
+    *("last_good", "culprit", "cause", "assignee", "due_at", "opened_at", "fixed_by"),
+)
+
+
+def _rows(found: Iterable[RegressionView]) -> Iterable[tuple[object, ...]]:
     for one in found:
-        groups.setdefault(one.row.incident_id or -one.row.id, []).append(one)
-    return [(known.get(incident_id), ones) for incident_id, ones in groups.items()]
+        row = one.row
+        yield (
+            *(row.id, row.state.value, one.target, row.device, row.provider, row.case, row.ratio, row.low, row.high),
+            *(one.run.revision.sha, row.run_id, row.good, row.culprit, row.cause_text, row.assignee),
+            *(row.due_at, row.opened_at, one.fixed_by.revision.sha if one.fixed_by else None),
+        )
+
+
+def _cell(value: object) -> object:
+    """A spreadsheet runs what begins like a formula: a quote before it makes it text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+
+
+def _of_group(
+    session: Session, which: RegressionFilter, group: ColumnElement[bool], cursor: str | None
+) -> ResultPage[RegressionView]:
+    where: list[ColumnElement[bool] | TextClause] = [group, *which.conditions(clock(session))]
+    if all(state in OPEN_REGRESSIONS for state in which.states):
+        where.append(OPEN_ONES)  # has an index
+    return listing.largest(session, where, cursor, _CASES)
+
+
+def _pull(session: Session, target: Target, sha: str) -> int | None:
+    """The pull request that was merged as this commit."""
+    merged = select(Pull.number).where(Pull.target_id == target.id, Pull.merged_as == sha)
+    return session.scalar(merged.order_by(Pull.number.desc()).limit(1))
+
+
+def _choices(address: ListAddress, counts: Any, targets: dict[int, Target]) -> dict[str, list[Choice]]:
+    """The filters with their values: those that are chosen, and the most frequent others."""
+    states = counts["state"]
+    each = {one: states[RegressionState(one.value)] for one in StateFilter if one is not StateFilter.ALL_OPEN}
+    of_open = sum(states[state] for state in OPEN_REGRESSIONS)
+    return {
+        "state": [
+            Choice("all open", of_open, address.to(state=""), address.state is StateFilter.ALL_OPEN),
+            *(Choice(one.value, n, address.to(state=one.value), address.state is one) for one, n in each.items()),
+        ],
+        "attention": [
+            _choice(address, "attention", one.value, counts["attention"][one], address.attention is one)
+            for one in Attention
+        ],
+        "target": _frequent(address, "target", {targets[one].name: n for one, n in counts["target"].items()}),
+        "device": _frequent(address, "device", counts["device"]),
+        "assignee": _frequent(address, "assignee", counts["assignee"]),
+    }
+
+
+def _frequent(address: ListAddress, name: str, counts: dict[str, int]) -> list[Choice]:
+    chosen = getattr(address, name)
+    values = sorted(counts, key=lambda one: (one != chosen, -counts[one], one))
+    if chosen and chosen not in values:
+        values.insert(0, chosen)
+    return [_choice(address, name, one, counts.get(one, 0), one == chosen) for one in values[:_CHOICES]]
+
+
+def _choice(address: ListAddress, name: str, value: str, count: int, chosen: bool) -> Choice:
+    """Choosing again what is chosen takes the filter away."""
+    return Choice(value, count, address.to(**{name: "" if chosen else value}), chosen)

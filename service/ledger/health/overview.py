@@ -4,6 +4,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.ledger.health import changes, lately, queues, trouble, trust
+from service.ledger.regressions import grouped
 from service.reports.health.facts import HealthFacts
 
 
@@ -16,7 +17,7 @@ def health_facts(session: Session) -> HealthFacts:
         now=now,
         since=since,
         targets=targets,
-        incidents=trouble.open_incidents(session),
+        incidents=grouped.open_incidents(session, now),
         failed=trouble.failed_runs(session, [run.run_id for one in targets for run in one.failed]),
         given_up=trouble.given_up(session, since),
         unsent=trouble.unsent_messages(session, now, since),

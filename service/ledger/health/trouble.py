@@ -1,140 +1,22 @@
-"""What may need a person: open incidents, failed runs, messages and webhooks that wait, and quarantines."""
+"""What may need a person: failed runs, messages and webhooks that wait, and quarantines."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection
 
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import (
-    OPEN_ONES,
     Delivery,
-    Incident,
     OutboxMessage,
     Quarantine,
-    RegressionRow,
     Revision,
     Run,
-    Series,
     Target,
 )
-from service.domain.states import OutboxState, Purpose, RegressionState, RunState
-from service.reports.health.facts import FailedHead, GivenUp, OpenIncident, UnsentMessages, WorstCase
+from service.domain.states import OutboxState, Purpose, RunState
+from service.reports.health.facts import FailedHead, GivenUp, UnsentMessages
 
 LATE_S = 300.0  # messages and webhooks are processed within seconds
-DETAILED = 8  # incidents of which more than numbers is read
-
-
-_alone = case((RegressionRow.incident_id.is_(None), RegressionRow.run_id))
-_of = (
-    Series.target_id,
-    Series.device,
-    RegressionRow.incident_id,
-    Incident.revision_id,
-    _alone,
-    RegressionRow.state,
-    RegressionRow.found_by,
-)
-# Statements are made once: making one takes longer than the database needs for it.
-_OPEN = (
-    select(
-        *_of,
-        func.count().label("cases"),
-        func.sum(RegressionRow.ratio).label("ratios"),
-        func.min(RegressionRow.ratio).label("low"),
-        func.max(RegressionRow.ratio).label("high"),
-        func.min(RegressionRow.opened_at).label("opened_at"),
-        func.count(RegressionRow.assignee).label("assigned"),
-        func.min(RegressionRow.assignee).label("first"),
-        func.max(RegressionRow.assignee).label("last"),
-        func.min(RegressionRow.due_at).label("due_at"),
-    )
-    .select_from(RegressionRow)
-    .join(Series, Series.id == RegressionRow.series_id)
-    .outerjoin(Incident, Incident.id == RegressionRow.incident_id)
-    .where(OPEN_ONES)
-    .group_by(*_of)
-)
-
-
-def open_incidents(session: Session) -> list[OpenIncident]:
-    """All incidents with open regressions, the most severe first; the first ones with their revision and worst case."""
-    found = dict[tuple[int, int | None, int | None], OpenIncident]()
-    for row in session.execute(_OPEN):
-        target_id, _, _, revision_id, run_id, *_ = row
-        known = found.setdefault((target_id, revision_id, run_id), OpenIncident(target_id, revision_id, run_id))
-        _count(known, row)
-    ordered = sorted(found.values(), key=lambda one: (-one.severity, -one.high, one.opened_at))
-    _detail(session, ordered[:DETAILED])
-    return ordered
-
-
-def _count(incident: OpenIncident, row: Any) -> None:
-    _, device, incident_id, _, _, state, found_by, *_ = row
-    incident.devices.add(device)
-    incident.found_by.add(found_by)
-    incident.states[state] += row.cases
-    if incident_id is not None:
-        incident.incidents.add(incident_id)
-    incident.opened_at = min(incident.opened_at, row.opened_at)
-    if state is RegressionState.ACKNOWLEDGED:
-        return
-    incident.severity += row.ratios - row.cases
-    incident.low, incident.high = min(incident.low, row.low), max(incident.high, row.high)
-    incident.assigned += row.assigned
-    incident.assignees |= {who for who in (row.first, row.last) if who}
-    if row.due_at is not None:
-        incident.due_at = row.due_at if incident.due_at is None else min(incident.due_at, row.due_at)
-
-
-def _detail(session: Session, found: Sequence[OpenIncident]) -> None:
-    """Read the revisions and the worst cases of these incidents."""
-    if not found:
-        return
-    runs = {one.run_id for one in found if one.run_id is not None}
-    of_run = dict(session.execute(select(Run.id, Run.revision_id).where(Run.id.in_(runs))).all()) if runs else {}
-    ids = {one.revision_id or of_run.get(one.run_id or 0) for one in found}
-    shas = dict(session.execute(select(Revision.id, Revision.sha).where(Revision.id.in_(ids))).all())
-    worst = _worst(session, {incident_id for one in found for incident_id in one.incidents}, runs)
-    for one in found:
-        one.sha = shas.get(one.revision_id or of_run.get(one.run_id or 0, 0), "")
-        keys = [(incident_id, None) for incident_id in one.incidents] + [(None, one.run_id)]
-        cases = [worst[key] for key in keys if key in worst]
-        one.worst = max(cases, key=lambda case: case.ratio, default=None)
-
-
-_largest_first = (RegressionRow.ratio.desc(), RegressionRow.id)
-_ranked = (
-    select(
-        RegressionRow.incident_id,
-        _alone.label("run_id"),
-        RegressionRow.id,
-        Series.printed.label("case"),
-        RegressionRow.ratio,
-        func.coalesce(Incident.cause_text, RegressionRow.cause_text).label("cause"),
-        func.row_number()
-        .over(partition_by=(RegressionRow.incident_id, _alone), order_by=_largest_first)
-        .label("place"),
-    )
-    .select_from(RegressionRow)
-    .join(Series, Series.id == RegressionRow.series_id)
-    .outerjoin(Incident, Incident.id == RegressionRow.incident_id)
-    .where(OPEN_ONES, RegressionRow.state != RegressionState.ACKNOWLEDGED)
-    .where(
-        RegressionRow.incident_id.in_(bindparam("incidents", expanding=True))
-        | (RegressionRow.incident_id.is_(None) & RegressionRow.run_id.in_(bindparam("runs", expanding=True)))
-    )
-    .subquery()
-)
-_WORST = select(_ranked).where(_ranked.c.place == 1)
-
-
-def _worst(
-    session: Session, incidents: Collection[int], runs: Collection[int]
-) -> dict[tuple[int | None, int | None], WorstCase]:
-    """The largest regression that is not accepted, of each incident and of each run without one."""
-    rows = session.execute(_WORST, {"incidents": list(incidents), "runs": list(runs)})
-    return {(row.incident_id, row.run_id): WorstCase(row.id, row.case, row.ratio, row.cause) for row in rows}
 
 
 def failed_runs(session: Session, ids: Collection[int]) -> list[FailedHead]:

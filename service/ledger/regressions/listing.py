@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, TextClause, select
 from sqlalchemy.orm import Session, joinedload, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
@@ -34,6 +34,15 @@ def listed(
     if states:
         statement = statement.where(RegressionRow.state.in_(states))
     page = paged(session, statement, (RegressionRow.id,), cursor, limit)
+    return ResultPage(_named(session, page.items), page.next)
+
+
+def largest(
+    session: Session, where: Collection[ColumnElement[bool] | TextClause], cursor: str | None, limit: int
+) -> ResultPage[RegressionView]:
+    """The regressions that fit, the largest first."""
+    statement = select(RegressionRow).join(RegressionRow.series).where(*where)
+    page = paged(session, statement, (RegressionRow.ratio, RegressionRow.id), cursor, limit)
     return ResultPage(_named(session, page.items), page.next)
 
 

@@ -74,6 +74,8 @@ class WorstCase:
     case: str
     ratio: float
     cause: str | None
+    accepted: bool = False
+    run_id: int = 0  # that found it
 
 
 @dataclass
@@ -94,7 +96,9 @@ class OpenIncident:
     assigned: int = 0
     assignees: set[str] = field(default_factory=set)
     due_at: float | None = None
+    stake_us: float | None = None  # what they cost together, of those that are compared with SOTA
     sha: str = ""
+    subject: str = ""
     worst: WorstCase | None = None
 
     @property

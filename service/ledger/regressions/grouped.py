@@ -1,0 +1,294 @@
+"""Regressions as people read them: those of one revision together, on all devices, the most severe first.
+
+Groups and the counts of filters come from one query over the open regressions, which have an index of their own.  Of
+closed ones, which only become more, the newest are read.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, func, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Metric
+from service.db.models import OPEN_ONES, Gap, Incident, RegressionRow, Revision, Run, Series
+from service.db.paging import ResultPage, page_of_values
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.ledger.regressions.filters import ACCEPTED, Attention, RegressionFilter
+from service.reports.health.facts import OpenIncident, WorstCase
+
+Condition = ColumnElement[bool] | TextClause
+DETAILED = 8  # incidents of which more than numbers is read
+CLOSED = (RegressionState.FIXED, RegressionState.DISMISSED)
+MAX_CLOSED = 500  # regressions of a closed state that are grouped: the newest
+
+
+class GroupOrder(StrEnum):
+    """How the groups of a page are sorted."""
+
+    SEVERITY = "severity"
+    TIME = "time"  # at stake
+    NEWEST = "newest"
+
+
+_alone = case((RegressionRow.incident_id.is_(None), RegressionRow.run_id))
+_overdue = case((RegressionRow.due_at < bindparam("now"), 1), else_=0)
+_of = (
+    Series.target_id,
+    Series.device,
+    RegressionRow.incident_id,
+    Incident.revision_id,
+    _alone.label("alone"),
+    RegressionRow.state,
+    RegressionRow.found_by,
+    RegressionRow.assignee,
+    _overdue.label("overdue"),
+)
+_stake = case((Series.metric == Metric.KERNEL, Gap.own * (1 - 1 / RegressionRow.ratio)))
+# Statements are made once: making one takes longer than the database needs for it.
+_COUNTED = (
+    select(
+        *_of,
+        func.count().label("cases"),
+        func.sum(RegressionRow.ratio).label("ratios"),
+        func.min(RegressionRow.ratio).label("low"),
+        func.max(RegressionRow.ratio).label("high"),
+        func.min(RegressionRow.opened_at).label("opened_at"),
+        func.min(RegressionRow.due_at).label("due_at"),
+        func.sum(_stake).label("stake_us"),
+    )
+    .select_from(RegressionRow)
+    .join(Series, Series.id == RegressionRow.series_id)
+    .outerjoin(Incident, Incident.id == RegressionRow.incident_id)
+    .outerjoin(Gap, Gap.series_id == RegressionRow.series_id)
+    .group_by(*_of)
+)
+_OPEN = _COUNTED.where(OPEN_ONES)
+
+
+def open_incidents(session: Session, now: float) -> list[OpenIncident]:
+    """All incidents with open regressions, the most severe first; the first ones with their revision and worst case."""
+    ordered = sorted(_groups(session.execute(_OPEN, {"now": now})), key=_most_severe)
+    detail(session, ordered[:DETAILED], [OPEN_ONES])
+    return ordered
+
+
+@dataclass(frozen=True)
+class GroupedRegressions:
+    """A page of groups, how many regressions there are in all, and the counts of filters.
+
+    `counts` are by the name of the filter and its value: each as if that filter were the only one that could change.
+    """
+
+    groups: ResultPage[OpenIncident]
+    of_groups: int
+    found: int  # regressions that fit
+    unassigned: int  # groups with a case that nobody is assigned to
+    counts: Mapping[str, Counter[Any]] = field(default_factory=dict)
+
+
+def grouped(
+    session: Session,
+    which: RegressionFilter,
+    now: float,
+    order: GroupOrder = GroupOrder.SEVERITY,
+    cursor: str | None = None,
+    limit: int = 30,
+) -> GroupedRegressions:
+    """The regressions that fit, in groups.  The states are all open ones, or one that is closed."""
+    closed = [state for state in which.states if state not in OPEN_REGRESSIONS]
+    scope: list[Condition] = [_newest(closed[0]) if closed else OPEN_ONES]
+    open_rows = _rows(session, which, now, [OPEN_ONES])
+    rows = _rows(session, which, now, scope) if closed else open_rows
+    misses = [(row, _misses(row, which)) for row in rows]
+    chosen = [row for row, missed in misses if not missed]
+    counts = {name: _counts(name, [row for row, missed in misses if missed <= {name}]) for name in _FILTERS}
+    counts["state"] = _counts("state", [row for row in open_rows if _misses(row, which) <= {"state"}])
+    counts["state"] |= {state: _number(session, which, now, state) for state in CLOSED}
+    every = _groups(chosen)
+    page = page_of_values(every, _KEYS[order], cursor, limit)
+    detail(session, page.items, [*scope, *which.conditions(now)])
+    unassigned = sum(one.count > one.assigned for one in every) if not closed else 0
+    return GroupedRegressions(page, len(every), sum(row.cases for row in chosen), unassigned, counts)
+
+
+def in_group(target_id: int, revision_id: int | None, run_id: int) -> ColumnElement[bool]:
+    """The condition of regressions that they are in the group of this revision, or of this run without an incident."""
+    if revision_id is None:
+        return RegressionRow.incident_id.is_(None) & (RegressionRow.run_id == run_id)
+    ids = select(Incident.id).where(Incident.target_id == target_id, Incident.revision_id == revision_id)
+    return RegressionRow.incident_id.in_(ids)
+
+
+_FILTERS = ("state", "target", "device", "assignee", "attention")
+
+
+def _rows(session: Session, which: RegressionFilter, now: float, scope: Collection[Condition]) -> Sequence[Any]:
+    """The numbers of regressions by all that filters ask for; only the text is left to the database."""
+    text = RegressionFilter(text=which.text).conditions(now)
+    whole = list(scope) == [OPEN_ONES]
+    statement = _OPEN if whole else _COUNTED.where(*scope)
+    return session.execute(statement.where(*text) if text else statement, {"now": now}).all()
+
+
+def _number(session: Session, which: RegressionFilter, now: float, state: RegressionState) -> int:
+    """How many regressions of a closed state there are, up to one more than are grouped."""
+    where = replace(which, states=(state,)).conditions(now)
+    some = select(RegressionRow.id).join(RegressionRow.series).where(*where).limit(MAX_CLOSED + 1)
+    return session.scalar(select(func.count()).select_from(some.subquery())) or 0
+
+
+def _misses(row: Any, which: RegressionFilter) -> set[str]:
+    """The filters that leave these regressions out."""
+    fits = {
+        "state": not which.states or row.state in which.states,
+        "target": which.target is None or row.target_id == which.target.id,
+        "device": which.device in (None, row.device),
+        "assignee": which.assignee in (None, row.assignee),
+        "attention": which.attention is None or which.attention in _lacks(row),
+    }
+    return {name for name, true in fits.items() if not true}
+
+
+def _lacks(row: Any) -> list[Attention]:
+    if row.state not in OPEN_REGRESSIONS or row.state is ACCEPTED:
+        return []
+    lacks = {Attention.UNASSIGNED: row.assignee is None, Attention.OVERDUE: bool(row.overdue)}
+    return [what for what, true in lacks.items() if true]
+
+
+def _counts(name: str, rows: Sequence[Any]) -> Counter[Any]:
+    found = Counter[Any]()
+    for row in rows:
+        match name:
+            case "state":
+                found[row.state] += row.cases
+            case "target":
+                found[row.target_id] += row.cases
+            case "device":
+                found[row.device] += row.cases
+            case "assignee":
+                if row.assignee is not None:
+                    found[row.assignee] += row.cases
+            case _:
+                for what in _lacks(row):
+                    found[what] += row.cases
+    return found
+
+
+def _newest(state: RegressionState) -> ColumnElement[bool]:
+    """The newest regressions of a state."""
+    by = RegressionRow.fixed_at if state is RegressionState.FIXED else RegressionRow.id
+    ids = select(RegressionRow.id).where(RegressionRow.state == state).order_by(by.desc(), RegressionRow.id.desc())
+    return RegressionRow.id.in_(ids.limit(MAX_CLOSED).correlate(None))
+
+
+def _groups(rows: Any) -> list[OpenIncident]:
+    found = dict[tuple[int, int | None, int | None], OpenIncident]()
+    for row in rows:
+        key = row.target_id, row.revision_id, row.alone
+        known = found.setdefault(key, OpenIncident(*key))
+        _count(known, row)
+    return list(found.values())
+
+
+def _most_severe(one: OpenIncident) -> tuple[float, float, float]:
+    return -one.severity, -one.high, one.opened_at
+
+
+def _place(one: OpenIncident) -> tuple[int, int, int]:
+    return one.target_id, one.revision_id or 0, one.run_id or 0
+
+
+# Whole numbers, which a cursor holds exactly: severity in millionths, times in ns and in ms.
+_KEYS = {
+    GroupOrder.SEVERITY: lambda one: (-round(one.severity * 1e6), -round(one.high * 1e6), *_place(one)),
+    GroupOrder.TIME: lambda one: (-round((one.stake_us or 0.0) * 1e3), -round(one.severity * 1e6), *_place(one)),
+    GroupOrder.NEWEST: lambda one: (-round(one.opened_at * 1e3), *_place(one)),
+}
+
+
+def _count(incident: OpenIncident, row: Any) -> None:
+    incident.devices.add(row.device)
+    incident.found_by.add(row.found_by)
+    incident.states[row.state] += row.cases
+    if row.incident_id is not None:
+        incident.incidents.add(row.incident_id)
+    incident.opened_at = min(incident.opened_at, row.opened_at)
+    if row.state is ACCEPTED:
+        return
+    incident.severity += row.ratios - row.cases
+    incident.low, incident.high = min(incident.low, row.low), max(incident.high, row.high)
+    if row.stake_us is not None:
+        incident.stake_us = (incident.stake_us or 0.0) + row.stake_us
+    if row.assignee is not None:
+        incident.assigned += row.cases
+        incident.assignees.add(row.assignee)
+    if row.due_at is not None:
+        incident.due_at = row.due_at if incident.due_at is None else min(incident.due_at, row.due_at)
+
+
+def detail(session: Session, found: Sequence[OpenIncident], where: Collection[Condition]) -> None:
+    """Read the revisions and the worst cases of these incidents, among the regressions that these conditions name."""
+    if not found:
+        return
+    runs = {one.run_id for one in found if one.run_id is not None}
+    of_run = dict(session.execute(select(Run.id, Run.revision_id).where(Run.id.in_(runs))).all()) if runs else {}
+    ids = {one.revision_id or of_run.get(one.run_id or 0) for one in found}
+    named = select(Revision.id, Revision.sha, Revision.subject).where(Revision.id.in_(ids))
+    revisions = {revision_id: (sha, subject) for revision_id, sha, subject in session.execute(named)}
+    worst = _worst(session, {incident_id for one in found for incident_id in one.incidents}, runs, where)
+    for one in found:
+        one.sha, one.subject = revisions.get(one.revision_id or of_run.get(one.run_id or 0, 0), ("", ""))
+        keys = [(incident_id, None) for incident_id in one.incidents] + [(None, one.run_id)]
+        cases = [worst[key] for key in keys if key in worst]
+        one.worst = max(cases, key=lambda case: (not case.accepted, case.ratio), default=None)
+
+
+_largest_first = (RegressionRow.state == ACCEPTED, RegressionRow.ratio.desc(), RegressionRow.id)
+
+
+def _ranked(where: Collection[Condition]) -> Select[*tuple[Any, ...]]:
+    """The worst regression of each incident and of each run without one; accepted ones count last."""
+    ranked = (
+        select(
+            RegressionRow.incident_id,
+            _alone.label("alone"),
+            RegressionRow.run_id,
+            RegressionRow.id,
+            Series.printed.label("case"),
+            RegressionRow.ratio,
+            func.coalesce(Incident.cause_text, RegressionRow.cause_text).label("cause"),
+            (RegressionRow.state == ACCEPTED).label("accepted"),
+            func.row_number()
+            .over(partition_by=(RegressionRow.incident_id, _alone), order_by=_largest_first)
+            .label("place"),
+        )
+        .select_from(RegressionRow)
+        .join(Series, Series.id == RegressionRow.series_id)
+        .outerjoin(Incident, Incident.id == RegressionRow.incident_id)
+        .where(*where)
+        .where(
+            RegressionRow.incident_id.in_(bindparam("incidents", expanding=True))
+            | (RegressionRow.incident_id.is_(None) & RegressionRow.run_id.in_(bindparam("runs", expanding=True)))
+        )
+        .subquery()
+    )
+    return select(ranked).where(ranked.c.place == 1)
+
+
+_WORST_OPEN = _ranked([OPEN_ONES])
+
+
+def _worst(
+    session: Session, incidents: Collection[int], runs: Collection[int], where: Collection[Condition]
+) -> dict[tuple[int | None, int | None], WorstCase]:
+    statement = _WORST_OPEN if list(where) == [OPEN_ONES] else _ranked(where)
+    rows = session.execute(statement, {"incidents": list(incidents), "runs": list(runs)})
+    return {
+        (row.incident_id, row.alone): WorstCase(row.id, row.case, row.ratio, row.cause, bool(row.accepted), row.run_id)
+        for row in rows
+    }
