@@ -25,9 +25,8 @@ from service.domain.states import (
     ForgeKind,
     FoundBy,
     OutboxState,
-    RegressionState,
 )
-from service.domain.text import interval, lasted, listed, short, without_credentials
+from service.domain.text import interval, lasted, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
 from service.forge.sign_in import providers
@@ -143,14 +142,6 @@ def numbers(row: Row) -> str:
     return ", ".join(parts)
 
 
-def open_regressions(by_state: Mapping[RegressionState, int]) -> str:
-    """`2 open regressions`, `4 open regressions: 1 acknowledged and 3 blamed`."""
-    each = [f"{by_state[state]} {state}" for state in OPEN_REGRESSIONS if by_state.get(state)]
-    total = sum(by_state.values())
-    noun = f"regression{'s' * (total != 1)}"
-    return f"{each[0]} {noun}" if len(each) == 1 else f"{total} open {noun}: {listed(each)}"
-
-
 def href(address: str) -> Markup:
     """The attribute of a link; nothing without an address, so that the element is no link."""
     return Markup(' href="') + address + Markup('"') if address else Markup()
@@ -262,7 +253,6 @@ def _environment() -> Environment:
         "short": short,
         "signed": signed,
         "slug": slug,
-        "open_regressions": open_regressions,
         "amount": lambda value, case: amount(value, metric_of(case)),
         "without_credentials": without_credentials,
     }

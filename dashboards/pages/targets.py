@@ -1,19 +1,33 @@
-"""One target: its mainline, its pull requests and its recipe."""
+"""One target: its verdict, what needs a person, its mainline, its pull requests and its recipe."""
 
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from dashboards import strips, target_lines
 from dashboards.pages.history.series import parts
 from dashboards.pages.history.trends import TrendAddress
-from dashboards.pages.rendering import page
+from dashboards.pages.regressions.listed import ListAddress
+from dashboards.pages.rendering import commit_address, page
+from dashboards.regression_lines import lines as regression_lines
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
+from service.domain.states import OPEN_REGRESSIONS
 from service.ledger import queries
+from service.ledger.health import trouble
 from service.ledger.intake.targets import target_named
+from service.ledger.reading import mainline
+from service.ledger.regressions.filters import RegressionFilter
+from service.ledger.regressions.grouped import grouped
+from service.reports.health import needs
+from service.reports.health.lately import target_line
+from service.reports.report import readable
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+_LINES = 30  # revisions on one page
+_CAUSES = 5  # lines of regressions
 
 
 @router.get("/targets/{name}", response_model=None)
@@ -27,14 +41,38 @@ def target(
     found = target_named(session, name)
     if series:
         return RedirectResponse(TrendAddress(found.name, *parts(series)).to(), 301)
-    card = queries.card(session, found, lines=25, before=before)
-    oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
+    now = clock(session)
+    end = mainline.newest_ordinal(session, found) + 1
+    newest = mainline.mainline(session, found, end, _LINES + 1)
+    shown = newest if before is None else mainline.mainline(session, found, min(before, end), _LINES + 1)
+    lately = mainline.lately(session, found, newest[:_LINES], now)
+    address = ListAddress(target=found.name)
+    causes = grouped(session, RegressionFilter(states=OPEN_REGRESSIONS, target=found), now, limit=_CAUSES)
+    behind = queries.open_counts(session, [found.id])[found.id][1]
+    failed = trouble.failed_runs(session, [run.run_id for run in lately.failed])
+    recipe = readable(found.recipe.text) if found.recipe else None
+    line = target_line(lately, causes.found)
     return page(
         "target.html",
-        now=clock(session),
-        card=card,
+        now=now,
         target=found,
-        older=oldest if oldest else None,
-        aside=queries.aside(session, found),
-        gaps=queries.gaps(session, found).items,
+        href=f"/targets/{quote(found.name, safe='')}",
+        verdict=target_lines.verdict(lately, causes.found, behind),
+        address=address,
+        found=causes,
+        causes=regression_lines(causes.groups.items, {found.id: found}, commit_address, now),
+        needs=needs.of_target(lately, failed, mainline.held_runs(session, found), now),
+        behind=behind,
+        line=line,
+        strip=strips.strip(line.marks),
+        spark=strips.sparkline(line.points),
+        means=lately.means,
+        week=target_lines.changes(lately),
+        devices=target_lines.devices(shown, recipe.devices if recipe else ()),
+        newest=newest,
+        rows=target_lines.rows(shown, _LINES),
+        older=shown[_LINES - 1].ordinal if len(shown) > _LINES else None,
+        later=before is not None and before < end,
+        pulls=[(one, target_lines.cells(one.runs)) for one in mainline.open_pulls(session, found)],
+        requested=[one for one in queries.aside(session, found) if one.run.pull is None],
     )

@@ -245,8 +245,8 @@ def test_nothing_comes_from_another_host_and_nothing_runs_inline(get: Get, seede
 def test_every_file_that_a_page_names_is_there_and_kept(get: Get, seeded: Seeded) -> None:
     addresses = {one for path in pages(seeded) for one in re.findall(r'"(/assets/[^"]+)"', get(path).text)}
     assert {address.rsplit("/")[-1] for address in addresses} == {
-        "icon.svg", "kernelwatch.css", "health.css", "lines.css", "theme.js", "page.js", "run.css", "run.js",
-        "idiomorph.min.js", "live.js", "table.js",
+        "icon.svg", "kernelwatch.css", "health.css", "lines.css", "target.css", "theme.js", "page.js", "run.css",
+        "run.js", "idiomorph.min.js", "live.js", "table.js",
     }  # fmt: skip
     for address in addresses:
         answer = get(address)

@@ -24,7 +24,7 @@ def targets_lately(session: Session, now: float) -> list[TargetLately]:
     targets = session.scalars(select(Target).order_by(Target.name)).all()
     revisions = _revisions(session)
     found = [TargetLately(target, *_split(revisions.get(target.id, ()))) for target in targets]
-    earlier = _earlier(session, found, now)
+    earlier = earlier_runs(session, found, now)
     return [TargetLately(one.row, one.revisions, one.runs, *earlier.get(one.row.id, ({}, {}))) for one in found]
 
 
@@ -35,6 +35,27 @@ def _split(lines: Sequence[_Line]) -> tuple[tuple[StripRevision, ...], tuple[Rec
     return tuple(revision for revision, _ in lines), tuple(run for _, runs in lines for run in runs)
 
 
+# Of a run with its numbers, for `recent_run`.
+RUN_COLUMNS = (
+    Run.id.label("run_id"),
+    Run.device,
+    type_coerce(Run.state, String).label("state"),
+    RunTotals.at,
+    RunTotals.stack_id,
+    RunTotals.regression,
+    RunTotals.improvement,
+    RunTotals.steady,
+    RunTotals.inconclusive,
+    RunTotals.invalid,
+    RunTotals.failed,
+    RunTotals.new,
+    RunTotals.newly_broken,
+    RunTotals.behind,
+    RunTotals.sota,
+    RunTotals.sota_cases,
+    RunTotals.sota_log,
+    RunTotals.sota_digest,
+)
 _last = aliased(Revision)
 # A CTE, so that PostgreSQL asks for the newest place once for each target, not once for each revision.
 _newest = (
@@ -56,24 +77,7 @@ _REVISIONS = (
         Revision.ordinal,
         Revision.sha,
         Revision.committed_at,
-        Run.id.label("run_id"),
-        Run.device,
-        type_coerce(Run.state, String).label("state"),
-        RunTotals.at,
-        RunTotals.stack_id,
-        RunTotals.regression,
-        RunTotals.improvement,
-        RunTotals.steady,
-        RunTotals.inconclusive,
-        RunTotals.invalid,
-        RunTotals.failed,
-        RunTotals.new,
-        RunTotals.newly_broken,
-        RunTotals.behind,
-        RunTotals.sota,
-        RunTotals.sota_cases,
-        RunTotals.sota_log,
-        RunTotals.sota_digest,
+        *RUN_COLUMNS,
     )
     .select_from(_newest)
     .join(Revision, and_(Revision.target_id == _newest.c.target_id, Revision.ordinal > _newest.c.at - REVISIONS))
@@ -87,15 +91,16 @@ def _revisions(session: Session) -> dict[int, list[_Line]]:
     found = defaultdict[int, list[_Line]](list)
     for (target_id, ordinal, sha, at), rows in groupby(session.execute(_REVISIONS), key=itemgetter(slice(0, 4))):
         # The newest run of a device comes last.
-        runs = {row[5]: _run(sha, *row[4:]) for row in rows if row[4] is not None}
+        runs = {row[5]: recent_run(sha, *row[4:]) for row in rows if row[4] is not None}
         results = {device: run.result for device, run in runs.items()}
         found[target_id].append((StripRevision(ordinal, sha, at, results), list(runs.values())))
     return found
 
 
-def _run(
+def recent_run(
     sha: str, run_id: int, device: str, state: str, at: float | None, stack_id: int | None, *numbers: Any
 ) -> RecentRun:
+    """A run from its revision and `RUN_COLUMNS`."""
     regression, improvement, steady, inconclusive, invalid, failed, new, newly_broken, behind, sota, *mean = numbers
     done = state == RunState.DONE
     if not done or regression is None:
@@ -142,7 +147,7 @@ _EARLIER = select(
 ).where(RunTotals.run_id.in_(bindparam("ids", expanding=True)))
 
 
-def _earlier(
+def earlier_runs(
     session: Session, found: Iterable[TargetLately], now: float
 ) -> dict[int, tuple[dict[str, EarlierRun], dict[str, EarlierRun]]]:
     """The newest runs a week and a day ago, by target and device."""

@@ -49,10 +49,11 @@ def target_lines(facts: HealthFacts) -> list[TargetLine]:
     slower = Counter[int]()
     for one in facts.incidents:
         slower[one.target_id] += one.count
-    return [_line(one, slower[one.row.id]) for one in facts.targets]
+    return [target_line(one, slower[one.row.id]) for one in facts.targets]
 
 
-def _line(one: TargetLately, slower: int) -> TargetLine:
+def target_line(one: TargetLately, slower: int) -> TargetLine:
+    """A target, of which so many regressions need a person."""
     marks = tuple(revision.mark for revision in one.revisions)
     newest, means = one.newest, one.means
     measured = [run.at for run in newest.values() if run.at is not None]

@@ -9,7 +9,16 @@ from service.db.models import Target
 from service.domain.metrics import metric_of, percent
 from service.domain.states import FoundBy, OutboxState, RegressionState
 from service.domain.text import in_bytes, lasted, listed, one_line, short
-from service.reports.health.facts import DeviceQueue, HealthFacts, OpenIncident, WorkerState
+from service.reports.health.facts import (
+    DeviceQueue,
+    FailedHead,
+    HealthFacts,
+    HeldRuns,
+    OpenIncident,
+    Queues,
+    TargetLately,
+    WorkerState,
+)
 
 MAX_NEEDS = 8  # lines that are shown at once
 MAX_INCIDENTS = 4  # of them
@@ -101,6 +110,27 @@ def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
     shown = [*first, *others[: MAX_NEEDS - len(first)]]
     rest = [*incidents[len(first) :], *others[MAX_NEEDS - len(first) :]]
     return Needs(tuple(shown), tuple(rest), unassigned)
+
+
+def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns], now: float) -> list[Need]:
+    """What a person must look at in one target, beside its regressions."""
+    facts = HealthFacts(
+        now=now,
+        since=now,
+        targets=[one],
+        incidents=(),
+        failed=failed,
+        given_up=None,
+        unsent=(),
+        oldest_delivery=None,
+        quarantined=(0, 0),
+        queues=Queues((), tuple(held)),
+        nights=(),
+        fixed=(),
+        stacks=(),
+        drifted=(),
+    )
+    return [*_wrong(facts), *_failed(facts), *_held(facts)]
 
 
 def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: float) -> Need:
