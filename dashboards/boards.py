@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dashboards.drawing import Scale, dots, line, ticks
 from dashboards.runs.case_names import CaseName, case_name
@@ -70,11 +71,11 @@ class HeatRow:
 
     cells: Mapping[int, Cell]
 
-    @property
+    @cached_property
     def most(self) -> int:
         return max(cell.name.rows or 0 for cell in self.cells.values())
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         return any(cell.name.rows != self.most for cell in self.cells.values())
 

@@ -4,9 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, bindparam, case, func, null, select
 from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Metric, Role
@@ -20,8 +19,6 @@ from service.ledger import queries
 from service.ledger.reading.revisions import named
 
 _OTHERS = (Role.SOTA.value, Role.RIVAL.value)
-# Of the telemetry, which has every trial and is long.
-_CEILINGS = (Run.telemetry["ceilings"].label("ceilings"), Run.telemetry["device"].label("device_facts"))
 _LATEST = 20  # runs of a device, one of which compared with SOTA if any does
 _CANDIDATES = 8  # revisions that are read for each of the past ones that are shown: not all were measured
 
@@ -133,13 +130,21 @@ def past(session: Session, target: Target, device: str, count: int, also: str = 
     return [by_place[place] for place in sorted(by_place)]
 
 
+_MEASURED = (
+    select(Revision.sha)
+    .join(Run, Run.revision_id == Revision.id)
+    .where(Revision.target_id == bindparam("target_id"), Run.device == bindparam("device"))
+    .where(Run.state == RunState.DONE, WATCHED)
+    .limit(1)
+)
+_BEFORE = _MEASURED.where(Revision.ordinal < bindparam("ordinal")).order_by(Revision.ordinal.desc())
+_AFTER = _MEASURED.where(Revision.ordinal > bindparam("ordinal")).order_by(Revision.ordinal)
+
+
 def neighbours(session: Session, target: Target, device: str, ordinal: int) -> tuple[str, str]:
     """The measured revisions before and after a place of the mainline; empty where there is none."""
-    measured = select(Revision.sha).join(Run, Run.revision_id == Revision.id).where(Revision.target_id == target.id)
-    measured = measured.where(Run.device == device, Run.state == RunState.DONE, WATCHED).limit(1)
-    before = measured.where(Revision.ordinal < ordinal).order_by(Revision.ordinal.desc())
-    after = measured.where(Revision.ordinal > ordinal).order_by(Revision.ordinal)
-    return session.scalar(before) or "", session.scalar(after) or ""
+    place = {"target_id": target.id, "device": device, "ordinal": ordinal}
+    return session.scalar(_BEFORE, place) or "", session.scalar(_AFTER, place) or ""
 
 
 def _compared(session: Session, target: Target, device: str, places: ColumnElement[bool]) -> list[PastRun]:
@@ -172,7 +177,6 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
     of_blocks = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.BLOCK}
     verdicts = _verdicts(session, run.id)
     since = _behind_since(session, target, device, run.ordinal)
-    cached = _in_cache(session, run.id)
     best = roofline.ceilings({"ceilings": run.ceilings})
     cases, blocks = (
         [
@@ -181,7 +185,7 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
                 case,
                 own,
                 found.others,
-                (provider, case) in cached,
+                provider in found.in_cache,
                 *verdicts.get((provider, case), (None, False)),
                 since.get((provider, case)),
             )
@@ -211,76 +215,125 @@ class _CaseTimes:
 
     own: dict[str, Timed] = field(default_factory=dict)
     others: dict[str, Timed] = field(default_factory=dict)
+    in_cache: set[str] = field(default_factory=set)  # our providers whose data stay in the L2 cache
+
+
+_HEAD = Measurement.role == Role.HEAD.value
+# Statements are made once: making one takes longer than the database needs for it.
+_TIMES = select(
+    Measurement.case,
+    Measurement.role,
+    Measurement.provider,
+    Measurement.median,
+    Measurement.gb_s,
+    case((_HEAD, Measurement.facts["l2_resident"].as_boolean()), else_=null()).label("in_cache"),
+).where(Measurement.run_id == bindparam("run_id"), Measurement.role.in_((Role.HEAD.value, *_OTHERS)))
 
 
 def _times(session: Session, run_id: int) -> dict[str, _CaseTimes]:
-    columns = (Measurement.case, Measurement.role, Measurement.provider, Measurement.median, Measurement.gb_s)
-    wanted = (Measurement.run_id == run_id, Measurement.role.in_((Role.HEAD.value, *_OTHERS)))
     times = defaultdict[str, _CaseTimes](_CaseTimes)
-    for case, role, provider, median, gb_s in session.execute(select(*columns).where(*wanted)):
+    for name, role, provider, median, gb_s, in_cache in session.execute(_TIMES, {"run_id": run_id}):
+        found = times[name]
+        if in_cache:
+            found.in_cache.add(provider)
         if median:
-            found = times[case]
             (found.others if role in _OTHERS else found.own)[provider] = Timed(median, gb_s)
     return times
 
 
-def _in_cache(session: Session, run_id: int) -> set[tuple[str, str]]:
-    """The cases whose data stay in the L2 cache."""
-    in_cache = Measurement.facts["l2_resident"].as_boolean()
-    own = (Measurement.run_id == run_id, Measurement.role == Role.HEAD.value)
-    return {(provider, case) for provider, case in session.execute(
-        select(Measurement.provider, Measurement.case).where(*own, in_cache)
-    )}  # fmt: skip
+@dataclass(frozen=True)
+class _ShownRun:
+    """The run of a board, with the parts of its telemetry that a board needs."""
+
+    id: int
+    sha: str
+    subject: str
+    committed_at: float
+    ordinal: int | None
+    ceilings: object
+    device_facts: object
 
 
-def _run(
-    session: Session, target: Target, device: str, revision: str
-) -> tuple[Row[tuple[int, str, str, float, int | None, Any]], str]:
+_DONE_RUNS = (
+    select(Run.id)
+    .join(Revision, Revision.id == Run.revision_id)
+    .where(Revision.target_id == bindparam("target_id"), Run.device == bindparam("device"))
+    .where(Run.state == RunState.DONE, WATCHED)
+    .order_by(Revision.ordinal.desc(), Run.id.desc())
+    .limit(1)
+)
+_NEWEST_RUN = _DONE_RUNS.where(Revision.ordinal.is_not(None))
+_RUN_AT_PLACE = _DONE_RUNS.where(Revision.ordinal <= bindparam("ordinal"))
+_RUN_OF_REVISION = _DONE_RUNS.where(Revision.id == bindparam("revision_id"))
+# By its id: in an ordered statement SQLite reads the telemetry of all runs before it sorts them.
+_RUN = (
+    select(
+        Run.id,
+        Revision.sha,
+        Revision.subject,
+        Revision.committed_at,
+        Revision.ordinal,
+        Run.telemetry["ceilings"].label("ceilings"),
+        Run.telemetry["device"].label("device_facts"),
+    )
+    .join(Revision, Revision.id == Run.revision_id)
+    .where(Run.id == bindparam("run_id"))
+)
+
+
+def _run(session: Session, target: Target, device: str, revision: str) -> tuple[_ShownRun, str]:
     """The run, and the revision that was asked for where the run is of an earlier one."""
-    columns = (Run.id, Revision.sha, Revision.subject, Revision.committed_at, Revision.ordinal, *_CEILINGS)
-    of_device = (Revision.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-    newest = select(*columns).join(Revision, Revision.id == Run.revision_id).where(*of_device)
-    newest = newest.order_by(Revision.ordinal.desc(), Run.id.desc()).limit(1)
+    of_device = {"target_id": target.id, "device": device}
     if not revision:
-        found, asked = session.execute(newest.where(Revision.ordinal.is_not(None))).first(), ""
+        run_id, asked = session.scalar(_NEWEST_RUN, of_device), ""
     else:
         row = named(session, target, revision)
-        of_it = Revision.id == row.id if row.ordinal is None else Revision.ordinal <= row.ordinal
-        found, asked = session.execute(newest.where(of_it)).first(), row.sha
-    if found is None:
+        asked = row.sha
+        if row.ordinal is None:
+            run_id = session.scalar(_RUN_OF_REVISION, of_device | {"revision_id": row.id})
+        else:
+            run_id = session.scalar(_RUN_AT_PLACE, of_device | {"ordinal": row.ordinal})
+    if run_id is None:
         what = f"of {revision} or of an earlier revision " if revision else ""
         raise NotFound("finished run", f"{what}on {device} at {target.name}", "Choose another device or revision.")
+    found = _ShownRun(*session.execute(_RUN, {"run_id": run_id}).one())
     return found, asked if asked != found.sha else ""
 
 
+_VERDICTS = select(VerdictRow.provider, VerdictRow.case, VerdictRow.ratio, VerdictRow.behind_sota).where(
+    VerdictRow.run_id == bindparam("run_id"), VerdictRow.baseline_kind == BaselineKind.SOTA
+)
+
+
 def _verdicts(session: Session, run_id: int) -> dict[tuple[str, str], tuple[float | None, bool]]:
-    table = VerdictRow
-    asked = select(table.provider, table.case, table.ratio, table.behind_sota)
-    asked = asked.where(table.run_id == run_id, table.baseline_kind == BaselineKind.SOTA)
-    return {(row.provider, row.case): (row.ratio, row.behind_sota) for row in session.execute(asked)}
+    rows = session.execute(_VERDICTS, {"run_id": run_id})
+    return {(provider, name): (ratio, behind) for provider, name, ratio, behind in rows}
+
+
+_GAPS = (
+    select(
+        Series.provider,
+        Series.case,
+        Revision.sha,
+        Revision.committed_at,
+        Revision.ordinal,
+        Gap.ratio_then,
+    )
+    .join(Gap, Gap.series_id == Series.id)
+    .join(Run, Run.id == Gap.since_run_id)
+    .join(Revision, Revision.id == Run.revision_id)
+    .where(Series.target_id == bindparam("target_id"), Series.device == bindparam("device"))
+    .where(Gap.behind_sota, Series.metric == Metric.KERNEL)
+)
+_GAPS_UNTIL = _GAPS.where(Revision.ordinal <= bindparam("ordinal"))
 
 
 def _behind_since(session: Session, target: Target, device: str, ordinal: int | None) -> dict[tuple[str, str], Since]:
     """Since when each series is behind: the open gaps that began at this place of the mainline or before."""
-    asked = (
-        select(
-            Series.provider,
-            Series.case,
-            Series.metric,
-            Revision.sha,
-            Revision.committed_at,
-            Revision.ordinal,
-            Gap.ratio_then,
-        )
-        .join(Gap, Gap.series_id == Series.id)
-        .join(Run, Run.id == Gap.since_run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Series.target_id == target.id, Series.device == device, Gap.behind_sota)
+    of_device = {"target_id": target.id, "device": device}
+    rows = (
+        session.execute(_GAPS, of_device)
+        if ordinal is None
+        else session.execute(_GAPS_UNTIL, of_device | {"ordinal": ordinal})
     )
-    if ordinal is not None:
-        asked = asked.where(Revision.ordinal <= ordinal)
-    return {
-        (provider, case): Since(sha, committed_at, ordinal, then)
-        for provider, case, metric, sha, committed_at, ordinal, then in session.execute(asked)
-        if metric is Metric.KERNEL
-    }
+    return {(provider, name): Since(sha, at, place, then) for provider, name, sha, at, place, then in rows}
