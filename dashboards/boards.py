@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dashboards.drawing import Scale, dots, line, ticks
 from dashboards.runs.case_names import CaseName, case_name
+from dashboards.trends import day
 from kernels.cases import Direction
 from service.domain.text import short
 from service.ledger.reading.board import BoardCase, Timed
@@ -44,6 +45,28 @@ class Cell:
     def at_stake(self) -> float:
         """µs of a call that the other provider does not need."""
         return self.case.own.median * (1 - 1 / self.ratio) if self.ratio else 0.0
+
+    @property
+    def tone(self) -> str:
+        """The classes of the cell in a table: its step of colour, and whether it is behind."""
+        return (f"s{self.step}" if self.ratio is not None else "plain") + (" behind" if self.behind else "")
+
+    @property
+    def ratio_text(self) -> str:
+        return f"{self.ratio:.2f}" if self.ratio is not None else "–"
+
+    def percent(self, *, shared: bool = False) -> str:
+        """The share of the ceiling, as a cell shows it; in a shared line it has no room after a long number."""
+        long = shared and (self.name.rows or 0) % 1024
+        return f"{self.share:.0f}" if self.share and not long else ""
+
+    def link_name(self, against: str, *, shared: bool = False) -> str:
+        """The name of the link of the cell: it begins with the text that the cell shows."""
+        percent, since = self.percent(shared=shared), self.case.behind_since
+        rows = f"{short_number(self.name.rows or 0)} " if shared else ""
+        what = f"{percent} % of a copy" if percent else f"× {against}"
+        behind = f", behind since {day(since.committed_at)}" if since else ", behind"
+        return f"{rows}{self.ratio_text} {what}, {self.name.shape}{behind if self.behind else ''}"
 
     def label(self, against: str) -> str:
         """What the cell says to somebody who hears it: ratio, shape, share of the ceiling, and since when behind."""

@@ -72,16 +72,20 @@ class BoardRun:
     instead_of: str = ""  # a later revision, which was not measured on this device
 
 
+def _ended(device: ColumnElement[str]) -> ColumnElement[bool]:
+    done = aliased(Run)
+    of_mainline = (done.target_id == bindparam("target_id"), done.state == RunState.DONE)
+    watched = (done.purpose == Purpose.WATCH, done.pull.is_(None))
+    return select(done.id).where(*of_mainline, *watched, done.device == device).limit(1).exists()
+
+
+# Statements are made once: making one takes longer than the database needs for it.
+_MEASURED_DEVICES = distinct(Run.device, Run.target_id == bindparam("target_id"), only=_ended)
+
+
 def measured_devices(session: Session, target: Target) -> Sequence[str]:
     """The devices on which a run of the mainline ended."""
-    done = aliased(Run)
-    of_mainline = (done.target_id == target.id, done.state == RunState.DONE)
-    watched = (done.purpose == Purpose.WATCH, done.pull.is_(None))
-
-    def ended(device: ColumnElement[str]) -> ColumnElement[bool]:
-        return select(done.id).where(*of_mainline, *watched, done.device == device).limit(1).exists()
-
-    return session.scalars(distinct(Run.device, Run.target_id == target.id, only=ended)).all()
+    return session.scalars(_MEASURED_DEVICES, {"target_id": target.id}).all()
 
 
 def newest_compared(session: Session, target_ids: Sequence[int]) -> Sequence[RunTotals]:
@@ -147,17 +151,19 @@ def neighbours(session: Session, target: Target, device: str, ordinal: int) -> t
     return session.scalar(_BEFORE, place) or "", session.scalar(_AFTER, place) or ""
 
 
+_COMPARED = (
+    select(Revision.sha, Revision.committed_at, Revision.ordinal, Run.pinned, RunTotals.sota_log, RunTotals.sota_cases)
+    .select_from(Revision)
+    .join(Run, (Run.revision_id == Revision.id) & (Run.device == bindparam("device")) & WATCHED)
+    .join(RunTotals, RunTotals.run_id == Run.id)
+    .where(Revision.target_id == bindparam("target_id"), RunTotals.sota_cases > 0)
+    .order_by(Revision.ordinal.desc(), Run.id.desc())
+)
+
+
 def _compared(session: Session, target: Target, device: str, places: ColumnElement[bool]) -> list[PastRun]:
     """The runs of revisions at these places that compared with SOTA, the newest first."""
-    columns = (Revision.sha, Revision.committed_at, Revision.ordinal, Run.pinned)
-    rows = session.execute(
-        select(*columns, RunTotals.sota_log, RunTotals.sota_cases)
-        .select_from(Revision)
-        .join(Run, (Run.revision_id == Revision.id) & (Run.device == device) & WATCHED)
-        .join(RunTotals, RunTotals.run_id == Run.id)
-        .where(Revision.target_id == target.id, places, RunTotals.sota_cases > 0)
-        .order_by(Revision.ordinal.desc(), Run.id.desc())
-    )
+    rows = session.execute(_COMPARED.where(places), {"target_id": target.id, "device": device})
     return [
         PastRun(sha, at, ordinal, math.exp(log / cases), pinned)
         for sha, at, ordinal, pinned, log, cases in rows
@@ -219,7 +225,6 @@ class _CaseTimes:
 
 
 _HEAD = Measurement.role == Role.HEAD.value
-# Statements are made once: making one takes longer than the database needs for it.
 _TIMES = select(
     Measurement.case,
     Measurement.role,

@@ -129,6 +129,10 @@ def test_a_cell_says_all_of_itself() -> None:
     assert cell.label("quack") == (
         "1.20 × quack, RMSNorm forward 4,096×3,000 bf16, 12.0 µs, 50 % of a copy, behind since 0123456789"
     )
+    assert cell.link_name("quack") == "1.20 50 % of a copy, 4,096×3,000, behind since 1 Jan 1970"
+    many = case("rmsnorm.fwd.8192x3000.bf16", quack=90.0)
+    [plain] = compose([many], "quack", "quack", None, "norms").cells
+    assert plain.link_name("quack", shared=True) == f"8k {plain.ratio_text} × quack, 8,192×3,000"
 
 
 def test_labels_of_an_axis_do_not_touch() -> None:
@@ -240,6 +244,9 @@ def test_a_board_fits_the_window(
             part.locator("summary").click()
             expect(part.locator("[data-here] td.number, [data-here] td.x").first).to_be_visible()
         first = page.locator("table.map td.x a").first
+        for cell in page.locator("td.x a").all():
+            shown = " ".join(cell.inner_text().split())
+            assert (cell.get_attribute("aria-label") or "").startswith(f"{shown} "), shown
         name = first.get_attribute("title") or ""
         assert re.match(r"[0-9.]+ × quack, \w+ \w+ [0-9,]+×[0-9,]+ ", name), name
         first.focus()
