@@ -104,18 +104,24 @@ def test_a_part_of_it_is_not_completed(state: Path) -> None:
 
 
 def test_the_command_and_the_pages(state: Path) -> None:
-    assert "kernelwatch sample load" in words(asking()("/"))
+    for page in ("/", "/board"):
+        assert "kernelwatch sample load" in words(asking()(page))
     answer = kernelwatch("sample", "load")
     assert answer.exit_code == 0
     assert "Loaded: 16 runs with 621 measurements of an NVIDIA H200." in answer.output
     assert "/targets/sample-warpnorm" in answer.output
     assert "Already there: 16 runs" in kernelwatch("sample", "load").output
     get = asking()
-    assert "kernelwatch sample load" not in words(get("/"))
+    for page in ("/", "/board"):
+        assert "kernelwatch sample load" not in words(get(page))
+    assert "sample-warpnorm" in words(get("/board"))
     said = words(get("/targets/sample-warpnorm"))
     assert "e4dea4c201" in said
     with transaction() as session:
         ids = session.scalars(select(Run.id)).all()
+        device = session.scalar(select(Run.device).limit(1))
+    assert "This is the sample" in words(get(f"/targets/sample-warpnorm/board?device={device}"))
     assert {get(f"/runs/{run_id}").status_code for run_id in ids} == {200}
     assert kernelwatch("sample", "remove").output == "Removed sample-warpnorm and sample-references.\n"
     assert kernelwatch("sample", "remove").output == "There is no sample.\n"
+    assert "sample-" not in get("/board").text
