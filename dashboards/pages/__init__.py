@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, calibration, health, pulls, runs, sign_in, targets, workers
+from dashboards.pages import bisections, calibration, controls, health, pulls, runs, sign_in, targets, workers
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
@@ -30,6 +30,7 @@ PAGES = (
     triage,
     bisections,
     workers,
+    controls,
     calibration,
     weekly,
 )

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dashboards.pages import comments
+from dashboards.pages import comments, controls
 from dashboards.pages.rendering import page
 from dashboards.runs import facts, telemetry
 from dashboards.runs.filters import CaseFilters, filtered, offered
@@ -122,6 +122,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         messages=messages,
         without_sota=notes.without_sota(found),
         live=whole.state in OPEN_STATES,
+        controls=controls.forms_of_run(whole),
         others=_others(session, whole),
         stack_change=queries.stack_change(session, whole),
         limits=markdown.limits(found),

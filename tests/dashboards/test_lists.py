@@ -64,5 +64,6 @@ def test_status_loads_no_large_column(statements: list[str]) -> None:
 
 
 def _large(statements: list[str]) -> list[tuple[str, str]]:
-    """The statements that load a large column, and which."""
-    return [(column, one) for one in statements for column in LARGE if column in one.partition("FROM")[0]]
+    """The statements that load a large column, and which.  What the database takes out of one is small."""
+    read = [(one, one.partition("FROM")[0].replace("json_extract(runs.telemetry", "")) for one in statements]
+    return [(column, one) for one, loaded in read for column in LARGE if column in loaded]

@@ -267,6 +267,38 @@ class StackChange:
 
 
 @dataclass(frozen=True)
+class DeviceReading:
+    """What a device reported last."""
+
+    temperature_c: float | None = None
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class WorkerLately:
+    """What a worker did in the last days: runs that ended, those that failed, and its last measured run."""
+
+    runs: int
+    failed: int
+    last_run_id: int | None
+    stack: Mapping[str, object]
+    reading: DeviceReading
+    equal_code: EqualCodeSum
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """When control polls next, messages that wait or were given up, and webhooks."""
+
+    poll_at: float | None  # None where nothing is polled
+    unsent: Sequence[UnsentMessages]
+    oldest_delivery: float | None  # that has waited for too long
+    last_delivery: float | None
+
+
+@dataclass(frozen=True)
 class HealthFacts:
     """What the database knows of the present state, as the reader may see it."""
 

@@ -89,7 +89,7 @@ def ours(at: Places) -> list[Page]:
         Page("incident", "/incidents/1", Limits(height=3000, **_FIRST), NEEDS),
         Page("form of a regression", f"/regressions/{at.regression}/acknowledge"),
         Page("bisection", f"/bisections/{at.bisection}"),
-        Page("workers", "/workers"),
+        Page("workers", "/workers", Limits(nodes=3000, height=3000)),
         Page("calibration", "/calibration"),
     ]
 
