@@ -54,7 +54,7 @@ def _last_reading(session: Session) -> ColumnElement[Any]:
     if session.get_bind().dialect.name == "sqlite":
         return func.json_extract(Run.telemetry, "$.trials[#-1].telemetry[#-1].gpu")
     path = literal(["trials", "-1", "telemetry", "-1", "gpu"], ARRAY(Text))
-    return Run.telemetry.op("#>>")(path)
+    return Run.telemetry.op("#>>", return_type=Text())(path)
 
 
 def _reading(text: str | None) -> DeviceReading:
