@@ -82,7 +82,7 @@ def create_app() -> FastAPI:
         lifespan=_lifespan,
         responses=ERRORS,
     )
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
     app.add_middleware(_Capped, limit=settings().requests_limit)
     app.add_middleware(RateLimited, rate=settings().rate_limit, below=f"{_API}/", refuse=_refusal)
     app.add_middleware(CheckedHeads, refuse=_refusal)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Series
@@ -20,6 +20,16 @@ def is_series(key: SeriesKey) -> ColumnElement[bool]:
         Series.case == key.case,
         Series.metric == key.metric,
     )
+
+
+# The same for a statement that is made once; its parameters are the fields of the key.
+IS_SERIES = and_(
+    Series.target_id == bindparam("target_id"),
+    Series.device == bindparam("device"),
+    Series.provider == bindparam("provider"),
+    Series.case == bindparam("case"),
+    Series.metric == bindparam("metric"),
+)
 
 
 def on_device(target_id: int, device: str) -> ColumnElement[bool]:

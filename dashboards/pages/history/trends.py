@@ -31,7 +31,6 @@ from service.ledger.changepoints import change_points
 from service.ledger.changepoints.follow_up import policy_of
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
-from service.ledger.series import is_series
 from service.reports.report import readable
 from service.reports.views import Point, RegressionView
 
@@ -172,7 +171,7 @@ def _with_changes(
 ) -> _Series:
     steps = change_points.points_of(session, target, at.case, at.provider, at.device)
     key = SeriesKey.of(target.id, at.device, at.provider, at.case)
-    regressions = listing.listed(session, target, limit=100, where=(is_series(key),)).items
+    regressions = listing.of_series(session, key)
     ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
     return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings, every)
 

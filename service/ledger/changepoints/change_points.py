@@ -1,6 +1,7 @@
 """Queries of change points for pages, API and command line."""
 
 from collections.abc import Collection
+from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session, aliased, contains_eager
@@ -9,7 +10,7 @@ from service.db.models import ChangePoint, Revision, Series, Target
 from service.db.paging import ResultPage, paged_rows
 from service.domain.series import SeriesKey
 from service.domain.states import PointState
-from service.ledger.series import is_series
+from service.ledger.series import IS_SERIES
 from service.reports.views import ChangePointView
 
 _NEWEST = (Revision.committed_at, ChangePoint.id)
@@ -39,8 +40,8 @@ def points(
 
 def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[ChangePointView]:
     """The change points of one series, newest first."""
-    rows = _with_revisions(is_series(SeriesKey.of(target.id, device, provider, case)))
-    return [ChangePointView(*row) for row in session.execute(rows.order_by(*(key.desc() for key in _NEWEST)))]
+    key = SeriesKey.of(target.id, device, provider, case)
+    return [ChangePointView(*row) for row in session.execute(_OF_SERIES, asdict(key))]
 
 
 def _with_revisions(*which: ColumnElement[bool]) -> Select[ChangePoint, str, Revision, Revision]:
@@ -54,3 +55,6 @@ def _with_revisions(*which: ColumnElement[bool]) -> Select[ChangePoint, str, Rev
         .join(before, before.id == ChangePoint.before_id)
         .where(*which)
     )
+
+
+_OF_SERIES = _with_revisions(IS_SERIES).order_by(*(key.desc() for key in _NEWEST))  # made once: that takes longest

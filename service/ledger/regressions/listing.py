@@ -1,6 +1,7 @@
 """Read regressions and incidents: lists, one with its whole history, and the regressions of one event."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from itertools import islice
 
 from sqlalchemy import ColumnElement, TextClause, select
@@ -8,11 +9,14 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
 from service.db.paging import ResultPage, paged
+from service.domain.series import SeriesKey
 from service.domain.states import RegressionState
 from service.errors import NotFound
+from service.ledger.series import IS_SERIES
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 
 MAX_SEARCHES = 20
+MAX_OF_SERIES = 100
 
 
 def listed(
@@ -44,6 +48,21 @@ def largest(
     statement = select(RegressionRow).join(RegressionRow.series).where(*where)
     page = paged(session, statement, (RegressionRow.ratio, RegressionRow.id), cursor, limit)
     return ResultPage(_named(session, page.items), page.next)
+
+
+def of_series(session: Session, key: SeriesKey) -> tuple[RegressionView, ...]:
+    """The regressions of one series in any state, the newest first; at most `MAX_OF_SERIES`."""
+    return _named(session, session.scalars(_OF_SERIES, asdict(key)).all())
+
+
+# Made once: making it takes longer than the database needs for it.
+_OF_SERIES = (
+    select(RegressionRow)
+    .join(RegressionRow.series)
+    .where(IS_SERIES)
+    .order_by(RegressionRow.id.desc())
+    .limit(MAX_OF_SERIES)
+)
 
 
 def one(session: Session, regression_id: int) -> RegressionHistory:
