@@ -182,5 +182,5 @@ def _change_worker(worker_id: int, verb: WorkerVerb, _: Sent, __: Actor) -> str:
         worker = queue.pause(session, _worker(session, worker_id).name, paused=verb is WorkerVerb.DRAIN)
         if verb is WorkerVerb.RESUME:
             return f"Worker {worker.name} takes runs again."
-        ends = f" after run {worker.run_id}" if worker.run_id is not None else ""
+        ends = " after the one that it measures" if worker.run_id is not None else ""
         return f"Worker {worker.name} takes no run{ends}."

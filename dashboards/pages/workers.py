@@ -61,6 +61,7 @@ def workers(session: Reading) -> str:
         more_workers=len(every) - len(shown),
         lately=fleet.workers_lately(session, [one.row.name for one in shown], now),
         worker_forms={one.row.id: controls.form_of_worker(one.row) for one in shown},
+        known_runs=fleet.known_runs(session, [one.row.run_id for one in shown]),
         queues=[one for one in found.devices if one.queued or one.current],
         longest=max((one.queued for one in found.devices), default=0),
         queued=sum(one.queued for one in found.devices),

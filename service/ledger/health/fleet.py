@@ -80,6 +80,11 @@ def _equal_code(session: Session, names: Collection[str], now: float) -> dict[st
     return {name or "": EqualCodeSum(count, alarmed, squares) for name, count, alarmed, squares in rows}
 
 
+def known_runs(session: Session, ids: Collection[int | None]) -> set[int | None]:
+    """Those of these runs that the reader may know of: workers belong to no target, and name runs of all."""
+    return set(session.scalars(select(Run.id).where(Run.id.in_([one for one in ids if one is not None]))))
+
+
 def first_waiting(session: Session) -> Sequence[Run]:
     """The first queued runs of each device, in the order in which they are taken."""
     place = func.row_number().over(partition_by=Run.device, order_by=(Run.priority, Run.id)).label("place")
