@@ -36,6 +36,7 @@ TEXTS: dict[type[m.Base], tuple[str, ...]] = {
     m.Target: ("poll_error", "forge_error"),
 }
 FOR_PROGRAMS = (".csv", ".json")
+CASES = "/regressions/cases"  # of one line of the list
 # Parts of a page, fetched when they are opened.
 NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours", "/targets/{name}/board/{part}")
 NEEDS_A_PERSON = ("/{verb}",)  # somebody who signed in: tests/dashboards/acting
@@ -57,6 +58,8 @@ def addresses(at: Places) -> dict[str, list[str]]:
     with transaction() as session:
         pulls = session.scalars(select(m.Run.pull).where(m.Run.state.in_(("held", "superseded")), m.Run.pull > 0)).all()
         incident = session.scalar(select(m.Incident.id).order_by(m.Incident.id.desc()).limit(1))
+        opened = select(m.RegressionRow.run_id).where(m.RegressionRow.id == at.regression).scalar_subquery()
+        sha = session.scalars(select(m.Revision.sha).join(m.Run).where(m.Run.id == opened)).one()
     runs = (at.newest, at.worst, at.failed, at.running, at.pull, at.hostile)
     return {
         "/": ["/"],
@@ -76,9 +79,11 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/runs/{run_id}/telemetry": [f"/runs/{at.worst}/telemetry"],
         "/runs/{run_id}/unsupported": [f"/runs/{at.worst}/unsupported"],
         "/regressions": ["/regressions"],
+        CASES: [f"{CASES}?{urlencode({'target': 'norms', 'revision': sha})}"],
         "/regressions/{regression_id}": [f"/regressions/{at.regression}"],
         "/regressions/{regression_id}/code": [f"/regressions/{at.regression}/code"],
         "/incidents/{incident_id}": [f"/incidents/{incident}"],
+        "/bisections": ["/bisections"],
         "/bisections/{bisection_id}": [f"/bisections/{at.bisection}"],
         "/bisections/{bisection_id}/stop": [f"/bisections/{at.bisection}/stop"],
         "/workers": ["/workers"],
@@ -170,7 +175,7 @@ def test_every_page_of_an_empty_service_says_what_to_do(opened: Any, tmp_path_fa
     with watched(tmp_path_factory.mktemp("empty"), lambda _session, _now: None), reachable() as address:
         for size in (PHONE, WIDE):
             page = opened(viewport=size)
-            for path in (one for one in routes() if "{" not in one):
+            for path in (one for one in routes() if "{" not in one and one != CASES):
                 page.goto(address + path)
                 assert page.locator("h1").count() == 1, path
                 assert excess_width(page) == 0, path
