@@ -17,6 +17,7 @@ from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger import queries
 from service.ledger.health import trouble
+from service.ledger.intake import samples
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import mainline
 from service.ledger.regressions.filters import RegressionFilter
@@ -56,6 +57,7 @@ def target(
         "target.html",
         now=now,
         target=found,
+        sample=found.location == samples.ORIGIN,
         href=f"/targets/{quote(found.name, safe='')}",
         verdict=target_lines.verdict(lately, causes.found, behind),
         address=address,

@@ -145,6 +145,12 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
             sota=311.0,
         )
     )  # fmt: skip
+    session.add(
+        m.ConfigurationDrift(
+            series_id=series[3], run_id=runs["fast"], earlier_run_id=slow.id, at=now - 30 * HOUR,
+            before="_backward num_warps=4", now="_backward num_warps=8",
+        )
+    )  # fmt: skip
     _event(session, accepted, "opened", now - 50 * HOUR, RegressionState.OPEN, run_id=runs["steady"])
     _event(
         session, accepted, "acknowledged", now - 49 * HOUR, RegressionState.ACKNOWLEDGED, who="grace",

@@ -4,6 +4,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.ledger.health import changes, lately, queues, trouble, trust
+from service.ledger.intake import samples
 from service.ledger.regressions import grouped
 from service.reports.health.facts import HealthFacts
 
@@ -13,12 +14,15 @@ def health_facts(session: Session) -> HealthFacts:
     now = clock(session)
     since = now - lately.DAY_S
     targets = lately.targets_lately(session, now)
+    watched = [one for one in targets if one.row.location != samples.ORIGIN]
     return HealthFacts(
         now=now,
         since=since,
         targets=targets,
         incidents=grouped.open_incidents(session, now),
-        failed=trouble.failed_runs(session, [run.run_id for one in targets for run in one.failed]),
+        failed=trouble.failed_runs(
+            session, [run.run_id for one in targets for run in one.failed if one.row.location != samples.ORIGIN]
+        ),
         given_up=trouble.given_up(session, since),
         unsent=trouble.unsent_messages(session, now, since),
         oldest_delivery=trouble.oldest_delivery(session, now),
@@ -28,4 +32,5 @@ def health_facts(session: Session) -> HealthFacts:
         fixed=changes.fixed_since(session, since),
         drifted=changes.drifted_since(session, since),
         stacks=changes.stack_changes(session, targets),
+        samples={one.row.id for one in targets if one.row.location == samples.ORIGIN},
     )

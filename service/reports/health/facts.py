@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -316,3 +316,4 @@ class HealthFacts:
     fixed: Sequence[FixedCases]
     drifted: Sequence[DriftedCases]
     stacks: Sequence[StackChange]
+    samples: Collection[int] = ()  # targets of the sample, for which nothing is to be done

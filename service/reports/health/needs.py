@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from service.db.models import Target
@@ -86,8 +86,9 @@ class Needs:
 def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
     """All that needs a person; `commit` is the address of a commit at the forge of its target, if it has one.
 
-    Where there is too much for one screen, further incidents give way to what else there is.
+    Where there is too much for one screen, further incidents give way to what else there is.  The sample needs nobody.
     """
+    facts = _without_samples(facts)
     names = {one.row.id: one.row for one in facts.targets}
     incidents = [_incident(one, names[one.target_id], commit, facts.now) for one in facts.incidents if one.count]
     others = [
@@ -110,6 +111,12 @@ def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
     shown = [*first, *others[: MAX_NEEDS - len(first)]]
     rest = [*incidents[len(first) :], *others[MAX_NEEDS - len(first) :]]
     return Needs(tuple(shown), tuple(rest), unassigned)
+
+
+def _without_samples(facts: HealthFacts) -> HealthFacts:
+    targets = [one for one in facts.targets if one.row.id not in facts.samples]
+    incidents = [one for one in facts.incidents if one.target_id not in facts.samples]
+    return replace(facts, targets=targets, incidents=incidents)
 
 
 def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns], now: float) -> list[Need]:

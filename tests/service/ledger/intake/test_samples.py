@@ -115,8 +115,12 @@ def test_the_command_and_the_pages(state: Path) -> None:
     for page in ("/", "/board"):
         assert "kernelwatch sample load" not in words(get(page))
     assert "sample-warpnorm" in words(get("/board"))
+    needs, _, targets = get("/").text.partition("<h2>Targets")
+    assert "sample-warpnorm" in targets
+    assert "sample-" not in needs, "nobody has to act on it"
     said = words(get("/targets/sample-warpnorm"))
     assert "e4dea4c201" in said
+    assert "This is the sample" in said
     with transaction() as session:
         ids = session.scalars(select(Run.id)).all()
         device = session.scalar(select(Run.device).limit(1))
