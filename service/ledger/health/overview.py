@@ -20,9 +20,7 @@ def health_facts(session: Session) -> HealthFacts:
         since=since,
         targets=targets,
         incidents=grouped.open_incidents(session, now),
-        failed=trouble.failed_runs(
-            session, [run.run_id for one in targets for run in one.failed if one.row.location != samples.ORIGIN]
-        ),
+        failed=trouble.failed_runs(session, [run.run_id for one in watched for run in one.failed]),
         given_up=trouble.given_up(session, since),
         unsent=trouble.unsent_messages(session, now, since),
         oldest_delivery=trouble.oldest_delivery(session, now),
