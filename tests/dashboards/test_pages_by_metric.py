@@ -141,7 +141,7 @@ def test_a_change_of_stack_is_an_event_on_every_page(get: Get, metrics: Metrics)
 
 
 def test_a_target_names_the_metric_of_its_regressions(get: Get, metrics: Metrics) -> None:
-    assert "norms · h200 · peak memory 12.5 % more memory" in words(get("/targets/blocks"))
+    assert "bf16-fp32.memory 12.5 % more memory" in words(get("/targets/blocks"))
 
 
 def test_a_line_has_the_band_of_its_metric(get: Get, metrics: Metrics) -> None:

@@ -52,7 +52,7 @@ def test_the_worst_case_is_15_tabs_away(opened: Any, wide: tuple[str, WideSeeded
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.getAttribute('href')"))
     assert f"#{WORST}" in reached
-    assert any(str(href).startswith("/regressions/") for href in reached), "and so is the incident"
+    assert any(str(href).startswith("/incidents/") for href in reached), "and so is the incident"
 
 
 def test_a_row_opens_in_place_and_its_address_opens_it_again(opened: Any, wide: tuple[str, WideSeeded]) -> None:
