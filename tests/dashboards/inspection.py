@@ -32,7 +32,8 @@ CONTRAST = """() => {
 def barriers(page: Page) -> dict[str, list[str]]:
     """The serious rules of axe that the page breaks, each with the beginnings of the first elements that break it."""
     page.evaluate(_AXE.read_text())
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    # Preloading would fetch the style sheets again, which some pages do not permit.
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'], preload: false })")["violations"]
     serious = (one for one in found if one["impact"] in ("serious", "critical"))
     return {one["id"]: [node["html"][:120] for node in one["nodes"][:3]] for one in serious}
 
