@@ -1,12 +1,13 @@
 """One incident: all cases that one event made slower, with one triage for all of them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from dashboards.pages.forms import ActionForm
 from dashboards.pages.regressions.triage import Verb, forms_of, of_incident
 from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
@@ -38,7 +39,7 @@ def incident(incident_id: Key, session: Reading) -> str:
         happening=happening,
         target=subject.target,
         forms_by_verb=offered,
-        primary=_primary(undecided),
+        primary=_primary(undecided, offered),
         first=[*undecided, *rows][0] if rows else None,
         undecided=len(undecided),
         states=Counter(row.state for row in rows),
@@ -58,7 +59,11 @@ def _is_undecided(row: RegressionRow) -> bool:
     return row.state in OPEN_REGRESSIONS and row.state is not RegressionState.ACKNOWLEDGED
 
 
-def _primary(undecided: Sequence[RegressionRow]) -> Verb | None:
+def _primary(undecided: Sequence[RegressionRow], offered: Mapping[Verb, ActionForm]) -> Verb | None:
+    """The form of the next step."""
     if not undecided:
         return None
-    return Verb.ASSIGN if any(row.assignee is None for row in undecided) else Verb.ACKNOWLEDGE
+    if any(row.assignee is None for row in undecided):
+        return Verb.ASSIGN
+    unsearched = any(row.state is RegressionState.OPEN for row in undecided)
+    return Verb.BISECT if Verb.BISECT in offered and unsearched else Verb.ACKNOWLEDGE

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.pages.regressions.culprits import CulpritSearch, search_of
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key
 from service.api.writes.triage import VERBS
@@ -21,10 +22,7 @@ from service.db.engine import transaction
 from service.db.models import Account, RegressionRow, Target
 from service.domain.access import Actor, Scope
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, possible
-from service.domain.states import RegressionState
-from service.domain.text import short
-from service.errors import BadInput, NotFound
-from service.ledger.bisections import advance
+from service.errors import BadInput
 from service.ledger.regressions import decisions, listing
 from service.reports.views import IncidentView, RegressionHistory
 
@@ -73,6 +71,7 @@ _ABOUT = {
     Verb.NOTE: "Notes stay in the history.",
     Verb.BISECT: "Measures revisions between the last good one and this one, at the lowest priority.",
 }
+_ABOUT_INCIDENT = "Measures revisions between the last good one and the incident's, at the lowest priority."
 _DONE = {
     Verb.ACKNOWLEDGE: "acknowledged",
     Verb.DISMISS: "dismissed",
@@ -101,7 +100,7 @@ class Subject:
     seen: int
     incident_id: int | None = None  # of a regression, if it has several
     of_incident: int = 0  # regressions in it
-    search: str = ""  # the command that finds the culprit; empty where nothing is left to find
+    search: CulpritSearch | None = None  # None where nothing is left to find
     people: Sequence[str] = ()
 
     @property
@@ -121,7 +120,7 @@ def of_regression(session: Session, life: RegressionHistory) -> Subject:
         decisions.newest_event(session, [row.id, *(one.id for one in life.siblings)]),
         row.incident_id if life.siblings else None,
         len(life.siblings) + 1,
-        _search_command(life) if _can_search(row) else "",
+        search_of(session, life.regressed.target, [row]),
         _people(session, [row]),
     )
 
@@ -131,13 +130,14 @@ def of_incident(session: Session, happening: IncidentView) -> Subject:
     rows = happening.regressions
     target = session.get_one(Target, happening.row.target_id)
     seen = decisions.newest_event(session, [one.id for one in rows])
-    return Subject("incident", happening.row.id, target, rows, seen, people=_people(session, rows))
+    search = search_of(session, happening.target, rows)
+    return Subject("incident", happening.row.id, target, rows, seen, search=search, people=_people(session, rows))
 
 
 def forms_of(subject: Subject) -> dict[Verb, ActionForm]:
     """The forms of what the state allows."""
     found = {verb: _form(subject, verb) for verb, action in _ACTIONS.items() if _allows(subject, action)}
-    if subject.search:
+    if subject.search is not None:
         found[Verb.BISECT] = _form(subject, Verb.BISECT)
     return found
 
@@ -152,6 +152,8 @@ def _form(subject: Subject, verb: Verb) -> ActionForm:
     command = f"kernelwatch regression {verb} {subject.id}{_OPTIONS.get(verb, '')}"
     if subject.noun == "incident":
         command += " --incident"
+    if verb is Verb.BISECT:
+        command = subject.search.command if subject.search else ""
     scope = Scope.RUN if verb is Verb.BISECT else Scope.TRIAGE
     return ActionForm(
         address=f"{subject.path}/{verb}",
@@ -159,7 +161,7 @@ def _form(subject: Subject, verb: Verb) -> ActionForm:
         button=_TITLES[verb],
         back=subject.path,
         scope=scope,
-        command=subject.search if verb is Verb.BISECT else command,
+        command=command,
         target=subject.target,
         fields=tuple(fields),
         about=_about(subject, verb),
@@ -173,6 +175,9 @@ def _form(subject: Subject, verb: Verb) -> ActionForm:
 def _about(subject: Subject, verb: Verb) -> str:
     if subject.noun == "regression":
         return _ABOUT[verb]
+    if verb is Verb.BISECT:
+        count = len(subject.search.cases) if subject.search else 0
+        return f"{_ABOUT_INCIDENT} It covers {count} of {len(subject.rows)} cases."
     count = sum(possible(row.state, _ACTIONS[verb]) for row in subject.rows)
     return f"{_ABOUT[verb]} It applies to {count} of {len(subject.rows)} cases."
 
@@ -203,16 +208,6 @@ def _fields(subject: Subject, verb: Verb) -> list[Field]:
 
 def _allows(subject: Subject, action: Action) -> bool:
     return any(possible(row.state, action) for row in subject.rows)
-
-
-def _can_search(row: RegressionRow) -> bool:
-    return bool(row.good) and row.culprit is None and row.state in (RegressionState.OPEN, RegressionState.ACKNOWLEDGED)
-
-
-def _search_command(life: RegressionHistory) -> str:
-    row, run = life.regressed.row, life.regressed.run
-    ends = f"{short(row.good or '')}..{run.revision.short}"
-    return f"kernelwatch bisection start {life.regressed.target} {ends} --device {row.device} --case {row.case}"
 
 
 def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:
@@ -248,9 +243,11 @@ async def change_regression(request: Request, regression_id: Key, verb: Verb) ->
 @router.post("/incidents/{incident_id}/{verb}", max_body_size=forms.MAX_FORM)
 async def change_incident(request: Request, incident_id: Key, verb: Verb) -> Response:
     """Do to all regressions of an incident what its form says."""
-    return await forms.submitted(
-        request, partial(_find_of_incident, incident_id, verb), partial(_change_all, incident_id, verb)
+    find = partial(_find_of_incident, incident_id, verb)
+    apply = (
+        partial(_start_common_search, incident_id) if verb is Verb.BISECT else partial(_change_all, incident_id, verb)
     )
+    return await forms.submitted(request, find, apply)
 
 
 def _find_of_regression(regression_id: int, verb: Verb, session: Session) -> ActionForm:
@@ -259,8 +256,6 @@ def _find_of_regression(regression_id: int, verb: Verb, session: Session) -> Act
 
 
 def _find_of_incident(incident_id: int, verb: Verb, session: Session) -> ActionForm:
-    if verb is Verb.BISECT:
-        raise NotFound("action on an incident", verb, "Find the culprit of one of its regressions.")
     return _form(of_incident(session, listing.incident(session, incident_id)), verb)
 
 
@@ -282,19 +277,32 @@ def _change_all(incident_id: int, verb: Verb, sent: Sent, actor: Actor) -> str:
 
 
 def _start_search(regression_id: int, sent: Sent, actor: Actor) -> str:
-    who = actor.name[:MAX_NAME]
     with transaction() as session:
         life = listing.one(session, regression_id)
-        row, run = life.regressed.row, life.regressed.run
-        if not decisions.is_new_search(session, regression_id, who, sent.seen):
-            return f"Regression {regression_id}: the search for the culprit has started."
-    if row.good is None:
-        raise BadInput("No good revision is known, so there is no range to search.")
-    started = advance.search(
-        life.regressed.target, row.good, run.revision.sha, device=row.device, patterns=[row.case], asked_by=who
-    )
-    words = "has started" if started.created else "goes on"
-    return f"Regression {regression_id}: bisection {started.id} {words}."
+        is_new = decisions.is_new_search(session, regression_id, _name(actor), sent.seen)
+        search = search_of(session, life.regressed.target, [life.regressed.row])
+    return _started(f"Regression {regression_id}", search, actor, is_new=is_new)
+
+
+def _start_common_search(incident_id: int, sent: Sent, actor: Actor) -> str:
+    with transaction() as session:
+        happening = listing.incident(session, incident_id)
+        is_new = decisions.is_new_common_search(session, incident_id, _name(actor), sent.seen)
+        search = search_of(session, happening.target, happening.regressions)
+    return _started(f"Incident {incident_id}", search, actor, is_new=is_new)
+
+
+def _started(what: str, search: CulpritSearch | None, actor: Actor, *, is_new: bool) -> str:
+    if not is_new:
+        return f"{what}: the search for the culprit has started."
+    if search is None:
+        raise BadInput(f"{what}: no open case without a culprit has a good revision, so there is no range to search.")
+    started = search.start(_name(actor))
+    return f"{what}: bisection {started.id} {'has started' if started.created else 'goes on'}."
+
+
+def _name(actor: Actor) -> str:
+    return actor.name[:MAX_NAME]
 
 
 def _transition(verb: Verb, sent: Sent, actor: Actor) -> Transition:
@@ -303,7 +311,7 @@ def _transition(verb: Verb, sent: Sent, actor: Actor) -> Transition:
         body = kind.model_validate(_VALUES[verb](sent))
     except ValidationError as error:
         raise BadInput("; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())) from None
-    return made(body, actor.name[:MAX_NAME])
+    return made(body, _name(actor))
 
 
 def _day(text: str) -> str | None:

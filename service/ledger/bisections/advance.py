@@ -44,12 +44,13 @@ def search(
     suite: str | None = None,
     patterns: Sequence[str] = (),
     max_runs: int | None = None,
+    incident_id: int | None = None,
     asked_by: str,
 ) -> RequestedBisection:
     """Start a bisection between two revisions of target `name`, or find the open one of the same.
 
     Without `patterns` it covers the cases that the newest stored comparison of the two found slower, and the whole
-    suite where there is none.  Raises BadInput and NotFound.
+    suite where there is none.  `incident_id` is the incident that it is for.  Raises BadInput and NotFound.
     """
     with reading() as session:
         target = targets.target_named(session, name)
@@ -79,6 +80,7 @@ def search(
             cases or moved_between(session, target, on, first, last),
             asked_by=asked_by,
             suite=suite,
+            incident_id=incident_id,
             max_runs=max_runs,
             line=line,
         )

@@ -45,6 +45,12 @@ def is_new_search(session: Session, regression_id: int, who: str, seen: int) -> 
     return _is_new(session, f"Regression {regression_id}", RegressionRow.id == regression_id, transition, seen)
 
 
+def is_new_common_search(session: Session, incident_id: int, who: str, seen: int) -> bool:
+    """The same for a search that covers regressions of an incident."""
+    of_it = RegressionRow.incident_id == incident_id
+    return _is_new(session, f"Incident {incident_id}", of_it, Transition(Action.SEARCH, who), seen)
+
+
 def _is_new(session: Session, what: str, which: ColumnElement[bool], transition: Transition, seen: int) -> bool:
     target_id = session.scalar(select(Series.target_id).join(RegressionRow.series).where(which).limit(1))
     if target_id is None:

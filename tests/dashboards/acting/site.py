@@ -20,6 +20,7 @@ from tests import world
 from tests.dashboards.seed import RECIPE, watched
 from tests.fakes.identity import CLIENT, SECRET, FakeIdentity
 from tests.fakes.processes import served
+from tests.fakes.repository import Repository
 
 # Who they are on the forge: their permission on the repositories of the public and of the private target.
 PEOPLE: Mapping[str, tuple[str | None, str | None]] = {
@@ -31,6 +32,18 @@ PEOPLE: Mapping[str, tuple[str | None, str | None]] = {
 }
 HOSTILE = 'evil"><img src=x onerror=alert(1)>{{7*7}} </textarea><script>alert(2)</script>'
 _places = count(10, 10)
+# A target whose repository exists, and the cases that its recipe measures.
+SEARCHED = tuple(f"rmsnorm.fwd.4096x{1024 * n}.bf16-fp32" for n in range(1, 13))
+_OF_SEARCHED = f"""
+devices = ["h200"]
+suite = "all"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+
+[suites]
+all = {list(SEARCHED)}
+"""
 
 
 @dataclass
@@ -40,6 +53,8 @@ class Site:
     address: str
     forge: FakeIdentity
     targets: dict[str, int] = field(default_factory=dict)
+    repository: Repository | None = None  # of the target "searched"
+    _searched: int = 0  # cases of it that have a regression
 
     @contextmanager
     def as_person(self, browser: Browser, who: str | None, **options: object) -> Iterator[Page]:
@@ -77,6 +92,36 @@ class Site:
                 row = transitions.open_one(session, run, slower, found_by=FoundBy.HISTORY, good=good.sha)
                 found.append(row.id)
             return found
+
+    def searchable(self, cases: int) -> Sequence[int]:
+        """Open regressions of one incident, whose cases and commits exist, so that a bisection of them can start."""
+        assert self.repository is not None
+        shas = [self.repository.commit(f"work {self._searched} {n}") for n in range(3)]
+        of_them = SEARCHED[self._searched : self._searched + cases]
+        self._searched += cases
+        with transaction() as session:
+            target_id = self.targets["searched"]
+            first = self._searched * 100
+            line = [world.commit(session, target_id, sha, ordinal=first + n) for n, sha in enumerate(shas)]
+            ended = {"state": RunState.DONE, "finished_at": 1.0, "device": "h200", "suite": "all"}
+            run = world.run(session, line[-1], baseline=shas[0], **ended)
+            return [
+                transitions.open_one(
+                    session,
+                    run,
+                    transitions.Slower("norms", case, 1.2, 1.19, 1.21),
+                    found_by=FoundBy.HISTORY,
+                    good=shas[0],
+                ).id
+                for case in of_them
+            ]
+
+    def bisections_of(self, numbers: Sequence[int]) -> Sequence[Bisection]:
+        """The bisections that measure the case of the first of these regressions, the oldest first."""
+        row = self.row(numbers[0])
+        with reading() as session:
+            of_target = select(Bisection).where(Bisection.target_id == row.target_id).order_by(Bisection.id)
+            return [one for one in session.scalars(of_target) if row.case in one.cases]
 
     def bisection(self) -> int:
         """A bisection that waits for its first step."""
@@ -146,5 +191,9 @@ def acting_site(folder: Path) -> Iterator[Site]:
                 name: world.target(RECIPE, name=name, forge=f"octo/{name}", private=name == "secret").id
                 for name in ("norms", "secret")
             }
-            yield Site(address, forge, targets)
+            repository = Repository(folder / "demo" / "searched")
+            searched = world.target(
+                _OF_SEARCHED, name="searched", forge="octo/norms", location=str(repository.folder), branch="main"
+            )
+            yield Site(address, forge, targets | {"searched": searched.id}, repository)
     engine().dispose()

@@ -5,7 +5,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.domain.states import RegressionState
 from tests.dashboards.acting.site import HOSTILE, Site
-from tests.dashboards.inspection import CONTRAST, barriers
+from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 
 PHONE = {"width": 390, "height": 844}
 
@@ -232,6 +232,47 @@ def test_the_primary_action_is_reached_by_keyboard(browser: Browser, site: Site)
         assert presses <= 15
         page.keyboard.press("Enter")
         expect(page.get_by_role("status")).to_contain_text("assigned to tina")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_one_button_finds_the_culprit_of_a_whole_incident(browser: Browser, site: Site, script: bool) -> None:
+    numbers = site.searchable(cases=3)
+    incident = site.row(numbers[0]).incident_id
+    for who in (None, "rita", "tina"):
+        with site.as_person(browser, who) as page:
+            page.goto(f"{site.address}/incidents/{incident}")
+            expect(page.get_by_role("button", name="Find the culprit")).to_have_count(0)
+            page.get_by_text("Commands that do the same").click()
+            command = page.locator("dd code", has_text="kernelwatch bisection start searched").inner_text()
+            assert command.count("--case") == 3
+            assert all(f"--case {site.row(one).case}" in command for one in numbers)
+            assert barriers(page) == {}
+    with site.as_person(browser, "wendy", java_script_enabled=script, viewport=PHONE) as page:
+        page.goto(f"{site.address}/incidents/{incident}")
+        form = page.locator("form", has=page.get_by_role("button", name="Find the culprit"))
+        sent = {one.get_attribute("name"): one.input_value() for one in form.locator("input").all()}
+        form.get_by_role("button").dblclick()
+        expect(page.locator("#done")).to_contain_text(f"Incident {incident}: ")
+        [search] = site.bisections_of(numbers)
+        expect(page.locator("#bisections")).to_contain_text(f"Bisection {search.id}")
+        again = page.request.post(f"{site.address}/incidents/{incident}/bisect", form=sent)
+        assert f"Incident {incident}: the search for the culprit has started." in again.text()
+        expect(page.get_by_role("button", name="Find the culprit")).to_have_count(0)
+        assert excess_width(page) == 0
+    assert [one.id for one in site.bisections_of(numbers)] == [search.id]
+    assert (search.cases, search.suite, search.asked_by) == ([site.row(one).case for one in numbers], "all", "wendy")
+    assert {site.row(one).state for one in numbers} == {RegressionState.BISECTING}
+    assert site.audited(f"bisection {search.id}") == ["person wendy bisection.start"]
+
+
+def test_an_incident_without_a_good_revision_says_why_nothing_is_searched(browser: Browser, site: Site) -> None:
+    numbers = site.regressions(cases=2)
+    incident = site.row(numbers[0]).incident_id
+    with site.as_person(browser, "wendy") as page:
+        page.goto(f"{site.address}/incidents/{incident}/bisect")
+        page.get_by_role("button", name="Find the culprit").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+    assert site.bisections_of(numbers) == []
 
 
 @pytest.mark.parametrize("script", [True, False])
