@@ -1399,6 +1399,39 @@ class WeeklyCountItem(Document):
     unassigned: int
     gaps_opened: int
     gaps_closed: int
+    # Configurations that changed without a commit.
+    drifts: int
+
+
+class WeeklyDismissedItem(Document):
+    """Regressions that a person dismissed: each was a false alarm."""
+
+    # Regressions that were fixed, accepted or dismissed in the week.
+    decided: int
+    dismissed: int
+    rate: float | None
+    # Of the exact 95 % interval of the rate.
+    low: float | None
+    high: float | None
+    summary: str
+
+
+class WeeklyDriftItem(Document):
+    """A configuration that changed without a commit: two sessions of one revision and one stack chose differently."""
+
+    target: str
+    device: str
+    provider: str
+    case: str
+    # The run whose session chose differently.
+    run_id: int
+    # The run before, of the same revision and stack.
+    earlier_run_id: int
+    # That both runs measured.
+    revision: str
+    at: datetime
+    before: str
+    now: str
 
 
 class WeeklyEqualCodeItem(Document):
@@ -1517,11 +1550,14 @@ class WeeklyRegressionItem(Document):
 
 
 class WeeklyReleaseItem(Document):
-    """A release of a package."""
+    """A version of a package that was released in the week, or measured in it for the first time."""
 
     target: str
     version: str
+    # When it was released.
     at: datetime
+    # The run of the week that measured it first; null if there was none.
+    run_id: int | None
 
 
 class WeeklyTotalItem(Document):
@@ -1567,7 +1603,10 @@ class WeeklyDocument(Document):
     gaps_closed: list[WeeklyGapItem]
     failed: list[WeeklyFailureItem]
     releases: list[WeeklyReleaseItem]
+    # The newest first.
+    drifts: list[WeeklyDriftItem]
     equal_code: WeeklyEqualCodeItem
+    false_alarms: WeeklyDismissedItem
 
 
 class WorkerItem(Document):

@@ -147,6 +147,23 @@ class GapView:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """A configuration that changed without a commit, with the session that shows it and the one before."""
+
+    id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    run_id: int
+    earlier_run_id: int
+    sha: str  # of the revision of `earlier_run_id`, which both sessions measured
+    at: float
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
 class Point:
     """One mainline revision of a series."""
 

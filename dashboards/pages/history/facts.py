@@ -18,6 +18,7 @@ from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import facts_history
+from service.reports.views import Drift
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -67,7 +68,7 @@ def facts(name: str, session: Reading, device: _Text = "", provider: _Text = "",
     )
 
 
-def _chosen(session: Session, target: Target, drifts: list[facts_history.Drift]) -> tuple[str, str, str]:
+def _chosen(session: Session, target: Target, drifts: list[Drift]) -> tuple[str, str, str]:
     if drifts:
         return drifts[0].device, drifts[0].provider, drifts[0].case
     measured = queries.measured_series(session, target)

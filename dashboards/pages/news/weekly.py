@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
+from dashboards.pages.history.facts import address as facts_address
 from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
@@ -44,6 +45,7 @@ def _page(session: Session, week: Week, target: str, device: str) -> str:
         now=clock(session),
         report=report,
         words=words,
+        facts_address=facts_address,
         previous=_address(week.previous, chosen),
         next=_address(week.next, chosen) if report.finished else None,
         targets=[one.name for one in all_targets(session)],

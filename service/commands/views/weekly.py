@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from kernelwatch.client.models import (
     WeeklyDocument,
+    WeeklyDriftItem,
     WeeklyFailureItem,
     WeeklyGapItem,
     WeeklyMoverItem,
     WeeklyRegressionItem,
+    WeeklyReleaseItem,
     WeeklyTotalItem,
 )
 from service.commands.output.views import Column, Part, Table, View, text
@@ -65,6 +67,22 @@ FAILED = (
     Column[WeeklyFailureItem]("why", lambda one: one.reason or "", below=True),
 )
 
+RELEASES = (
+    Column[WeeklyReleaseItem]("target", lambda one: one.target),
+    Column[WeeklyReleaseItem]("version", lambda one: one.version),
+    Column[WeeklyReleaseItem]("released", lambda one: f"{one.at:%Y-%m-%d}"),
+    Column[WeeklyReleaseItem]("run", lambda one: "" if one.run_id is None else str(one.run_id), right=True),
+)
+DRIFTS = (
+    Column[WeeklyDriftItem]("case", lambda one: one.case),
+    Column[WeeklyDriftItem]("run", lambda one: str(one.run_id), right=True),
+    Column[WeeklyDriftItem]("before", lambda one: one.before, below=True),
+    Column[WeeklyDriftItem]("now", lambda one: one.now, below=True),
+    Column[WeeklyDriftItem]("target", lambda one: one.target, spare=1),
+    Column[WeeklyDriftItem]("device", lambda one: one.device, spare=2),
+    Column[WeeklyDriftItem]("revision", lambda one: short(one.revision), spare=3),
+)
+
 
 def report(week: WeeklyDocument, markdown: Callable[[], str]) -> View:
     """A week; its CSV is the cases that moved."""
@@ -85,9 +103,11 @@ def report(week: WeeklyDocument, markdown: Callable[[], str]) -> View:
         Table(WeeklyGapItem, week.gaps_opened, GAPS, f"Fell behind SOTA: {counts.gaps_opened}"),
         Table(WeeklyGapItem, week.gaps_closed, GAPS, f"No longer behind SOTA: {counts.gaps_closed}"),
         Table(WeeklyFailureItem, week.failed, FAILED, "Failed runs"),
+        Table(WeeklyReleaseItem, week.releases, RELEASES, "Releases"),
+        Table(WeeklyDriftItem, week.drifts, DRIFTS, f"Configurations that changed without a commit: {counts.drifts}"),
     )
     parts += [table for table in tables if table.rows]
-    parts.append(text(f"{week.equal_code.summary}."))
+    parts += [text(f"{week.equal_code.summary}."), text(f"{week.false_alarms.summary}.")]
     moved = Table(WeeklyMoverItem, [*week.slower, *week.faster], ())
     return View(week, parts, markdown=markdown, table=moved)
 

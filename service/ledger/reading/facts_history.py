@@ -1,36 +1,21 @@
 """The facts of one case over the mainline, and configurations that changed without a commit."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
 
 from kernels.cases import Role
 from service.db.models import WATCHED, ConfigurationDrift, Measurement, Revision, Run, Series, Target
+from service.db.paging import ResultPage, paged_rows
 from service.domain.codefacts.history import FactsAt
 from service.domain.states import RunState
 from service.ledger import queries
-from service.reports.views import Point
+from service.reports.views import Drift, Point
 
 REVISIONS = 150  # facts of one session are some kB
 AMONG = 1000  # of the newest revisions
 LATEST_RUNS = 200  # in which drifts are listed
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A configuration that changed without a commit, with the session that shows it and the one before."""
-
-    device: str
-    provider: str
-    case: str
-    run_id: int
-    earlier_run_id: int
-    sha: str  # of the revision of `earlier_run_id`, which both sessions measured
-    at: float
-    before: str
-    now: str
 
 
 def facts_over(session: Session, target: Target, device: str, provider: str, case: str) -> list[tuple[Point, FactsAt]]:
@@ -73,21 +58,42 @@ def _facts(session: Session, runs: Collection[int], provider: str, case: str) ->
     return found
 
 
+_DRIFTS = (
+    select(ConfigurationDrift.id, Target.name, Series.device, Series.provider, Series.printed)
+    .add_columns(ConfigurationDrift.run_id, ConfigurationDrift.earlier_run_id, Revision.sha)
+    .add_columns(ConfigurationDrift.at, ConfigurationDrift.before, ConfigurationDrift.now)
+    .select_from(ConfigurationDrift)
+    .join(Series, Series.id == ConfigurationDrift.series_id)
+    .join(Target, Target.id == Series.target_id)
+    .join(Run, Run.id == ConfigurationDrift.earlier_run_id)
+    .join(Revision, Revision.id == Run.revision_id)
+)
+
+
 def drifts(session: Session, target: Target, limit: int = 20) -> list[Drift]:
     """The newest configurations that changed without a commit, in the latest runs of a target's mainline."""
     of_target = (Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
-    latest = select(Run.id).where(*of_target).order_by(Run.id.desc()).limit(LATEST_RUNS)
-    earlier = aliased(Run)
-    rows = session.execute(
-        select(Series.device, Series.provider, Series.printed, ConfigurationDrift.run_id)
-        .add_columns(ConfigurationDrift.earlier_run_id, Revision.sha)
-        .add_columns(ConfigurationDrift.at, ConfigurationDrift.before, ConfigurationDrift.now)
-        .select_from(ConfigurationDrift)
-        .join(Series, Series.id == ConfigurationDrift.series_id)
-        .join(earlier, earlier.id == ConfigurationDrift.earlier_run_id)
-        .join(Revision, Revision.id == earlier.revision_id)
-        .where(ConfigurationDrift.run_id.in_(latest))
-        .order_by(ConfigurationDrift.id.desc())
-        .limit(limit)
-    )
+    latest = select(Run.id).where(*of_target).order_by(Run.id.desc()).limit(LATEST_RUNS).correlate(None)
+    return newest_drifts(session, (ConfigurationDrift.run_id.in_(latest),), limit)
+
+
+def newest_drifts(session: Session, where: Collection[ColumnElement[bool]], limit: int) -> list[Drift]:
+    """The newest configurations that changed without a commit; `where` are conditions on drifts and series."""
+    rows = session.execute(_DRIFTS.where(*where).order_by(ConfigurationDrift.id.desc()).limit(limit))
     return [Drift(*row) for row in rows]
+
+
+def drift_count(session: Session, where: Collection[ColumnElement[bool]]) -> int:
+    """How many configurations changed without a commit."""
+    counted = select(func.count(ConfigurationDrift.id)).join(Series, Series.id == ConfigurationDrift.series_id)
+    return session.scalars(counted.where(*where)).one()
+
+
+def drift_page(
+    session: Session, target: Target, device: str | None, cursor: str | None, limit: int
+) -> ResultPage[Drift]:
+    """The configurations of a target that changed without a commit, the newest first."""
+    on_it = () if device is None else (Series.device == device,)
+    of_target = _DRIFTS.where(Series.target_id == target.id, *on_it)
+    page = paged_rows(session, of_target, (ConfigurationDrift.id,), cursor, limit)
+    return page.shown_as(lambda row: Drift(*row[:-1]))

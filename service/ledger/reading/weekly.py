@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
@@ -14,6 +14,7 @@ from service.db.models import (
     OPEN_ONES,
     WATCHED,
     Calibration,
+    ConfigurationDrift,
     GapEvent,
     Measurement,
     RegressionEvent,
@@ -30,6 +31,7 @@ from service.domain.text import one_line
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.stake import ConfirmedChange, MovedSeries
 from service.domain.weekly.weeks import Week
+from service.ledger.reading.facts_history import drift_count, newest_drifts
 from service.reports.weekly.facts import (
     EventFact,
     FailedRun,
@@ -41,7 +43,7 @@ from service.reports.weekly.facts import (
 )
 from service.reports.words import cause_text
 
-MAX_LISTED = 20  # failed runs and releases
+MAX_LISTED = 20  # failed runs, releases and drifts
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def facts(session: Session, week: Week, target: Target | None = None, device: st
     scope = _Scope(week, target, device)
     runs = _runs(session, scope)
     events = _events(session, scope)
+    drifted = (scope.contains(ConfigurationDrift.at), *scope.series())
     return WeekFacts(
         week=week,
         now=clock(session),
@@ -97,7 +100,9 @@ def facts(session: Session, week: Week, target: Target | None = None, device: st
         events=events,
         gaps=_gaps(session, scope),
         failed=failed_runs(session, (scope.contains(Run.finished_at), *scope.runs())),
-        releases=_releases(session, scope),
+        releases=_releases(session, scope, runs),
+        drifts=newest_drifts(session, drifted, MAX_LISTED),
+        drift_count=drift_count(session, drifted),
         equal_code=_equal_code(session, [row.id for row in runs]),
     )
 
@@ -320,16 +325,27 @@ def failed_runs(session: Session, where: Collection[ColumnElement[bool]], limit:
     ]
 
 
-def _releases(session: Session, scope: _Scope) -> list[ReleaseFact]:
+def _releases(session: Session, scope: _Scope, runs: Sequence[_EndedRun]) -> list[ReleaseFact]:
+    """Versions of packages that were released in the week, and those that it measured first."""
     of_target = () if scope.target is None else (Target.id == scope.target.id,)
+    if session.scalar(select(Target.id).where(Target.kind == TargetKind.PACKAGE, *of_target).limit(1)) is None:
+        return []
+    watched = [row for row in runs if row.state is RunState.DONE and row.purpose is Purpose.WATCH]
+    first = {row.revision_id: row.id for row in reversed(watched)}
+    for revision_id, _ in _measured_before(session, scope.week, first):
+        first.pop(revision_id, None)
     statement = (
-        select(Target.name, Revision.sha, Revision.committed_at)
+        select(Target.name, Revision.sha, Revision.committed_at, Revision.id)
         .join(Target, Target.id == Revision.target_id)
-        .where(Target.kind == TargetKind.PACKAGE, scope.contains(Revision.committed_at), *of_target)
+        .where(Target.kind == TargetKind.PACKAGE, *of_target)
+        .where(or_(scope.contains(Revision.committed_at), Revision.id.in_(first)))
         .order_by(Revision.committed_at.desc(), Revision.id.desc())
         .limit(MAX_LISTED)
     )
-    return [ReleaseFact(*row) for row in session.execute(statement)]
+    return [
+        ReleaseFact(target, version, at, first.get(revision_id))
+        for target, version, at, revision_id in session.execute(statement)
+    ]
 
 
 def _equal_code(session: Session, runs: Collection[int]) -> Rate:

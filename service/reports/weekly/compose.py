@@ -14,7 +14,9 @@ from service.reports.weekly import words
 from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
 from service.reports.weekly.schema import (
     WeeklyCountItem,
+    WeeklyDismissedItem,
     WeeklyDocument,
+    WeeklyDriftItem,
     WeeklyEqualCodeItem,
     WeeklyFailureItem,
     WeeklyGapItem,
@@ -49,6 +51,7 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         unassigned=sum(one.assignee is None for one, _ in still_open),
         gaps_opened=len(behind),
         gaps_closed=len(caught_up),
+        drifts=facts.drift_count,
     )
     return WeeklyDocument(
         week=str(facts.week),
@@ -86,10 +89,26 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
             for one in facts.failed[:MAX_ROWS]
         ],
         releases=[
-            WeeklyReleaseItem(target=one.target, version=one.version, at=moment(one.at))
+            WeeklyReleaseItem(target=one.target, version=one.version, at=moment(one.at), run_id=one.run_id)
             for one in facts.releases[:MAX_ROWS]
         ],
+        drifts=[
+            WeeklyDriftItem(
+                target=one.target,
+                device=one.device,
+                provider=one.provider,
+                case=one.case,
+                run_id=one.run_id,
+                earlier_run_id=one.earlier_run_id,
+                revision=one.sha,
+                at=moment(one.at),
+                before=one.before,
+                now=one.now,
+            )
+            for one in facts.drifts[:MAX_ROWS]
+        ],
         equal_code=_equal_code(facts.equal_code),
+        false_alarms=_false_alarms(counts),
     )
 
 
@@ -261,4 +280,17 @@ def _equal_code(rate: Rate) -> WeeklyEqualCodeItem:
         low=rate.low if known else None,
         high=rate.high if known else None,
         summary=words.equal_code(rate),
+    )
+
+
+def _false_alarms(counts: WeeklyCountItem) -> WeeklyDismissedItem:
+    decided = counts.fixed + counts.accepted + counts.dismissed
+    rate = Rate(decided, counts.dismissed, counts.dismissed)
+    return WeeklyDismissedItem(
+        decided=decided,
+        dismissed=counts.dismissed,
+        rate=rate.share,
+        low=rate.low if decided else None,
+        high=rate.high if decided else None,
+        summary=words.false_alarms(rate),
     )

@@ -8,6 +8,7 @@ from service.domain.states import RegressionState
 from service.domain.verdicts.calibration import NONE, Rate
 from service.domain.weekly.stake import ConfirmedChange, MovedSeries
 from service.domain.weekly.weeks import Week
+from service.reports.views import Drift
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,12 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class ReleaseFact:
-    """A release of a package."""
+    """A version of a package that was released in the week, or measured in it for the first time."""
 
     target: str
     version: str
     at: float
+    run_id: int | None  # that measured it first, where it ended in the week
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class WeekFacts:
     gaps: Sequence[GapFact] = ()
     failed: Sequence[FailedRun] = ()  # the newest first
     releases: Sequence[ReleaseFact] = ()
+    drifts: Sequence[Drift] = ()  # the newest first
+    drift_count: int = 0  # of all, also where `drifts` has the newest alone
     equal_code: Rate = NONE
 
     @property

@@ -9,10 +9,12 @@ from service.domain.text import short
 from service.reports.weekly import words
 from service.reports.weekly.schema import (
     WeeklyDocument,
+    WeeklyDriftItem,
     WeeklyFailureItem,
     WeeklyGapItem,
     WeeklyMoverItem,
     WeeklyRegressionItem,
+    WeeklyReleaseItem,
 )
 
 Item = TypeVar("Item")
@@ -54,15 +56,30 @@ def _lines(week: WeeklyDocument, address: str) -> Iterator[str]:
     failed = ("Run", "Revision", "Why")
     yield from _table("Failed runs", len(week.failed), failed, week.failed, lambda one: _failure(one, address), "run")
     if week.releases:
-        named = ", ".join(f"{escaped(one.target)} {code(one.version)}" for one in week.releases)
+        named = ", ".join(_release(one, address) for one in week.releases)
         yield from (f"**Releases**: {named}", "")
-    yield f"{escaped(week.equal_code.summary)}."
+    drift = ("Case", "Run", "Before", "Now")
+    yield from _table(
+        "Configurations that changed without a commit",
+        counts.drifts,
+        drift,
+        week.drifts,
+        lambda one: _drift(one, address),
+        left_out=words.older,
+    )
+    yield f"{escaped(week.equal_code.summary)}. {escaped(week.false_alarms.summary)}."
     yield ""
     yield f"[The whole report]({address}{words.path(week)})"
 
 
 def _table(
-    title: str, total: int, head: Sequence[str], rows: Sequence[Item], cells: Cells[Item], of: str = "case"
+    title: str,
+    total: int,
+    head: Sequence[str],
+    rows: Sequence[Item],
+    cells: Cells[Item],
+    of: str = "case",
+    left_out: Callable[[int, Sequence[object]], str] = words.further,
 ) -> Iterator[str]:
     if not rows:
         return
@@ -71,10 +88,24 @@ def _table(
     yield row_of(head)
     yield row_of(["---"] * len(head))
     yield from (row_of(cells(one)) for one in rows)
-    if further := words.further(total, rows):
+    if rest := left_out(total, rows):
         yield ""
-        yield further
+        yield rest
     yield ""
+
+
+def _release(one: WeeklyReleaseItem, address: str) -> str:
+    version = code(one.version)
+    linked = f"[{version}]({address}/runs/{one.run_id})" if one.run_id is not None else f"{version} (not measured)"
+    return f"{escaped(one.target)} {linked}"
+
+
+def _drift(one: WeeklyDriftItem, address: str) -> Sequence[str]:
+    case = f"{code(one.case)} of {escaped(one.provider)}, {_where(one.target, one.device)}"
+    runs = (
+        f"[{one.run_id}]({address}/runs/{one.run_id}) after [{one.earlier_run_id}]({address}/runs/{one.earlier_run_id})"
+    )
+    return case, f"{runs}, both of {code(short(one.revision))}", code(one.before), code(one.now)
 
 
 def _where(target: str, device: str) -> str:

@@ -107,11 +107,27 @@ class WeeklyFailureItem(Document):
 
 
 class WeeklyReleaseItem(Document):
-    """A release of a package."""
+    """A version of a package that was released in the week, or measured in it for the first time."""
 
     target: str
     version: str
+    at: Moment = Field(description="When it was released.")
+    run_id: int | None = Field(description="The run of the week that measured it first; null if there was none.")
+
+
+class WeeklyDriftItem(Document):
+    """A configuration that changed without a commit: two sessions of one revision and one stack chose differently."""
+
+    target: str
+    device: str
+    provider: str
+    case: str
+    run_id: int = Field(description="The run whose session chose differently.")
+    earlier_run_id: int = Field(description="The run before, of the same revision and stack.")
+    revision: str = Field(description="That both runs measured.")
     at: Moment
+    before: str
+    now: str
 
 
 class WeeklyEqualCodeItem(Document):
@@ -119,6 +135,17 @@ class WeeklyEqualCodeItem(Document):
 
     comparisons: int
     alarmed: int = Field(description="Would have been reported as a change.")
+    rate: Number
+    low: Number = Field(description="Of the exact 95 % interval of the rate.")
+    high: Number
+    summary: str
+
+
+class WeeklyDismissedItem(Document):
+    """Regressions that a person dismissed: each was a false alarm."""
+
+    decided: int = Field(description="Regressions that were fixed, accepted or dismissed in the week.")
+    dismissed: int
     rate: Number
     low: Number = Field(description="Of the exact 95 % interval of the rate.")
     high: Number
@@ -138,6 +165,7 @@ class WeeklyCountItem(Document):
     unassigned: int = Field(description="Of the open ones.")
     gaps_opened: int
     gaps_closed: int
+    drifts: int = Field(description="Configurations that changed without a commit.")
 
 
 class WeeklyDocument(Document):
@@ -166,4 +194,6 @@ class WeeklyDocument(Document):
     gaps_closed: list[WeeklyGapItem]
     failed: list[WeeklyFailureItem]
     releases: list[WeeklyReleaseItem]
+    drifts: list[WeeklyDriftItem] = Field(description="The newest first.")
     equal_code: WeeklyEqualCodeItem
+    false_alarms: WeeklyDismissedItem

@@ -65,9 +65,25 @@ def equal_code(rate: Rate) -> str:
     """`0 of 8,400 comparisons of equal code alarmed: 0 % (0 to 0.044 % with 95 % certainty)`."""
     if rate.share is None:
         return "No comparison of equal code was made"
-    share, low, high = (f"{one * 100:.2g}" for one in (rate.share, rate.low, rate.high))
-    interval = f"{share} % ({low} to {high} % with 95 % certainty)"
-    return f"{rate.alarmed:,} of {rate.comparisons:,} comparisons of equal code alarmed: {interval}"
+    return f"{rate.alarmed:,} of {rate.comparisons:,} comparisons of equal code alarmed: {_interval(rate)}"
+
+
+def _interval(rate: Rate) -> str:
+    share, low, high = (_percent(one) for one in (rate.share or 0.0, rate.low, rate.high))
+    return f"{share} % ({low} to {high} % with 95 % certainty)"
+
+
+def _percent(share: float) -> str:
+    return "100" if share > 0.995 else f"{share * 100:.2g}"
+
+
+def false_alarms(rate: Rate) -> str:
+    """`2 of 8 decided regressions were dismissed as false alarms: 25 % (3.2 to 65 % with 95 % certainty)`."""
+    if rate.share is None:
+        return "No regression was fixed, accepted or dismissed"
+    verb, alarms = ("was", "a false alarm") if rate.differed == 1 else ("were", "false alarms")
+    decided = f"{rate.differed:,} of {_counted(rate.comparisons, 'decided regression')}"
+    return f"{decided} {verb} dismissed as {alarms}: {_interval(rate)}"
 
 
 def others(cases: int) -> str:
@@ -79,6 +95,12 @@ def further(total: int, rows: Sequence[object]) -> str:
     """Say how many cases a list of `total` leaves out; empty if it leaves out none."""
     left_out = total - sum(getattr(one, "cases", 1) for one in rows)
     return f"{_counted(left_out, 'further case')} with less time at stake." if left_out > 0 else ""
+
+
+def older(total: int, rows: Sequence[object]) -> str:
+    """Say how many rows a list of the newest of `total` leaves out; empty if it leaves out none."""
+    left_out = total - len(rows)
+    return f"{left_out:,} older." if left_out > 0 else ""
 
 
 def path(week: WeeklyDocument) -> str:

@@ -1,5 +1,6 @@
 """Weekly page, feeds and badges in a browser, and for readers who may not know of a target."""
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -43,13 +44,32 @@ def test_a_private_target_looks_like_none_without_its_key(api: Api) -> None:
         assert "norms on h200" in reader.at("/feeds/all.atom").text
         weeks = [reader.get("/weekly").json()["week"], str(Week.parse(reader.get("/weekly").json()["week"]).previous)]
         assert any("norms" in reader.get(f"/weekly/markdown?week={week}").text for week in weeks)
+        drifted = [reader.get(f"/weekly?week={week}").json()["counts"]["drifts"] for week in weeks]
+        assert sum(drifted) == 1
         for week in weeks:
             assert "norms" not in api.get(f"/weekly?week={week}").text
+            assert api.get(f"/weekly?week={week}").json()["counts"]["drifts"] == 0
             assert "norms" not in api.at(f"/weekly/{week}").text
         assert api.get("/weekly?target=norms").status_code == 404
     finally:
         with transaction() as session:
             session.execute(update(Target).values(private=False))
+
+
+def test_a_configuration_that_changed_without_a_commit_is_in_the_week_of_its_run(api: Api) -> None:
+    this = Week.parse(api.get("/weekly").json()["week"])
+    reports = {str(week): api.get(f"/weekly?week={week}").json() for week in (this, this.previous)}
+    [(week, drift)] = [(name, one) for name, found in reports.items() for one in found["drifts"]]
+    assert (drift["before"], drift["now"]) == ("_backward num_warps=4", "_backward num_warps=8")
+    page = api.at(f"/weekly/{week}").text
+    assert "_backward num_warps=8" in page
+    links = re.findall(r'href="(/(?:runs|targets/norms/facts)[^"]*)"', page[page.index("changed without a commit") :])
+    for link in {html.unescape(one) for one in links}:
+        assert api.at(link).status_code == 200, link
+    assert f"/runs/{drift['run_id']}" in links
+    markdown = api.get(f"/weekly/markdown?week={week}").text
+    assert "**Configurations that changed without a commit** (1 case)" in markdown
+    assert f"/runs/{drift['earlier_run_id']})" in markdown
 
 
 def test_a_badge_is_kept_for_minutes_and_fetched_again_only_if_it_changed(api: Api) -> None:
