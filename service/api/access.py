@@ -276,10 +276,11 @@ def _as_reader(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_reader(request: Request, read: Callable[[], Result]) -> Result:
-    """Read something with what the sender may not know of hidden from it."""
+    """Read something as the sender, with what the sender may not know of hidden from it."""
+    credentials = Credentials.of(request)
     with reading() as session:
-        _, hidden = reader_with(session, Credentials.of(request))
-    with hiding(hidden):
+        sender, hidden = reader_with(session, credentials)
+    with hiding(hidden), as_actor(sender.actor, credentials.address, sender.csrf_token):
         return read()
 
 

@@ -156,7 +156,7 @@ class GitSource:
 
     def has(self, sha: str) -> bool:
         """Whether a commit is kept here.  Asks nobody."""
-        return bool(_SHA.fullmatch(sha)) and self._commit(sha) is not None
+        return bool(_SHA.fullmatch(sha)) and self._is_fetched() and self._commit(sha) is not None
 
     def is_on_branch(self, sha: str) -> bool:
         """Whether a branch of the repository contains the commit, as of the last refresh."""
@@ -459,8 +459,11 @@ class GitSource:
         return None if self._folder else site_of(self.location)
 
     def _have(self) -> None:
-        if not (self._mirror / "HEAD").exists() or not (self._mirror / "fetched").exists():
+        if not self._is_fetched():
             self.refresh()
+
+    def _is_fetched(self) -> bool:
+        return (self._mirror / "HEAD").exists() and (self._mirror / "fetched").exists()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
