@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     build_disk: int = Field(2 * GIB, gt=0, description="Bytes a build may write.")
     log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
     build_logs_days: float = Field(90, gt=0, description="Days for which build logs are kept.")
+    code_texts_days: float = Field(365, gt=0, description="Days for which texts of compiled code are kept.")
     environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments; the oldest are evicted.")
 
     allowed_roots: list[Path] = Field(

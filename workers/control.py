@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.db.engine import transaction
 from service.db.trouble import describe
+from service.ledger import code_texts
 from service.ledger.bisections import advance, auto_start
 from service.ledger.calibration import schedule
 from service.ledger.changepoints import follow_up, scan
@@ -95,6 +96,7 @@ _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, i
 _auto_start = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
+_forget_code = Throttled(code_texts.forget_due, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
 _forget_notices = Throttled(batches.forget_due, 3600.0)
 _clean_mirrors = Throttled(mirrors.clean_due, 3600.0)
@@ -114,6 +116,7 @@ def run() -> None:
         advance.advance_due,
         _calibrate,
         _forget_logs,
+        _forget_code,
         _clean_mirrors,
         compose.notify_due,
         outbox.deliver_due,

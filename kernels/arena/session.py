@@ -20,6 +20,7 @@ from ..errors import FAILED, INVALID, MEASURED, UNSUPPORTED
 from . import protocol, telemetry
 from .channel import ContenderLost
 from .clock_audit import MAX_WAIT_US, Passes, Turns, disagreement, left_work, ran_while_frozen, too_fast
+from .code import CodeReader, CompiledText
 from .judging import Examination, Judge
 from .pool import Connection, Contender, ContenderProcess, ContenderProcesses, PrestartPool, mapping, reason_of
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
@@ -91,6 +92,7 @@ class Cell:
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that the autotuner chose
+    texts: tuple[CompiledText, ...] = ()  # of a thorough trial, where the code is not that of the other revisions
 
     def becomes(self, state: str, reason: str) -> None:
         """Change to a state other than measured, and discard the samples."""
@@ -203,6 +205,7 @@ class _Session:
         # code in two places differed by 1.4 to 1.8 %, with the same sign in every trial (H200, November).
         shuffled = self.random.sample(contenders, len(contenders))
         self.processes = ContenderProcesses(shuffled, device, core, keep_going)
+        self.code = CodeReader(self.processes)
         self.reading: dict[str, Any] = {}  # the last one of the device
         self.trial = Trial()
 
@@ -264,7 +267,11 @@ class _Session:
         self._note(f"after {case}")
         began = self._spent("judge", began)
         self._check(cells)
-        self._spent("check", began)
+        began = self._spent("check", began)
+        if self.thorough:
+            self._read_code(cells, case)
+        self.processes.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
+        self._spent("code", began)
         self.trial.cells |= {(process.label, case): cell for process, cell in cells.items()}
 
     def _prepared(self, case: Case) -> dict[ContenderProcess, Cell]:
@@ -528,7 +535,14 @@ class _Session:
                 cell.becomes(str(state), reason_of(answer) or "gave no reason")
             elif answer:
                 process.replaced = 0
-        self.processes.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
+
+    def _read_code(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+        """After everything that is measured: what happens to a process in this does not count for the case."""
+        measured = {
+            process: cell.facts for process, cell in cells.items() if process.channel and cell.state == MEASURED
+        }
+        for process, texts in self.code.read(case, measured).items():
+            cells[process].texts = texts
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
 

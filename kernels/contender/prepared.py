@@ -31,6 +31,8 @@ from ..checks.outputs import (
     snapshot,
 )
 from ..facts import gather
+from ..facts.texts import observed_text
+from ..facts.trace import Seen
 from ..providers.base import Bind
 from .bench import OTHER_NUMBERS, Bench, Prepared
 from .clocks import Call, CpuClock, CudaClock
@@ -112,6 +114,7 @@ class PreparedCase:
         self.thorough = thorough
         self.graph_s = graph_s
         self.facts: dict[str, Any] = {}
+        self._seen = Seen()
         self.errors: dict[str, float] = {}
         self.spent: dict[str, float] = {}
         self.cpu_s = 0.0  # of all threads in all turns on a CPU
@@ -152,6 +155,10 @@ class PreparedCase:
             **({"inputs": addresses([inputs[inputs.fresh] for inputs in self.sets])} if self.judged else {}),
             "spent": {step: round(seconds, 5) for step, seconds in self.spent.items()},
         }
+
+    def text(self, kernel: int, kind: str) -> str:
+        """The code of a kernel that the call launched.  Raises KeyError or IndexError where it was not observed."""
+        return observed_text(self._seen, kernel, kind)
 
     @property
     def judged(self) -> bool:
@@ -220,7 +227,9 @@ class PreparedCase:
     def _gather_facts(self) -> None:
         provider = self.bench.provider
         on_gpu = self.bench.stream is not None
-        self.facts = gather.gather(self.calls[0], compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
+        self.facts = gather.gather(
+            self.calls[0], compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu, seen=self._seen
+        )
         self.facts |= provider.facts()
 
     def _check_first_outputs(self) -> dict[str, float]:

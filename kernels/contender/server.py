@@ -146,7 +146,18 @@ class Server:
     def texts(self, message: Mapping[str, Any]) -> dict[str, Any]:
         case = Case.parse(message["case"])
         kernel = int(message["kernel"])
+        if self._offline is None:
+            return self._text(case, kernel, str(message["kind"]))
         return {"text": self._offline.texts(case, kernel, str(message["kind"]))}
+
+    def _text(self, case: Case, kernel: int, kind: str) -> dict[str, Any]:
+        """The code of the prepared case.  Errors of reading it say nothing about the case."""
+        if getattr(self._prepared, "case", None) != case or not hasattr(self._prepared, "text"):
+            return {"error": f"{case} is not prepared with facts"}
+        try:
+            return {"text": self._prepared.text(kernel, kind)}
+        except Exception as error:
+            return {"error": format_exception(error)}
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, Any]:
         from . import ceilings

@@ -30,9 +30,14 @@ _COUNTED = re.compile(
 )
 
 
-def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cuda: bool) -> dict[str, Any]:
-    """Run `call` (which may compile), then again under observation.  Raises only what `call` raises."""
-    seen = Seen()
+def gather(
+    call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cuda: bool, seen: Seen | None = None
+) -> dict[str, Any]:
+    """Run `call` (which may compile), then again under observation.  Raises only what `call` raises.
+
+    What is observed is added to `seen`, which holds no tensors.
+    """
+    seen = Seen() if seen is None else seen
     if compiled:
         with generated_code(seen), autotuned(seen) if cuda else nothing():
             call()

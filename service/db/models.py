@@ -372,6 +372,42 @@ class BuildLog(Base):
     made_at: Mapped[float]
 
 
+class CodeText(Base):
+    """A text of compiled code, once for each target however many kernels have it."""
+
+    __tablename__ = "code_texts"
+    __table_args__ = (UniqueConstraint("target_id", "sha256"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    sha256: Mapped[str] = mapped_column(String(64))
+    packed: Mapped[bytes] = _large(LargeBinary)  # see service.domain.codefacts.texts
+    bytes: Mapped[int]
+
+
+class KernelTextRow(Base):
+    """Which text a kernel of a contender had at a case: in a run, or in a facts check."""
+
+    __tablename__ = "kernel_texts"
+    __table_args__ = (
+        Index("ix_kernel_texts_run", "run_id", "case"),
+        Index("ix_kernel_texts_check", "check_id", "case"),
+        Index("ix_kernel_texts_text", "text_id"),
+        Index("ix_kernel_texts_made_at", "made_at"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    check_id: Mapped[int | None] = mapped_column(ForeignKey("facts_checks.id"))
+    text_id: Mapped[int] = mapped_column(ForeignKey("code_texts.id"))
+    contender: Mapped[str] = mapped_column(String(120))  # "head:norms"
+    case: Mapped[str] = mapped_column(String(120))
+    arch: Mapped[str] = mapped_column(String(16), default="")  # of a check
+    number: Mapped[int]  # which kernel of the call
+    kernel: Mapped[str]  # its name; empty for the code of a whole call
+    kind: Mapped[str] = mapped_column(String(16))
+    made_at: Mapped[float]
+    text: Mapped[CodeText] = relationship(lazy="raise")
+
+
 class Measurement(Base):
     """The stored numbers of one contender at one case in one run."""
 

@@ -2,9 +2,11 @@
 
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
 "crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Anything else that it is asked to
-run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined.
+run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined, and
+`code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
 """
 
+import hashlib
 import json
 import os
 import random
@@ -17,6 +19,7 @@ def play() -> None:
     placement = 1 + random.gauss(0, 0.002)  # a trial has its own luck with memory
     speed: dict[str, object] = {}
     where: dict[str, object] = {}
+    kernels: list[dict[str, object]] = []
     for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "speed.json")):
             with open(os.path.join(folder, "speed.json")) as file:
@@ -24,6 +27,10 @@ def play() -> None:
         if folder and os.path.exists(os.path.join(folder, "source.json")):
             with open(os.path.join(folder, "source.json")) as file:
                 where = {"source": json.load(file)}
+        if folder and os.path.exists(os.path.join(folder, "code.json")):
+            with open(os.path.join(folder, "code.json")) as file:
+                kernels = json.load(file)
+            where |= {"triton": [{"name": one["name"], "sass": hash_of(one)} for one in kernels]}
     case, builtin, provider = "", False, ""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -37,6 +44,8 @@ def play() -> None:
             wrong = isinstance(says, str) and says.startswith("invalid")
             answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
             answer["facts"] = {"code": f"{says}", "kernels": 1, **where}
+        elif asked["do"] == "texts":
+            answer = {"text": kernels[asked["kernel"]].get(asked["kind"], "")}
         elif asked["do"] == "turn":
             says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             if says == "crash":
@@ -49,6 +58,10 @@ def play() -> None:
         elif asked["do"] == "check":
             answer = {"state": "measured", "reason": None}
         print(json.dumps(answer), flush=True)
+
+
+def hash_of(kernel: object) -> str:
+    return hashlib.sha256(json.dumps(kernel, sort_keys=True).encode()).hexdigest()[:16]
 
 
 if any(argument.endswith("contender/__main__.py") for argument in sys.argv[1:]):

@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wish:
-    """What to compare.  `show` is the kind of text whose differences are shown."""
+    """What to compare.  `show` is the kind of text whose differences are shown; `keep`: add the texts to the report."""
 
     revisions: str = "HEAD"
     suite: str | None = None
@@ -46,6 +46,7 @@ class Wish:
     providers: tuple[str, ...] = ()
     show: str | None = None
     texts: Path | None = None  # a folder for whole texts
+    keep: bool = False
 
 
 def archs_of(recipe: Recipe) -> tuple[str, ...]:
@@ -92,11 +93,13 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         definitions = Definitions(subject.source, base, head, after)
         now = {place: definitions.of_compiled(one) for place, one in now.items()}
         report = findings.compared(report, was, now, subject.recipe.facts)
-        if before is not None and was is not None and (wish.show or wish.texts):
+        if before is not None and was is not None and (wish.show or wish.texts or wish.keep):
             moved = diff.moved(was, now)
             texts = kernel_texts.Texts(bench, before, after, providers)
             if wish.show:
                 report = replace(report, differences=kernel_texts.differences(texts, moved, wish.show, notes))
+            if wish.keep:
+                report = replace(report, texts=kernel_texts.stored(texts, moved))
             if wish.texts:
                 notes.append(kernel_texts.written(texts, moved, wish.texts))
     return replace(report, notes=tuple(notes), seconds=round(time.monotonic() - began, 1))

@@ -11,7 +11,7 @@ import structlog
 
 from service.db.engine import reading, transaction
 from service.db.models import FactsCheck
-from service.domain.codefacts.findings import Findings
+from service.domain.codefacts.findings import FactsReport, Findings
 from service.domain.policy import recipes
 from service.domain.states import FactsState
 from service.errors import BuildFailed, LeaseLost, SandboxFailed, ServiceError, SourceFailed
@@ -90,8 +90,8 @@ def _take(lease: FactsLease) -> None:
         _end(lease, FactsState.DONE if found else FactsState.SKIPPED, None, found)
 
 
-def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
-    """The findings; None where no device of the recipe is a GPU that can be compiled for."""
+def _compiled(lease: FactsLease, check: FactsCheck) -> FactsReport | None:
+    """The report; None where no device of the recipe is a GPU that can be compiled for."""
     recipe = recipes.parse(check.recipe.text)
     archs = compare.archs_of(recipe)
     if not archs:
@@ -105,8 +105,8 @@ def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
     source.resolve(sha)
     subject = Subject(target.name, target.kind.value, source, recipe, check.recipe.adapters, trouble is None)
     revisions = f"{check.base}..{sha}" if check.base else sha
-    wish = compare.Wish(revisions, archs=archs)
-    return Findings.of(compare.facts(subject, wish, _Renewing(lease)))
+    wish = compare.Wish(revisions, archs=archs, keep=True)
+    return compare.facts(subject, wish, _Renewing(lease))
 
 
 class _Renewing:
@@ -135,14 +135,16 @@ def _give_back(lease: FactsLease, reason: str) -> None:
         log.exception("check could not be given back", check=lease.check_id)
 
 
-def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found: Findings | None = None) -> None:
+def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found: FactsReport | None = None) -> None:
     """Store the end of a check; without a state it is retried."""
     try:
         with transaction() as session:
             if state is None:
                 facts_checks.retry(session, lease, reason or "")
             else:
-                facts_checks.end(session, lease, state, reason, found)
+                facts_checks.end(session, lease, state, reason, Findings.of(found) if found else None)
+                if found:
+                    facts_checks.keep_texts(session, lease, found.texts)
     except LeaseLost as lost:
         log.info("check lost", check=lease.check_id, reason=str(lost))
     except Exception:  # e.g. without a database: the lease expires, and the check is claimed again

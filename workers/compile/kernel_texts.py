@@ -7,14 +7,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kernels.cases import Case
+from kernels.cases import Case, Role
 from service.domain.codefacts.diff import Moved
 from service.domain.codefacts.normalise import KINDS, Difference, difference, mix
+from service.domain.codefacts.texts import KernelText
 from service.errors import BadInput
 from workers.compile.offline import Bench, Job, Text
 from workers.environments import Environment
 
 MAX_DIFFERENCES = 6  # shown; all of them go into a folder
+MAX_STORED = 40  # changed kernels whose texts a check stores
 MAX_TEXTS = 200  # kernels whose texts are written
 
 
@@ -58,6 +60,22 @@ def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str
         found.append(Difference(*about, lines, cut, summary, one.places))
     if rest := len(moved) - len(shown):
         notes.append(f"{rest} more kernels changed; --texts FOLDER writes the texts of all.")
+    return tuple(found)
+
+
+def stored(texts: Texts, moved: Sequence[Moved]) -> tuple[KernelText, ...]:
+    """The texts of the first changed kernels before and after, at every place where they changed alike."""
+    few = moved[:MAX_STORED]
+    found = []
+    for (number, kind), pair in texts.of(few, KINDS).items():
+        one = few[number]
+        for role, kernel, text in zip((Role.PARENT, Role.HEAD), (one.before, one.after), pair, strict=True):
+            if text and kernel is not None:
+                which = one.after if one.after is not None else kernel  # the same for both sides of a pair
+                found += [
+                    KernelText(f"{role}:{place.provider}", place.case, which, one.name, kind, text, place.arch)
+                    for place in one.every
+                ]
     return tuple(found)
 
 

@@ -178,6 +178,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         pinned=references.pinned.sha if references.pinned else None,
         earlier=references.earlier,
         build_log=environments.log_of(head.key),
+        texts=tally.texts(),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from kernels.arena.session import Cell as Turned
 from kernels.arena.session import Contender, Trial
 from kernels.cases import Case
+from service.domain.codefacts.texts import KernelText
 from service.domain.roofline import number
 from service.domain.states import CellState, Rounds
 from service.domain.verdicts.session_result import ContenderResult
@@ -43,6 +44,17 @@ class Tally:
             for contender in self._contenders
             for case in self._cases
             if any((contender.label, case) in trial.cells for _, trial in self._trials)
+        )
+
+    def texts(self) -> tuple[KernelText, ...]:
+        """The texts of compiled code that the trials read."""
+        return tuple(
+            KernelText(f"{one.role}:{one.provider['name']}", str(case), text.number, text.kernel, text.kind, text.text)
+            for _, trial in self._trials
+            for one in self._contenders
+            for case in self._cases
+            if (cell := trial.cells.get((one.label, case))) is not None
+            for text in cell.texts
         )
 
     def _taken(self, contender: Contender, case: Case) -> ContenderResult:

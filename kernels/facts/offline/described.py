@@ -1,22 +1,19 @@
 """Facts about compiled kernels as plain values for JSON."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from ..accesses import values_of
 from ..gather import MAX_NAMES
-from ..hashing import hash_of, normalised_ptx
+from ..hashing import hash_of
+from ..texts import assembly, bounded
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of, source_of
 from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
-from .machine import Reader, disassembled
+from .machine import Reader
 
 MAX_CHOICES = 24  # of an autotuner that are listed
-MAX_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
-
-_LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 
 
 def facts_of(
@@ -129,15 +126,5 @@ def text_of(launch: Launch, kind: str) -> str:
     """The code of a kernel without locations.  Raises KeyError if it has no code of this kind."""
     launch = launch.shown or launch
     if kind == "generated":
-        text = launch.source or str(launch.kernel.src.fn.src)
-    else:
-        asm = launch.kernel.asm
-        readers = {
-            "sass": lambda: disassembled(asm["cubin"]),
-            "ptx": lambda: normalised_ptx(asm["ptx"]),
-            "ttgir": lambda: _LOCATION.sub("", asm["ttgir"]),
-        }
-        text = readers[kind]()
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}\n... {len(text) - MAX_TEXT} more characters"
-    return text
+        return bounded(launch.source or str(launch.kernel.src.fn.src))
+    return bounded(assembly(launch.kernel.asm, kind))

@@ -90,7 +90,11 @@ class Moved:
     name: str
     before: int | None  # which of the case's kernels; None where there was none
     after: int | None
-    places: int
+    every: tuple[CompiledPlace, ...]
+
+    @property
+    def places(self) -> int:
+        return len(self.every)
 
 
 def changes(base: Facts, head: Facts) -> list[CodeChange]:
@@ -114,7 +118,7 @@ def same_code(base: Facts, head: Facts) -> tuple[CompiledPlace, ...]:
 def moved(base: Facts, head: Facts) -> list[Moved]:
     """The kernels with other machine code, each pair of old and new code once, in the order of the cases."""
     first: dict[tuple[str, str | None, str | None], tuple[CompiledPlace, str, int | None, int | None]] = {}
-    times: Counter[tuple[str, str | None, str | None]] = Counter()
+    every: dict[tuple[str, str | None, str | None], list[CompiledPlace]] = defaultdict(list)
     for place, now in head.items():
         was = base.get(place)
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
@@ -123,10 +127,10 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
             before, after = (None if old is None else was.kernels[old]), (None if new is None else now.kernels[new])
             hashes = place.provider, before.sass if before else None, after.sass if after else None
             if hashes[1] != hashes[2]:
-                times[hashes] += 1
+                every[hashes].append(place)
                 name = " and ".join(dict.fromkeys(one.name for one in (before, after) if one))
                 first.setdefault(hashes, (place, name, old, new))
-    return [Moved(*where, places=times[hashes]) for hashes, where in first.items()]
+    return [Moved(*where, tuple(dict.fromkeys(every[hashes]))) for hashes, where in first.items()]
 
 
 def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int | None]]:

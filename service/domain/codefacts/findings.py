@@ -11,6 +11,7 @@ from service.domain.codefacts.diff import CodeChange, Group, What
 from service.domain.codefacts.limits import Violation
 from service.domain.codefacts.normalise import Difference
 from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import KernelText
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.states import UNDECIDED
 from service.domain.text import listed, short
@@ -71,6 +72,7 @@ class FactsReport:
     skipped: str | None = None
     seconds: float = 0.0
     facts: tuple[tuple[CompiledPlace, Compiled], ...] = ()  # of the head
+    texts: tuple[KernelText, ...] = ()  # of the kernels that changed, where they are to be stored
 
     @property
     def groups(self) -> list[Group]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Case, Metric, Role
+from service.domain.codefacts.texts import KernelText
 from service.domain.codefacts.tuned import choices
 from service.domain.states import BaselineKind, CellState, Rounds
 from service.domain.text import short
@@ -55,6 +56,7 @@ class SessionResult:
     pinned: str | None = None  # the pinned baseline, where it took part
     earlier: Mapping[Name, str] = field(default_factory=dict)  # where `baseline` is broken: what takes its place
     build_log: str = ""  # of the head
+    texts: tuple[KernelText, ...] = ()  # where the code of the head is not that of a baseline
 
     def baseline_at(self, name: Name) -> str | None:
         """The revision that the head was compared with at this case."""

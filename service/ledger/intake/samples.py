@@ -27,8 +27,8 @@ ORIGIN = "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample"  # i
 # Parents first.  Workers, webhooks and messages to the forge stay behind: nothing is to happen for a sample.
 _COPIED = (
     "recipes", "revisions", "stacks", "policies", "series", "pulls", "pushes", "incidents", "bisections", "runs",
-    "attempts", "build_logs", "measurements", "verdicts", "facts_checks", "regressions", "regression_events",
-    "change_points", "calibrations", "quarantines", "gaps", "run_totals", "calibration_totals",
+    "attempts", "build_logs", "measurements", "verdicts", "facts_checks", "code_texts", "kernel_texts", "regressions",
+    "regression_events", "change_points", "calibrations", "quarantines", "gaps", "run_totals", "calibration_totals",
 )  # fmt: skip
 _SHARED = ("stacks", "policies")  # of all targets; known by their digests
 

@@ -1,5 +1,6 @@
 """The queue of facts checks: revisions to compile without a GPU, planned from the runs and reported with them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,11 @@ from sqlalchemy.orm import Session, selectinload
 from service.db.engine import clock, database_now, wake
 from service.db.models import FactsCheck, Run, Target
 from service.domain.codefacts.findings import Findings
+from service.domain.codefacts.texts import KernelText
 from service.domain.states import FactsState, Priority, Purpose, RunState
 from service.domain.times import is_due
 from service.errors import LeaseLost
+from service.ledger import code_texts
 from service.ledger.locking import insert_if_absent
 from service.reports import facts_markdown
 
@@ -112,6 +115,12 @@ def end(
             .values(notified_state="")
             .execution_options(synchronize_session=False)
         )
+
+
+def keep_texts(session: Session, lease: FactsLease, texts: Sequence[KernelText]) -> None:
+    """Store the texts of the kernels that changed, in the transaction that ended the check."""
+    target_id = session.get_one(FactsCheck, lease.check_id).target_id
+    code_texts.keep(session, target_id, texts, check_id=lease.check_id)
 
 
 def retry(session: Session, lease: FactsLease, reason: str) -> bool:

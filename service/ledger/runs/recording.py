@@ -23,6 +23,7 @@ from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
+from service.ledger import code_texts
 from service.ledger.calibration import equal_code, quarantines
 from service.ledger.health import totals
 from service.ledger.locking import insert_if_absent
@@ -51,6 +52,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
         return run
     _store(session, run, result)
     build_logs.keep(session, run.id, result.build_log)
+    code_texts.keep(session, run.target_id, result.texts, run_id=run.id)
     causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     made_by = policy_versions.version_of(session, policy).id

@@ -1,0 +1,133 @@
+"""The texts of compiled code of runs and facts checks: stored once for each target, and forgotten after a while."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, exists, or_, select
+from sqlalchemy.orm import Session, contains_eager
+
+from service.db.engine import clock, transaction
+from service.db.models import CodeText, FactsCheck, KernelTextRow, Run
+from service.db.paging import ResultPage, paged
+from service.domain.codefacts.architectures import ARCH_OF
+from service.domain.codefacts.texts import (
+    MAX_NAME,
+    MAX_PACKED,
+    MAX_TEXTS,
+    NAMES,
+    KernelText,
+    packed,
+    plain_case,
+    unpacked,
+)
+from service.domain.text import one_line
+from service.errors import NotFound
+from service.ledger.locking import insert_if_absent
+from service.settings import settings
+
+DAY_S = 86_400.0
+_MANY = 500  # rows that one statement deletes
+
+
+def keep(
+    session: Session,
+    target_id: int,
+    texts: Iterable[KernelText],
+    *,
+    run_id: int | None = None,
+    check_id: int | None = None,
+) -> int:
+    """Store the texts of a run or of a facts check, in place of those of an earlier attempt.  Returns how many.
+
+    Texts beyond the limits are left out.
+    """
+    session.execute(delete(KernelTextRow).where(_of(run_id, check_id)))
+    now, ids, left, rows = clock(session), dict[str, int](), MAX_PACKED, list[KernelTextRow]()
+    for one in texts:
+        small = packed(one.text) if one.kind in NAMES else None
+        if small is None or len(rows) >= MAX_TEXTS or len(small.packed) > left:
+            continue
+        if small.sha256 not in ids:
+            left -= len(small.packed)
+            values = {"target_id": target_id, "sha256": small.sha256, "packed": small.packed, "bytes": small.bytes}
+            ids[small.sha256] = _id_of(session, values)
+        row = KernelTextRow(run_id=run_id, check_id=check_id, text_id=ids[small.sha256], made_at=now)
+        row.contender, row.case, row.arch = one.contender[:120], one.case[:120], one.arch[:16]
+        row.number, row.kernel, row.kind = one.number, one_line(one.kernel, MAX_NAME), one.kind
+        rows.append(row)
+    session.bulk_save_objects(rows)
+    return len(rows)
+
+
+def of_run(session: Session, run: Run, case: str | None = None) -> Select[KernelTextRow]:
+    """The texts of a run and those of the facts check of its revision; at one case, or at all."""
+    check = select(FactsCheck.id).where(
+        FactsCheck.revision_id == run.revision_id,
+        FactsCheck.recipe_id == run.recipe_id,
+        FactsCheck.base == (run.baseline or ""),
+    )
+    own = KernelTextRow.run_id == run.id
+    whose = or_(own, KernelTextRow.check_id.in_(list(session.scalars(check))))
+    statement = select(KernelTextRow).join(KernelTextRow.text).options(contains_eager(KernelTextRow.text)).where(whose)
+    return statement if case is None else statement.where(KernelTextRow.case == case)
+
+
+def at_case(session: Session, run: Run, case: str) -> Sequence[KernelTextRow]:
+    """The texts at one case: those of the run itself, or else of the facts check for the device of the run."""
+    found = session.scalars(of_run(session, run, plain_case(case)).order_by(KernelTextRow.id).limit(MAX_TEXTS)).all()
+    own = [one for one in found if one.run_id is not None]
+    return own or [one for one in found if one.arch == ARCH_OF.get(run.device)]
+
+
+def listed(
+    session: Session, run_id: int, case: str | None, cursor: str | None = None, limit: int = 50
+) -> ResultPage[KernelTextRow]:
+    """The texts of a run and of the facts check of its revision, the oldest first.  Raises NotFound."""
+    every = of_run(session, _run(session, run_id), case)
+    return paged(session, every, (KernelTextRow.id,), cursor, limit, ascending=True)
+
+
+def text_of_run(session: Session, run_id: int, sha256: str) -> str:
+    """One of the texts of a run or of the facts check of its revision.  Raises NotFound."""
+    found = session.scalars(of_run(session, _run(session, run_id)).where(CodeText.sha256 == sha256).limit(1)).first()
+    if found is None:
+        kept = f"{settings().code_texts_days:g} days"
+        raise NotFound("text", sha256[:12], f"It is none of run {run_id}, or it is older than {kept}.")
+    return texts(session, [found.text_id])[found.text_id]
+
+
+def texts(session: Session, ids: Iterable[int]) -> dict[int, str]:
+    """The texts with these ids."""
+    found = select(CodeText.id, CodeText.packed).where(CodeText.id.in_(sorted(set(ids))))
+    return {text_id: unpacked(stored) for text_id, stored in session.execute(found)}
+
+
+def forget_due() -> int:
+    """Delete what has expired, and texts that no kernel has any more.  Returns how many texts there were."""
+    with transaction() as session:
+        oldest = clock(session) - settings().code_texts_days * DAY_S
+        session.execute(delete(KernelTextRow).where(KernelTextRow.made_at < oldest))
+        unused = select(CodeText.id).where(~exists().where(KernelTextRow.text_id == CodeText.id)).limit(_MANY)
+        ids = list(session.scalars(unused))
+        session.execute(delete(CodeText).where(CodeText.id.in_(ids)))
+    return len(ids)
+
+
+def _of(run_id: int | None, check_id: int | None) -> ColumnElement[bool]:
+    return KernelTextRow.run_id == run_id if run_id is not None else KernelTextRow.check_id == check_id
+
+
+def _id_of(session: Session, values: Mapping[str, Any]) -> int:
+    """The id of a text, which is stored if it is new.  One that was there is kept until this transaction ends."""
+    same = (CodeText.target_id == values["target_id"], CodeText.sha256 == values["sha256"])
+    there = select(CodeText.id).where(*same).with_for_update(read=True, key_share=True)
+    while (found := insert_if_absent(session, CodeText, ("target_id", "sha256"), values)) is None:
+        if (found := session.scalar(there)) is not None:  # else it was forgotten at this moment
+            break
+    return found
+
+
+def _run(session: Session, run_id: int) -> Run:
+    if (run := session.get(Run, run_id)) is None:
+        raise NotFound("run", run_id)
+    return run
