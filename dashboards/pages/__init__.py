@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, calibration, controls, health, pulls, runs, sign_in, targets, workers
+from dashboards.pages import (
+    bisections,
+    calibration,
+    controls,
+    health,
+    kernel_code,
+    pulls,
+    runs,
+    sign_in,
+    targets,
+    workers,
+)
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
@@ -23,6 +34,7 @@ PAGES = (
     boards,
     pulls,
     runs,
+    kernel_code,
     regressions,
     regression,
     code,

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dashboards import kernel_code
 from dashboards.pages import comments, controls
 from dashboards.pages.rendering import page
 from dashboards.runs import facts, telemetry
@@ -43,7 +44,7 @@ from service.domain.states import (
     RegressionState,
     RunState,
 )
-from service.ledger import queries, queue_times
+from service.ledger import code_texts, queries, queue_times
 from service.ledger.queries import Glance
 from service.ledger.reading import brief
 from service.ledger.runs import build_logs
@@ -149,6 +150,7 @@ def run_case(
         row=line.row,
         source=line.row.source,
         sides=facts.sides(line.row),
+        code_sides=kernel_code.sides_of(code_texts.at_case(session, whole, case), line.row.provider),
         **_WORDS,
         figure=rounds_figure(case, [(one.role, one.provider, one.trials) for one in timed]),
     )

@@ -712,6 +712,23 @@ class IngestedSeriesDocument(Document):
     next: str | None
 
 
+class KernelTextItem(Document):
+    """A text of compiled code, without the text itself."""
+
+    contender: str
+    case: str
+    # Architecture of a facts check; null where the device compiled it.
+    arch: str | None
+    # Which kernel of the call, from 0.
+    number: int
+    # Its name; null for the code of the whole call.
+    kernel: str | None
+    kind: str
+    # Of the text; equal texts have the same.
+    sha256: str
+    bytes: int
+
+
 class KeyItem(Document):
     """An API key, without its secret."""
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from kernels.cases import Role
@@ -27,7 +27,7 @@ from service.domain.states import BaselineKind, CellState, Purpose
 from service.domain.text import printable
 from service.domain.times import is_recent
 from service.domain.verdicts.judge import Outcome
-from service.ledger import queries, queue_times
+from service.ledger import code_texts, queries, queue_times
 from service.ledger.intake.targets import target_named
 from service.ledger.queue_times import NO_PLACE
 from service.ledger.reading import runs
@@ -35,6 +35,7 @@ from service.ledger.reading.filters import RunFilter
 from service.ledger.runs import build_logs
 from service.reports import markdown
 from service.reports.schema.base import Page
+from service.reports.schema.code import KernelTextItem
 from service.reports.schema.runs import (
     MeasurementItem,
     QueueItem,
@@ -146,6 +147,29 @@ def get_comment(
 def get_log(request: Request, run_id: Key, session: Reading) -> Response:
     """Get the whole build log of the run's revision."""
     return tagged(request, printable(build_logs.text_of(session, run_id)), "text/plain; charset=utf-8")
+
+
+@router.get("/runs/{run_id}/code", response_model=Page[KernelTextItem])
+def list_code(
+    run_id: Key,
+    session: Reading,
+    case: Annotated[str | None, Query(max_length=120, description="Only texts of this case.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[KernelTextItem]:
+    """List the stored texts of compiled code of a run, and of the facts check of its revision."""
+    return page_of(code_texts.listed(session, run_id, case, cursor, limit), KernelTextItem.of)
+
+
+@router.get("/runs/{run_id}/code/{sha256}", response_class=PlainTextResponse, responses=CACHED)
+def get_code(
+    request: Request,
+    run_id: Key,
+    sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="As in the list of the run's texts.")],
+    session: Reading,
+) -> Response:
+    """Get one text of compiled code."""
+    return tagged(request, code_texts.text_of_run(session, run_id, sha256), "text/plain; charset=utf-8")
 
 
 @router.get("/workers", response_model=Page[WorkerItem], tags=["workers"])

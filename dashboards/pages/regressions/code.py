@@ -1,6 +1,7 @@
 """The code of both sides of a regression: what the sources and the facts of the compiler differ in."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -9,15 +10,17 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dashboards.kernel_code import CodeSides, sides_of
 from dashboards.pages.rendering import page
 from dashboards.runs import facts
 from service.api.access import as_reader, in_writers
 from service.api.common import Key
 from service.db.engine import reading
-from service.db.models import Revision, Target
+from service.db.models import Revision, Run, Target
 from service.domain.codefacts.side_by_side import Hunk, hunks
-from service.domain.states import TargetKind
+from service.domain.states import RunState, TargetKind
 from service.errors import NotFound, ServiceError
+from service.ledger import code_texts
 from service.ledger.reading import brief
 from service.ledger.regressions import listing
 from service.reports.rows import Row
@@ -29,6 +32,8 @@ router = APIRouter(include_in_schema=False)
 
 MAX_FILES = 8
 MAX_REVISIONS = 200  # of which the changed paths are read
+MAX_RUNS = 4  # of the head that may have texts
+NO_SOURCES = "This machine does not have the sources of both sides."
 MAX_BYTES = 256 << 10  # of a file that is compared
 
 
@@ -46,6 +51,8 @@ class _Sides:
     life: RegressionHistory
     target: Target
     row: Row | None
+    measured: int  # the run with the compiled code
+    code: CodeSides
     base: str | None
     head: str
     paths: list[str]  # that changed between them
@@ -70,6 +77,8 @@ def _page(regression_id: int) -> Response:
         head=known.head,
         more=max(0, len(known.paths) - MAX_FILES),
         sides=facts.sides(known.row) if known.row else None,
+        measured=known.measured,
+        code_sides=known.code,
     )
     return HTMLResponse(text)
 
@@ -79,12 +88,24 @@ def _sides(regression_id: int) -> _Sides:
         life = listing.one(session, regression_id)
         row = life.regressed.row
         target = session.get_one(Target, row.target_id)
-        ends = _ends(session, life)
-        try:
-            report = brief.of_case(session, life.regressed.run.id, row.case, row.provider).report
-        except NotFound:
-            return _Sides(life, target, None, *ends)
-        return _Sides(life, target, report.rows[0], *ends)
+        base, head, paths = _ends(session, life)
+        measured, code = _compiled(session, life, head)
+        facts_row = None
+        with suppress(NotFound):
+            facts_row = brief.of_case(session, life.regressed.run.id, row.case, row.provider).report.rows[0]
+        return _Sides(life, target, facts_row, measured, code, base, head, paths)
+
+
+def _compiled(session: Session, life: RegressionHistory, head: str) -> tuple[int, CodeSides]:
+    """The newest run of the head of this range that has texts of the case, else the run of the regression."""
+    own, row = life.regressed.run, life.regressed.row
+    of_head = select(Run).join(Run.revision).where(Run.target_id == row.target_id, Revision.sha == head)
+    done = of_head.where(Run.device == own.device, Run.state == RunState.DONE).order_by(Run.id.desc())
+    for run in (*session.scalars(done.limit(MAX_RUNS)), own):
+        found = sides_of(code_texts.at_case(session, run, row.case), row.provider)
+        if found.kinds:
+            return run.id, found
+    return own.id, CodeSides(None, (), ())
 
 
 def _ends(session: Session, life: RegressionHistory) -> tuple[str | None, str, list[str]]:
@@ -110,10 +131,12 @@ def _files(target: Target, good: str | None, bad: str, paths: Sequence[str]) -> 
         return [], "The revision that it is slower than is not known."
     try:
         source = open_source(target)
+        if not (source.is_kept() and source.has(good) and source.has(bad)):  # reading would ask the origin for it
+            return [], NO_SOURCES
         return [_compared(path, source.read(good, path), source.read(bad, path)) for path in paths[:MAX_FILES]], ""
     except ServiceError as error:  # its words may name folders of this machine
         log.info("no sources to compare", target=target.name, error=str(error))
-        return [], "This machine does not have the sources of both sides."
+        return [], NO_SOURCES
 
 
 def _compared(path: str, before: bytes | None, after: bytes | None) -> FileDifference:

@@ -12,6 +12,7 @@ from ..models import (
     ApprovedRunsDocument,
     BaselineKind,
     CellState,
+    KernelTextItem,
     MeasurementItem,
     Outcome,
     ProgressItem,
@@ -167,6 +168,16 @@ class Runs(Resource[Mode]):
     def log(self, run_id: int) -> Call[str]:
         """The whole build log of the run's revision."""
         return get_text("/runs/{run_id}/log", "text/plain", run_id=run_id)
+
+    @listing
+    def texts(self, run_id: int, *, case: str | None = None) -> Listing[KernelTextItem]:
+        """The texts of compiled code that are stored of a run and of the facts check of its revision."""
+        return get_list("/runs/{run_id}/code", KernelTextItem, {"case": case}, run_id=run_id)
+
+    @endpoint
+    def text(self, run_id: int, sha256: str) -> Call[str]:
+        """One of the texts of compiled code, by its `sha256`."""
+        return get_text("/runs/{run_id}/code/{sha256}", "text/plain", run_id=run_id, sha256=sha256)
 
 
 class Workers(Resource[Mode]):

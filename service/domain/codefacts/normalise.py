@@ -56,14 +56,17 @@ def normalised(kind: str, text: str) -> list[str]:
     return lines
 
 
+def comparable(kind: str, lines: list[str]) -> list[str]:
+    """The lines by which two texts are compared: those of machine code without the numbers of registers."""
+    return [_REGISTER.sub(r"\1", line) for line in lines] if kind == "sass" else lines
+
+
 def difference(kind: str, before: str, after: str, most: int = SHOWN_LINES) -> tuple[tuple[str, ...], int]:
     """The first `most` lines of the unified diff of two texts, and how many lines more there are.
 
     Machine code is compared without the numbers of its registers, which all move when one of them does.
     """
-    old, new = (normalised(kind, text) for text in (before, after))
-    if kind == "sass":
-        old, new = ([_REGISTER.sub(r"\1", line) for line in lines] for lines in (old, new))
+    old, new = (comparable(kind, normalised(kind, text)) for text in (before, after))
     bounded = [f"only the first {MAX_LINES} lines were compared"] * (max(len(old), len(new)) > MAX_LINES)
     old, new = old[:MAX_LINES], new[:MAX_LINES]
     lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)

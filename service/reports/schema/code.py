@@ -4,12 +4,38 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from service.db.models import FactsCheck
+from service.db.models import FactsCheck, KernelTextRow
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.findings import Findings
 from service.domain.states import CellState, FactsState
 from service.reports.comparisons import FactsDiff, FactsPair, FactsSide
 from service.reports.schema.base import Document, Moment, SourceItem, columns, without_tables
+
+
+class KernelTextItem(Document):
+    """A text of compiled code, without the text itself."""
+
+    contender: str = Field(examples=["head:norms"])
+    case: str
+    arch: str | None = Field(description="Architecture of a facts check; null where the device compiled it.")
+    number: int = Field(description="Which kernel of the call, from 0.")
+    kernel: str | None = Field(description="Its name; null for the code of the whole call.")
+    kind: str = Field(examples=["ttgir", "ptx", "sass", "generated"])
+    sha256: str = Field(description="Of the text; equal texts have the same.")
+    bytes: int
+
+    @classmethod
+    def of(cls, row: KernelTextRow) -> Self:
+        return cls(
+            contender=row.contender,
+            case=row.case,
+            arch=row.arch or None,
+            number=row.number,
+            kernel=row.kernel or None,
+            kind=row.kind,
+            sha256=row.text.sha256,
+            bytes=row.text.bytes,
+        )
 
 
 class FindingItem(Document):

@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session
 from dashboards.pages import PAGES
 from service.db import models as m
 from service.db.engine import transaction
+from service.domain.codefacts import texts
 from service.domain.weekly.weeks import Week
+from service.ledger import code_texts
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 from tests.dashboards.seed import watched
@@ -47,7 +49,28 @@ def sow(session: Session, _now: float) -> Places:
     places = seed(session, SMALL)
     for model, columns in TEXTS.items():
         session.execute(m.Base.metadata.tables[model.__tablename__].update().values(dict.fromkeys(columns, HOSTILE)))
+    compile_both_sides(session, session.get_one(m.RegressionRow, places.regression))
     return places
+
+
+def compile_both_sides(session: Session, row: m.RegressionRow) -> None:
+    """Store long texts of two kernels of a regression, of which one is markup."""
+    lines = [f"\tadd.f32 %f{n}, %f{n + 1}, %f{n % 7};" for n in range(1500)]
+    sides = {"parent": lines, "head": [*lines[:700], HOSTILE, *lines[720:]]}
+    case = texts.plain_case(row.case)
+    made = [
+        texts.KernelText(f"{role}:{row.provider}", case, number, name, "ptx", "\n".join(some if number else lines))
+        for role, some in sides.items()
+        for number, name in enumerate(("_forward", HOSTILE))
+    ]
+    code_texts.keep(session, row.target_id, made, run_id=row.run_id)
+
+
+def code_of(at: Places) -> list[str]:
+    with transaction() as session:
+        row = session.get_one(m.RegressionRow, at.regression)
+        of_case = urlencode({"case": row.case, "provider": row.provider})
+        return [f"/runs/{row.run_id}/code/ptx?{of_case}"]
 
 
 def addresses(at: Places) -> dict[str, list[str]]:
@@ -75,6 +98,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/targets/{name}/pulls/{number}": [f"/targets/norms/pulls/{number}" for number in (at.pull_number, *pulls[:2])],
         "/runs/{run_id}": [f"/runs/{run}" for run in runs],
         "/runs/{run_id}/cases/{case:path}": [f"/runs/{at.worst}/cases/{at.case}"],
+        "/runs/{run_id}/code/{kind}": code_of(at),
         "/runs/{run_id}/comment": [f"/runs/{at.pull}/comment"],
         "/runs/{run_id}/telemetry": [f"/runs/{at.worst}/telemetry"],
         "/runs/{run_id}/unsupported": [f"/runs/{at.worst}/unsupported"],

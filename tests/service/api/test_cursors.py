@@ -15,11 +15,13 @@ from service.db.models import (
     Base,
     Bisection,
     ChangePoint,
+    CodeText,
     FactsCheck,
     Gap,
     Incident,
     IngestBatch,
     IngestedMeasurement,
+    KernelTextRow,
     PolicyRow,
     Quarantine,
     RegressionRow,
@@ -114,6 +116,14 @@ def measurement(session: Session, target: Target, number: int) -> None:
     world.measured(session, of, f"rmsnorm.fwd.{scattered(number) + 1}x64.fp32", 1.0)
 
 
+def code_text(session: Session, target: Target, number: int) -> None:
+    of = run(session, target, 0) if number == 0 else session.get_one(Run, 1)
+    text = CodeText(target_id=target.id, sha256=f"{number:064x}", packed=b"", bytes=0)
+    add(session, text)
+    names = {"contender": "head:norms", "case": "rmsnorm.fwd.64x64.fp32", "kernel": "_forward", "kind": "ptx"}
+    add(session, KernelTextRow(run_id=of.id, text_id=text.id, number=number, arch="", made_at=0.0, **names))
+
+
 def check(session: Session, target: Target, number: int) -> None:
     of = {"target_id": target.id, "recipe_id": target.recipe_id, "revision_id": revision(session, target, number).id}
     add(session, FactsCheck(**of, base="", trusted=True, created_at=0.0))
@@ -174,6 +184,7 @@ LISTS: dict[str, Add] = {
     "/runs": run,
     "/runs/{run_id}/measurements": measurement,
     "/runs/{run_id}/verdicts": verdict,
+    "/runs/{run_id}/code": code_text,
     "/targets/{name}/cases": measurement,
     "/targets/{name}/series/keys": measurement,
     "/targets/{name}/facts": check,
