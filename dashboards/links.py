@@ -22,6 +22,23 @@ class ServiceLinks:
     def regression(self, regression_id: int) -> str:
         return f"/regressions/{regression_id}"
 
+    def incident(self, incident_id: int) -> str:
+        return f"/incidents/{incident_id}"
+
+    def bisection(self, bisection_id: int) -> str:
+        return f"/bisections/{bisection_id}"
+
+    def worker(self, worker_id: int) -> str:
+        return f"/workers#worker-{worker_id}"
+
+    def revision(self, target: str, ordinal: int | None, run_id: int | None) -> str:
+        """Its newest run; without one its row among those of the mainline."""
+        if run_id is not None:
+            return self.run(run_id)
+        if ordinal is None:
+            return self.target(target)
+        return f"{self.target(target)}?before={ordinal + 1}#revision-{ordinal}"
+
     def pull(self, target: str, number: int) -> str:
         return f"/targets/{quote(target)}/pulls/{number}"
 

@@ -13,6 +13,7 @@ from dashboards.pages import (
     kernel_code,
     pulls,
     runs,
+    search,
     sign_in,
     targets,
     workers,
@@ -27,6 +28,7 @@ from dashboards.pages.rendering import page
 # Pages for people, in the order of docs/reading.md.
 PAGES = (
     health,
+    search,
     targets,
     trends,
     facts,

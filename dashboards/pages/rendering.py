@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from dashboards import assets
 from dashboards.links import SERVICE
-from dashboards.searching import SearchStrip, search_strip
+from dashboards.revision_strips import SearchStrip, search_strip
 from kernels.cases import Metric
 from service.db.models import Target
 from service.domain import forges

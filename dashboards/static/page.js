@@ -71,12 +71,23 @@
     }
   }
 
+  // The key / goes to the search, unless somebody types or another program of the page uses it.
+  function toSearch(event) {
+    const field = document.querySelector("[data-slash]");
+    if (!field || event.key !== "/" || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target.isContentEditable || event.target.matches("input, textarea, select")) return;
+    event.preventDefault();
+    field.focus();
+    field.select();
+  }
+
   document.querySelectorAll("[data-theme-switch]").forEach(themeSwitch);
   localTimes(document);
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     if (button) copy(button);
   });
+  document.addEventListener("keydown", toSearch);
   document.addEventListener("toggle", (event) => {
     if (event.target.matches("details[data-from]")) fetched(event.target);
   }, true);

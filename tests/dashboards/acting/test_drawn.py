@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dashboards.searching import MAX_PLACES, Known, search_strip
+from dashboards.revision_strips import MAX_PLACES, Known, search_strip
 from service.domain.bisection.classify import Answer, BisectionStep
 from service.domain.bisection.search import Aim, Answered, Ending, Progress, Question
 from service.domain.codefacts.side_by_side import MAX_SHOWN, hunks

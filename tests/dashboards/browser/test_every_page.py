@@ -86,6 +86,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
     runs = (at.newest, at.worst, at.failed, at.running, at.pull, at.hostile)
     return {
         "/": ["/"],
+        "/search": ["/search", "/search?q=norms", f"/search?{urlencode({'q': HOSTILE[:200]})}"],
         "/targets/{name}": ["/targets/norms", f"/targets/{hostile}"],
         "/targets/{name}/trend": [f"/targets/norms/trend?{series}"],
         "/targets/{name}/trend/revisions": [f"/targets/norms/trend/revisions?{series}"],

@@ -58,7 +58,7 @@ def test_a_line_unfolds_with_the_keyboard_and_a_filter_stays_in_the_address(page
     page.locator("#filters").get_by_role("link", name="h200").click()
     expect(page).to_have_url(f"{big}/regressions?device=h200")
     expect(page.locator(".place").first).to_contain_text("on h200")
-    page.get_by_role("searchbox").fill("layernorm")
+    page.locator("main").get_by_role("searchbox").fill("layernorm")
     page.get_by_role("button", name="Find").click()
     expect(page).to_have_url(f"{big}/regressions?device=h200&q=layernorm")
     page.locator("#filters").get_by_role("link", name="h200").click()

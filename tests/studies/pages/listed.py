@@ -56,6 +56,7 @@ def ours(at: Places) -> list[Page]:
     whole = Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000, needs_y=900, tabs=15)
     return [
         Page("health", "/", Limits(cpu_ms=15, **_FIRST), NEEDS),
+        Page("search", "/search?q=rmsnorm"),
         Page("run, newest", f"/runs/{at.newest}", Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000)),
         Page("run, worst", f"/runs/{at.worst}", whole, NEEDS, at.worst),
         Page(
