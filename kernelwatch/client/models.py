@@ -459,6 +459,25 @@ class DevicePlanItem(Document):
     policy_version: str
 
 
+class DriftItem(Document):
+    """A configuration that changed without a commit: two runs of one revision and one stack chose differently."""
+
+    id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    # The run that chose differently.
+    run_id: int
+    # The run before, of the same revision and stack.
+    earlier_run_id: int
+    # That both runs measured.
+    revision: str
+    at: datetime
+    before: str
+    now: str
+
+
 class EqualCodeItem(Document):
     """Comparisons of equal code."""
 

@@ -23,12 +23,13 @@ from service.api.lists import (
 from service.domain.states import Purpose
 from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import revisions
+from service.ledger.reading import facts_history, revisions
 from service.ledger.reading.filters import RunFilter
 from service.reports.schema.base import Page
 from service.reports.schema.regressions import RegressionItem
 from service.reports.schema.runs import RunItem
 from service.reports.schema.targets import (
+    DriftItem,
     GapItem,
     RevisionDocument,
     RevisionItem,
@@ -127,3 +128,12 @@ def list_regressions(
 def list_gaps(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[GapItem]:
     """List its mainline cases that are slower than SOTA, the largest gap first."""
     return page_of(queries.gaps(session, target_named(session, name), cursor, limit), GapItem.of)
+
+
+@router.get("/{name}/drifts", response_model=Page[DriftItem])
+def list_drifts(
+    name: str, session: Reading, device: DeviceName = None, cursor: Cursor = None, limit: Limit = 50
+) -> Page[DriftItem]:
+    """List its configurations that changed without a commit, the newest first."""
+    found = facts_history.drift_page(session, target_named(session, name), device, cursor, limit)
+    return page_of(found, DriftItem.of)

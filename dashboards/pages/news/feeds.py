@@ -36,6 +36,7 @@ def _feed(request: Request, session: Session, target: Target | None) -> Response
     host = entries.authority(address)
     found = [entries.regressions_changed(host, one) for one in news.changes(session, target, MAX_ENTRIES)]
     found += [entries.run_failed(host, one) for one in news.failed_runs(session, target, MAX_ENTRIES)]
+    found += [entries.configurations_drifted(host, one) for one in news.run_drifts(session, target, MAX_ENTRIES)]
     target_id = target.id if target else None
     found += [entries.week_ended(host, one.report, one.at, target_id) for one in news.ended_weeks(session, target)]
     newest = sorted(found, key=lambda one: (-one.updated, one.id))[:MAX_ENTRIES]

@@ -10,6 +10,7 @@ from ..models import (
     CaseItem,
     ChangePointItem,
     CompareDocument,
+    DriftItem,
     FactsCheckItem,
     FactsDiffDocument,
     FactsState,
@@ -161,6 +162,11 @@ class Targets(Resource[Mode]):
     def gaps(self, target: str) -> Listing[GapItem]:
         """Its mainline cases that are slower than SOTA, the largest gap first."""
         return get_list("/targets/{name}/gaps", GapItem, name=target)
+
+    @listing
+    def drifts(self, target: str, *, device: str | None = None) -> Listing[DriftItem]:
+        """Its configurations that changed without a commit, the newest first."""
+        return get_list("/targets/{name}/drifts", DriftItem, {"device": device}, name=target)
 
     @listing
     def change_points(

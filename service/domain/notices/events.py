@@ -23,6 +23,7 @@ class EventKind(StrEnum):
     CASE_RELEASED = "case.released"
     GAP_OPENED = "gap.opened"  # behind SOTA
     GAP_CLOSED = "gap.closed"
+    CONFIGURATION_DRIFTED = "configuration.drifted"  # without a commit: an autotuner chose again
     RUN_FAILED = "run.failed"  # after all of its attempts
     TARGET_UNREACHABLE = "target.unreachable"  # its source cannot be polled
     TARGET_REACHABLE = "target.reachable"
@@ -59,6 +60,7 @@ KINDS = {
     EventKind.CASE_RELEASED: KindOfEvent(_WARN, _CLOSES),
     EventKind.GAP_OPENED: KindOfEvent(_WARN, _OPENS),
     EventKind.GAP_CLOSED: KindOfEvent(_WARN, _CLOSES),
+    EventKind.CONFIGURATION_DRIFTED: KindOfEvent(_WARN, _NOTES),
     EventKind.RUN_FAILED: KindOfEvent(_WARN, _NOTES),
     EventKind.TARGET_UNREACHABLE: KindOfEvent(_WARN, _OPENS),
     EventKind.TARGET_REACHABLE: KindOfEvent(_WARN, _CLOSES),

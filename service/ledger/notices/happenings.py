@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
-from service.db.models import RegressionRow, Revision, Run, Series, Target, VerdictRow
+from service.db.models import ConfigurationDrift, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.series import SeriesKey
@@ -100,6 +100,19 @@ def gap_changed(session: Session, run: Run, name: Name, series_id: int, ratio: f
     kind = EventKind.GAP_OPENED if behind else EventKind.GAP_CLOSED
     event = replace(_of_case(session, run, name, kind, clock(session)), ratio=ratio)
     record(session, event, target_id=run.target_id, subject=f"gap {series_id}", key=f"{kind}:{series_id}:{run.id}")
+
+
+def configuration_drifted(session: Session, run: Run, name: Name, drift: ConfigurationDrift) -> None:
+    """A run chose another configuration than an earlier one of the same revision and stack."""
+    if is_silent(run):
+        return
+    event = replace(
+        _of_case(session, run, name, EventKind.CONFIGURATION_DRIFTED, drift.at),
+        revision=_sha(session, session.get_one(Run, drift.earlier_run_id)),
+        text=f"{drift.before} → {drift.now}",
+    )
+    key = f"{event.kind}:{drift.series_id}:{run.id}"
+    record(session, event, target_id=run.target_id, subject=f"configuration {drift.series_id}", key=key)
 
 
 def run_failed(session: Session, run: Run, now: float) -> None:

@@ -3,15 +3,16 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, aliased
 
 from service.db.engine import clock
-from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Series, Target
+from service.db.models import ConfigurationDrift, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import Action
 from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
-from service.reports.feeds.entries import CHANGES, RegressionsChanged
+from service.ledger.reading.facts_history import newest_drifts
+from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
 from service.reports.weekly.compose import compose
 from service.reports.weekly.facts import FailedRun
 from service.reports.weekly.schema import WeeklyDocument
@@ -112,6 +113,22 @@ def failed_runs(session: Session, target: Target | None, limit: int) -> list[Fai
     """The newest failed runs of the mainline."""
     of_target = () if target is None else (Run.target_id == target.id,)
     return weekly.failed_runs(session, (*of_target, Run.finished_at.is_not(None)), limit)
+
+
+def run_drifts(session: Session, target: Target | None, limit: int) -> list[RunDrifts]:
+    """The newest runs that chose other configurations than the runs of the same revision before them."""
+    last = func.max(ConfigurationDrift.id)
+    grouped = (
+        select(last, func.count(ConfigurationDrift.id))
+        .join(Series, Series.id == ConfigurationDrift.series_id)
+        .where(*_of(target))
+        .group_by(ConfigurationDrift.run_id)
+        .order_by(last.desc())
+        .limit(limit)
+    )
+    counts = dict(session.execute(grouped).all())
+    found = newest_drifts(session, (ConfigurationDrift.id.in_(counts),), limit)
+    return [RunDrifts(one, counts[one.id]) for one in found]
 
 
 def ended_weeks(session: Session, target: Target | None) -> Iterable[EndedWeek]:

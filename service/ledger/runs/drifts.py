@@ -19,6 +19,8 @@ from service.domain.states import RunState
 from service.domain.text import one_line
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import ContenderResult
+from service.ledger.notices import happenings
+from service.ledger.notices.record import subscribers
 from service.ledger.series import series_ids
 
 MAX_TEXT = 400  # of a configuration, as in the fact `config`
@@ -27,7 +29,7 @@ _Chosen = tuple[int, str, str]  # the earlier run, its configuration, and that o
 
 
 def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[ContenderResult]) -> None:
-    """Keep the drifts that this session of the mainline shows."""
+    """Keep the drifts that this session of the mainline shows, and notify those who subscribed to them."""
     found = dict[Name, _Chosen]()
     for role, sha in ((Role.PARENT, run.baseline), (Role.HEAD, revision.sha)):
         now = {(one.provider, str(one.case)): one.facts for one in taken if one.role is role}
@@ -38,8 +40,8 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
     at = clock(session)
     key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in found}
     series = series_ids(session, key_of.values())
-    session.add_all(
-        ConfigurationDrift(
+    rows = {
+        name: ConfigurationDrift(
             series_id=series[key_of[name]],
             run_id=run.id,
             earlier_run_id=earlier,
@@ -48,7 +50,11 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
             now=one_line(after, MAX_TEXT),
         )
         for name, (earlier, before, after) in found.items()
-    )
+    }
+    session.add_all(rows.values())
+    if subscribers(session, run.target_id):
+        for name, row in rows.items():
+            happenings.configuration_drifted(session, run, name, row)
 
 
 def _against_earlier(

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action
 from service.domain.text import one_line, short
+from service.reports.views import Drift
 from service.reports.weekly import words
 from service.reports.weekly.facts import FailedRun
 from service.reports.weekly.schema import WeeklyDocument
@@ -50,6 +51,14 @@ class RegressionsChanged:
     revision: str  # that made it slower
     subject: str
     shown_by: str | None  # the revision of the run that showed the action
+
+
+@dataclass(frozen=True)
+class RunDrifts:
+    """Configurations that changed without a commit in one run: the first of them, and how many there are."""
+
+    first: Drift
+    count: int
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,22 @@ def run_failed(host: str, one: FailedRun) -> FeedEntry:
         path=f"/runs/{one.run_id}",
         summary=_text(f"{short(one.revision)} {one.subject}{f'. {one.why}' if one.why else ''}"),
         category="failed-run",
+    )
+
+
+def configurations_drifted(host: str, one: RunDrifts) -> FeedEntry:
+    """`norms on h200: 3 configurations changed without a commit`."""
+    noun = f"configuration{'s' * (one.count != 1)}"
+    first = one.first
+    more = f" and {one.count - 1:,} more" if one.count > 1 else ""
+    runs = f"Run {first.run_id} against run {first.earlier_run_id}, both of {short(first.sha)}"
+    return FeedEntry(
+        id=_tag(host, first.at, f"run/{first.run_id}/drifts"),
+        title=_text(f"{first.target} on {first.device}: {one.count:,} {noun} changed without a commit"),
+        updated=first.at,
+        path=f"/targets/{quote(first.target, safe='')}/facts#drifts",
+        summary=_text(f"{first.case} of {first.provider}: {first.before} → {first.now}{more}. {runs}"),
+        category="configuration-drift",
     )
 
 

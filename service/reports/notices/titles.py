@@ -24,6 +24,10 @@ _NOUNS = {
     EventKind.WORKER_LOST: ("worker lost", "workers lost"),
     EventKind.GAP_OPENED: ("case fell behind SOTA", "cases fell behind SOTA"),
     EventKind.CASE_QUARANTINED: ("case quarantined", "cases quarantined"),
+    EventKind.CONFIGURATION_DRIFTED: (
+        "configuration changed without a commit",
+        "configurations changed without a commit",
+    ),
     EventKind.REGRESSION_BLAMED: ("culprit found", "culprits found"),
     EventKind.REGRESSION_ACCEPTED: ("regression accepted", "regressions accepted"),
     EventKind.REGRESSION_FIXED: ("regression fixed", "regressions fixed"),
@@ -68,6 +72,8 @@ def title(event: NotableEvent) -> str:
             line = f"{case}: fell behind SOTA{at}{f', {_size(event)}' if event.ratio else ''}"
         case EventKind.GAP_CLOSED:
             line = f"{case}: caught up with SOTA{at}"
+        case EventKind.CONFIGURATION_DRIFTED:
+            line = f"{case}: the configuration changed without a commit{at}{why}"
         case EventKind.RUN_FAILED:
             line = f"Run {event.run_id} of {event.target} on {event.device} failed{at}{why}"
         case EventKind.TARGET_UNREACHABLE:

@@ -13,10 +13,10 @@ from service.domain.policy.recipes import Recipe
 from service.domain.states import CellState, ForgeKind, TargetKind
 from service.domain.text import without_credentials
 from service.reports.report import readable
-from service.reports.schema.base import Document, Moment, Number, columns
+from service.reports.schema.base import Document, Moment, Number, columns, moment
 from service.reports.schema.code import FactsCheckItem
 from service.reports.schema.runs import RunItem
-from service.reports.views import GapView, MeasuredCase, MeasuredSeries, Point
+from service.reports.views import Drift, GapView, MeasuredCase, MeasuredSeries, Point
 
 
 class TargetItem(Document):
@@ -318,4 +318,36 @@ class GapItem(Document):
             unit=gap.metric.unit,
             since=found.since.sha if found.since else None,
             run_id=gap.last_run_id,
+        )
+
+
+class DriftItem(Document):
+    """A configuration that changed without a commit: two runs of one revision and one stack chose differently."""
+
+    id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    run_id: int = Field(description="The run that chose differently.")
+    earlier_run_id: int = Field(description="The run before, of the same revision and stack.")
+    revision: str = Field(description="That both runs measured.")
+    at: Moment
+    before: str
+    now: str
+
+    @classmethod
+    def of(cls, found: Drift) -> Self:
+        return cls(
+            id=found.id,
+            target=found.target,
+            device=found.device,
+            provider=found.provider,
+            case=found.case,
+            run_id=found.run_id,
+            earlier_run_id=found.earlier_run_id,
+            revision=found.sha,
+            at=moment(found.at),
+            before=found.before,
+            now=found.now,
         )

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import feedparser
 import pytest
 from playwright.sync_api import Browser
 from sqlalchemy import update
@@ -51,6 +52,8 @@ def test_a_private_target_looks_like_none_without_its_key(api: Api) -> None:
             assert api.get(f"/weekly?week={week}").json()["counts"]["drifts"] == 0
             assert "norms" not in api.at(f"/weekly/{week}").text
         assert api.get("/weekly?target=norms").status_code == 404
+        assert api.get("/targets/norms/drifts").status_code == 404
+        assert len(reader.get("/targets/norms/drifts").json()["items"]) == 1
     finally:
         with transaction() as session:
             session.execute(update(Target).values(private=False))
@@ -70,6 +73,19 @@ def test_a_configuration_that_changed_without_a_commit_is_in_the_week_of_its_run
     markdown = api.get(f"/weekly/markdown?week={week}").text
     assert "**Configurations that changed without a commit** (1 case)" in markdown
     assert f"/runs/{drift['earlier_run_id']})" in markdown
+
+
+def test_a_drift_is_an_entry_of_the_feed_and_an_item_of_the_list(api: Api) -> None:
+    [item] = api.get("/targets/norms/drifts").json()["items"]
+    assert (item["before"], item["now"]) == ("_backward num_warps=4", "_backward num_warps=8")
+    assert api.get("/targets/norms/drifts?device=b200").json()["items"] == []
+    entries = feedparser.parse(api.at("/feeds/norms.atom").content).entries
+    [entry] = [one for one in entries if one.category == "configuration-drift"]
+    assert entry.title == f"norms on {item['device']}: 1 configuration changed without a commit"
+    assert f"Run {item['run_id']} against run {item['earlier_run_id']}" in entry.summary
+    path = entry.link[entry.link.index("/targets/") :]
+    assert path == "/targets/norms/facts#drifts"
+    assert api.request("GET", path, below="").status_code in (200, 303)
 
 
 def test_a_badge_is_kept_for_minutes_and_fetched_again_only_if_it_changed(api: Api) -> None:

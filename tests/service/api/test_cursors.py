@@ -16,6 +16,7 @@ from service.db.models import (
     Bisection,
     ChangePoint,
     CodeText,
+    ConfigurationDrift,
     FactsCheck,
     Gap,
     Incident,
@@ -87,6 +88,12 @@ def gap(session: Session, target: Target, number: int) -> None:
     last, of = run(session, target, number), series(session, target, number)
     ratio = 1 + scattered(number) // 100 / 10
     add(session, Gap(series_id=of, behind_sota=True, last_run_id=last.id, ratio_now=ratio, own=1.0, sota=1.0))
+
+
+def drift(session: Session, target: Target, number: int) -> None:
+    of, where = run(session, target, number), series(session, target, number)
+    row = {"series_id": where, "run_id": of.id, "earlier_run_id": of.id, "at": 0.0}
+    add(session, ConfigurationDrift(**row, before="num_warps=4", now="num_warps=8"))
 
 
 def change_point(session: Session, target: Target, number: int) -> None:
@@ -180,6 +187,7 @@ LISTS: dict[str, Add] = {
     "/targets/{name}/incidents": incident,
     "/incidents": incident,
     "/targets/{name}/gaps": gap,
+    "/targets/{name}/drifts": drift,
     "/targets/{name}/change-points": change_point,
     "/runs": run,
     "/runs/{run_id}/measurements": measurement,

@@ -9,19 +9,21 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from kernels.cases import Case, Role
 from service.db.engine import clock, transaction
 from service.db.models import Calibration, Notice, Run, Target
 from service.domain.policy.policy import GateAction, Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import FoundBy, Priority, Purpose
+from service.domain.states import CellState, FoundBy, Priority, Purpose, RunState
 from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.session_result import ContenderResult
 from service.domain.verdicts.sota import SotaDistance
 from service.ledger.calibration import quarantines
 from service.ledger.intake import deliveries
 from service.ledger.regressions import after_run, transitions
 from service.ledger.regressions.transitions import Slower
-from service.ledger.runs import sota_gaps
+from service.ledger.runs import drifts, sota_gaps
 from service.ledger.series import series_of
 from service.settings import settings
 from tests import world
@@ -117,6 +119,28 @@ def test_a_case_that_is_behind_when_it_is_first_measured_is_no_news(target: Targ
         run, revision = shown(session, target, 1), world.commit(session, target.id, 1)
         sota_gaps.note_gaps(session, run, revision, {NAME: distance}, Policy())
     assert happened() == []
+
+
+def ran(role: Role, warps: int) -> ContenderResult:
+    facts = {"code": f"{warps:x}", "triton": [{"name": "_forward", "warps": warps, "stages": 1}]}
+    return ContenderResult(role, "norms", Case.parse(CASE), CellState.MEASURED, None, ((1.0, 1.0),), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("columns", "events"), [({}, ["configuration.drifted"]), ({"priority": Priority.BACKFILL}, [])], ids=str
+)
+def test_a_configuration_changes_without_a_commit(target: Target, columns: dict[str, Any], events: list[str]) -> None:
+    with transaction() as session:
+        revision = world.commit(session, target.id, 1)
+        before = world.run(session, revision, state=RunState.DONE)
+        world.measured(session, before, CASE, 1.0, facts=ran(Role.HEAD, 4).facts)
+        again = world.run(session, revision, state=RunState.DONE, **columns)
+        drifts.note_drifts(session, again, revision, [ran(Role.HEAD, 8)])
+        rows = session.scalars(select(Notice)).all()
+        assert [row.kind.value for row in rows] == events
+        for row in rows:
+            assert (row.event["run_id"], row.event["revision"]) == (again.id, "c1")
+            assert row.event["text"] == "_forward num_warps=4 num_stages=1 → _forward num_warps=8 num_stages=1"
 
 
 def test_a_case_is_quarantined_and_released(target: Target) -> None:
