@@ -18,6 +18,7 @@ from dashboards.pages import (
     targets,
     workers,
 )
+from dashboards.pages.admin import audit, keys, people
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
@@ -47,6 +48,9 @@ PAGES = (
     controls,
     calibration,
     weekly,
+    keys,
+    people,
+    audit,
 )
 router = APIRouter()
 for each in (*PAGES, feeds, badges, sign_in):

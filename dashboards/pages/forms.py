@@ -71,6 +71,7 @@ class ActionForm:
     scope: Scope
     command: str  # that does the same
     target: Target | None = None  # of which the scope is needed; None for all of them
+    anywhere: bool = False  # the scope on any target is enough; `find` and `apply` check the rest
     fields: tuple[Field, ...] = ()
     about: str = ""  # what it does
     question: str = ""  # asked before it is done; empty for what can be undone
@@ -85,7 +86,11 @@ class ActionForm:
     def allowed(self) -> bool:
         """Whether the viewer may send it."""
         viewer = acting()
-        return viewer.csrf_token is not None and viewer.actor.may(self.scope, self.target.id if self.target else None)
+        if viewer.csrf_token is None:
+            return False
+        if self.anywhere:
+            return viewer.actor.may_somewhere(self.scope)
+        return viewer.actor.may(self.scope, self.target.id if self.target else None)
 
     @property
     def needs(self) -> str:
@@ -141,7 +146,8 @@ class Sent:
 
 
 Find = Callable[[Session], ActionForm]
-Apply = Callable[[Sent, Actor], str]  # in transactions of its own; returns what was done, in a sentence
+# In transactions of its own; returns what was done, in a sentence, or a page for what no address may hold.
+Apply = Callable[[Sent, Actor], str | Response]
 
 
 def shown(session: Session, form: ActionForm) -> str:
@@ -174,7 +180,8 @@ def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> R
         try:
             if sender.csrf_token is not None:
                 sign_ins.check_own_form(credentials.cookie or "", sent["csrf_token"], credentials.origin)
-            permit(sender.actor, form.scope, form.target)
+            if not (form.anywhere and sender.actor.may_somewhere(form.scope)):
+                permit(sender.actor, form.scope, form.target)
             sent.check(form)
             if form.question and not sent.confirmed:
                 return _page(form, sent, asks=True)
@@ -186,7 +193,7 @@ def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> R
                 form = find(session)
             # Only what a page of ours sent is shown: another site could make our page show its words.
             return _page(form, sent if credentials.origin else Sent(), problem)
-        return see(form.back, done)
+        return done if isinstance(done, Response) else see(form.back, done)
 
 
 def see(path: str, done: str) -> Response:

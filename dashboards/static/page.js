@@ -1,4 +1,5 @@
-// What every page can do with script: choose a theme, show times in the reader's zone, copy, fetch what is opened.
+// What every page can do with script: choose a theme, show times in the reader's zone, copy, fetch what is opened, send a form
+// once.
 "use strict";
 (() => {
   const THEMES = ["system", "light", "dark"];
@@ -88,6 +89,13 @@
     if (button) copy(button);
   });
   document.addEventListener("keydown", toSearch);
+  // The second click of two would take the response of the first away, which may be the only one with a new key.
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+  });
+  addEventListener("pageshow", () => document.querySelectorAll("[data-sent]").forEach((form) => { delete form.dataset.sent; }));
   document.addEventListener("toggle", (event) => {
     if (event.target.matches("details[data-from]")) fetched(event.target);
   }, true);

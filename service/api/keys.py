@@ -44,10 +44,7 @@ def list_keys(
     ended: Annotated[bool, Query(description="Include expired and revoked keys.")] = False,
 ) -> Page[KeyItem]:
     """List API keys, the newest first: all for administrators, their own for people who signed in."""
-    own = actor.kind is ActorKind.PERSON and not actor.may(Scope.ADMIN)
-    if not own:
-        permit(actor, Scope.ADMIN)
-    found = keys.listed(session, account_id=actor.id if own else None, ended=ended)
+    found = keys.listed(session, account_id=owner_to_list(actor), ended=ended)
     return Page(items=[KeyItem.of(row, keys.named_grants(session, row)) for row in found])
 
 
@@ -83,13 +80,11 @@ def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
 
     People who signed in may make keys for themselves, with scopes that they have; a key itself needs `admin`.
     """
-    own = actor.kind is ActorKind.PERSON
-    if not own:
-        permit(actor, Scope.ADMIN)
+    account_id = owner_of_new(actor)
     grants = read_grants(body.scopes)
     expires_at = body.expires_at.timestamp() if body.expires_at else None
     with transaction() as session:
-        row, text = keys.create(session, body.name, grants, expires_at=expires_at, account_id=actor.id if own else None)
+        row, text = keys.create(session, body.name, grants, expires_at=expires_at, account_id=account_id)
         return NewKeyDocument.made(row, grants, text)
 
 
@@ -98,7 +93,7 @@ def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
 def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocument:
     """Replace a key by a new one; the old one stays valid for a while."""
     with transaction() as session:
-        _check_own(session, which, actor)
+        check_own(session, which, actor)
         row, text = keys.rotate(session, which, overlap_s=body.overlap_s)
         return NewKeyDocument.made(row, keys.named_grants(session, row), text)
 
@@ -108,7 +103,7 @@ def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocume
 def revoke_key(which: Which, actor: Acting) -> KeyItem:
     """Revoke a key: the next request with it is refused."""
     with transaction() as session:
-        _check_own(session, which, actor)
+        check_own(session, which, actor)
         row = keys.revoke(session, which)
         return KeyItem.of(row, keys.named_grants(session, row))
 
@@ -132,7 +127,23 @@ def list_audit(
     return Page(items=[AuditItem.of(row) for row in page.items], next=page.next)
 
 
-def _check_own(session: Session, which: str, actor: Actor) -> None:
+def owner_to_list(actor: Actor) -> int | None:
+    """The account whose keys the actor may see; None for all keys.  Raises Refused."""
+    if actor.kind is ActorKind.PERSON and not actor.may(Scope.ADMIN):
+        return actor.id
+    permit(actor, Scope.ADMIN)
+    return None
+
+
+def owner_of_new(actor: Actor) -> int | None:
+    """The account to which a key that the actor makes belongs; None for a key of the service.  Raises Refused."""
+    if actor.kind is ActorKind.PERSON:
+        return actor.id
+    permit(actor, Scope.ADMIN)
+    return None
+
+
+def check_own(session: Session, which: str, actor: Actor) -> None:
     """Raise unless it is the actor's own key, or the actor is an administrator."""
     if not actor.may(Scope.ADMIN):
         own = actor.kind is ActorKind.PERSON and keys.one(session, which).account_id == actor.id

@@ -133,9 +133,16 @@ def disable(session: Session, login: str, *, disabled: bool = True) -> Account:
     row = session.scalar(select(Account).where(func.lower(Account.login) == login.lower()).order_by(Account.id.desc()))
     if row is None:
         raise NotFound("person", login, "`kernelwatch person list` lists those who have signed in.")
-    row.disabled_at = clock(session) if disabled else None
-    audit.record(session, "person.disable" if disabled else "person.enable", of=f"person {login}")
+    set_disabled(session, row, disabled=disabled)
     return row
+
+
+def set_disabled(session: Session, row: Account, *, disabled: bool) -> None:
+    """Keep a person out, or let them in again.  Nothing is done, or recorded, where it is so already."""
+    session.refresh(row, with_for_update=True)
+    if (row.disabled_at is not None) is not disabled:
+        row.disabled_at = clock(session) if disabled else None
+        audit.record(session, "person.disable" if disabled else "person.enable", of=f"person {row.login}")
 
 
 def listed(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Account]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction
 from service.db.models import RepeatableRequest
@@ -43,6 +44,20 @@ def begin(owner: str, key: str, digest: str) -> Stored | None:
             raise StillHandled("The first request with this Idempotency-Key is still handled; repeat it in a moment.")
         row.begun_at = now
         return None
+
+
+def is_first(session: Session, owner: str, key: str, digest: str) -> bool:
+    """Whether the request is to be handled now, in this transaction: a repeat waits until that has committed.
+
+    Its response is not stored, so that it may hold a secret.  Raises BadInput if the key belongs to another request.
+    """
+    values = {"owner": owner, "key": key, "digest": digest, "begun_at": clock(session), "status": 200}
+    if insert_if_absent(session, RepeatableRequest, ("owner", "key"), values) is not None:
+        return True
+    mine = (RepeatableRequest.owner == owner, RepeatableRequest.key == key)
+    if session.execute(select(RepeatableRequest.digest).where(*mine)).scalar_one() != digest:
+        raise BadInput("This form was sent for something else before. Reload its page and send it again.")
+    return False
 
 
 def finish(owner: str, key: str, status: int, body: str) -> None:

@@ -41,7 +41,7 @@ FOR_PROGRAMS = (".csv", ".json")
 CASES = "/regressions/cases"  # of one line of the list
 # Parts of a page, fetched when they are opened.
 NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours", "/targets/{name}/board/{part}")
-NEEDS_A_PERSON = ("/{verb}",)  # somebody who signed in: tests/dashboards/acting
+NEEDS_A_PERSON = ("/{verb}", "/keys", "/keys/create", "/people", "/audit")  # who signed in: tests/dashboards/acting
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
 

@@ -1,0 +1,212 @@
+"""API keys: list, make, rotate and revoke them.
+
+The text of a new key is in the response to its form and nowhere else: no address, log or stored response holds it.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from sqlalchemy.orm import Session
+
+from dashboards.pages import forms
+from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.pages.rendering import page
+from service.api.access import Acting, Reading, ReadingRoute, needs
+from service.api.common import Key
+from service.api.keys import check_own, owner_of_new, owner_to_list
+from service.db.engine import clock, transaction
+from service.db.models import ApiKey
+from service.domain.access import OF_TARGETS, Actor, NamedGrant, Scope, read_grants
+from service.errors import BadInput
+from service.ledger.access import keys, repeats
+from service.ledger.access.acting import acting
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+_ONCE = "once"  # the field that tells a form which is sent twice from a second form
+_OVERLAPS = {"0": "not at all", "3600": "an hour", "86400": "a day", "604800": "a week", "2592000": "30 days"}
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+class KeyVerb(StrEnum):
+    """What may be done to a key, as the last part of an address."""
+
+    ROTATE = "rotate"
+    REVOKE = "revoke"
+
+
+@dataclass(frozen=True)
+class KeyLine:
+    """A key as the page lists it, with the forms that its state allows."""
+
+    row: ApiKey
+    scopes: Sequence[NamedGrant]
+    state: str
+    valid: bool
+    forms: Sequence[ActionForm]
+
+
+@router.get("/keys")
+@needs(Scope.READ)
+def listed(session: Reading, actor: Acting, ended: Annotated[bool, Query()] = False) -> str:
+    """Show API keys: all to administrators, their own to people who signed in."""
+    found = keys.listed(session, account_id=owner_to_list(actor), ended=ended)
+    now = clock(session)
+    lines = [_line(session, row, now) for row in found]
+    form = _form_of_new(session, actor)
+    return page("keys.html", now=now, lines=lines, form=form, ended=ended, every=actor.may(Scope.ADMIN))
+
+
+@router.get("/keys/create")
+@needs(Scope.READ)
+def form_of_new(session: Reading, actor: Acting) -> str:
+    """Show the form of a new key alone."""
+    owner_to_list(actor)
+    return forms.shown(session, _form_of_new(session, actor))
+
+
+@router.post("/keys/create", max_body_size=forms.MAX_FORM)
+async def create(request: Request) -> Response:
+    """Make a key, and show it once."""
+    return await forms.submitted(request, lambda session: _form_of_new(session, acting().actor), _create)
+
+
+@router.get("/keys/{key_id}/{verb}")
+@needs(Scope.READ)
+def form_of_key(key_id: Key, verb: KeyVerb, session: Reading) -> str:
+    """Show one form of a key."""
+    return forms.shown(session, _find(key_id, verb, session))
+
+
+@router.post("/keys/{key_id}/{verb}", max_body_size=forms.MAX_FORM)
+async def change(request: Request, key_id: Key, verb: KeyVerb) -> Response:
+    """Rotate a key, and show its successor once; or revoke it."""
+    apply = partial(_rotate if verb is KeyVerb.ROTATE else _revoke, key_id)
+    return await forms.submitted(request, partial(_find, key_id, verb), apply)
+
+
+def _line(session: Session, row: ApiKey, now: float) -> KeyLine:
+    if row.revoked_at is not None:
+        state = "revoked"
+    else:
+        state = "expired" if row.expires_at is not None and row.expires_at <= now else "valid"
+    valid = state == "valid"
+    offered = [_form(row, verb) for verb in KeyVerb] if valid else []
+    return KeyLine(row, keys.named_grants(session, row), state, valid, offered)
+
+
+def _form_of_new(session: Session, actor: Actor) -> ActionForm:
+    if actor.may(Scope.ADMIN):
+        may_give = [scope.value for scope in Scope]
+        hint = f"Any of {', '.join(may_give)}; {', '.join(OF_TARGETS)} may name a target, as in run:norms."
+    else:
+        may_give = [str(one) for one in keys.named(session, actor.grants)]
+        hint = f"Any that you have: {', '.join(may_give)}." if may_give else "You have no scope to give."
+    return ActionForm(
+        address="/keys/create",
+        title="New key",
+        button="Make the key",
+        back="/keys",
+        scope=Scope.READ,
+        command="kernelwatch key create NAME --scope SCOPE",
+        anywhere=True,
+        fields=(
+            Field("name", "Name", required=True, hint="Who uses it, and for what.", max_length=keys.MAX_NAME),
+            Field("scopes", "Scopes", required=True, hint=hint, suggestions=tuple(may_give)),
+            Field("expires", "Expires", FieldKind.DAY, hint="At the start of the day, in UTC."),
+            _once_field(),
+        ),
+        about="The key is shown once, after you sent this.",
+    )
+
+
+def _form(row: ApiKey, verb: KeyVerb) -> ActionForm:
+    rotates = verb is KeyVerb.ROTATE
+    overlap = Field(
+        "overlap", "The old key stays valid for", FieldKind.CHOICE, "86400", choices=tuple(_OVERLAPS.items())
+    )
+    return ActionForm(
+        address=f"/keys/{row.id}/{verb}",
+        title=f"Rotate {row.name}" if rotates else f"Revoke {row.name}",
+        button="Rotate" if rotates else "Revoke",
+        back="/keys",
+        scope=Scope.READ,
+        command=f"kernelwatch key {verb} {row.prefix}",
+        anywhere=True,
+        fields=(overlap, _once_field()) if rotates else (),
+        about="Its successor has the same name, scopes and lifetime, and is shown once."
+        if rotates
+        else "The next request with it is refused. This cannot be undone.",
+        question="" if rotates else f"Revoke {row.prefix} ({row.name})?",
+    )
+
+
+def _once_field() -> Field:
+    return Field(_ONCE, "Form", FieldKind.HIDDEN, secrets.token_urlsafe(16), required=True, max_length=40)
+
+
+def _find(key_id: int, verb: KeyVerb, session: Session) -> ActionForm:
+    check_own(session, str(key_id), acting().actor)
+    return _form(keys.one(session, str(key_id)), verb)
+
+
+def _create(sent: Sent, actor: Actor) -> Response:
+    grants = read_grants(re.split(r"[,\s]+", sent["scopes"].strip(", ")))
+    account_id, expires_at = owner_of_new(actor), _start_of(sent["expires"])
+    with transaction() as session:
+        if not _is_first(session, sent, actor, "create"):
+            return _shown_before(session)
+        row, text = keys.create(session, sent["name"], grants, expires_at=expires_at, account_id=account_id)
+        return _shown_once(session, row, text)
+
+
+def _rotate(key_id: int, sent: Sent, actor: Actor) -> Response:
+    with transaction() as session:
+        check_own(session, str(key_id), actor)
+        if not _is_first(session, sent, actor, f"rotate {key_id}"):
+            return _shown_before(session)
+        row, text = keys.rotate(session, str(key_id), overlap_s=float(sent["overlap"] or keys.DAY_S))
+        return _shown_once(session, row, text)
+
+
+def _revoke(key_id: int, _sent: Sent, actor: Actor) -> str:
+    with transaction() as session:
+        check_own(session, str(key_id), actor)
+        row = keys.revoke(session, str(key_id))
+        return f"The key {row.prefix} is revoked."
+
+
+def _is_first(session: Session, sent: Sent, actor: Actor, what: str) -> bool:
+    digest = hashlib.sha256(f"key {what}".encode()).hexdigest()
+    return repeats.is_first(session, f"{actor.kind} {actor.id}", sent[_ONCE], digest)
+
+
+def _shown_once(session: Session, row: ApiKey, text: str) -> Response:
+    scopes = keys.named_grants(session, row)
+    body = page("key.html", now=clock(session), row=row, scopes=scopes, text=text)
+    return HTMLResponse(body, HTTPStatus.CREATED, headers=_NO_STORE)
+
+
+def _shown_before(session: Session) -> Response:
+    body = page("key.html", now=clock(session), row=None, scopes=(), text="")
+    return HTMLResponse(body, HTTPStatus.OK, headers=_NO_STORE)
+
+
+def _start_of(day: str) -> float | None:
+    """The start of a day in UTC, in seconds since the epoch; None for no day.  Raises BadInput."""
+    if not day:
+        return None
+    try:
+        return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise BadInput(f"{day} is no day. Write one such as 2026-12-31.") from None
