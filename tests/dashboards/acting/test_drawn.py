@@ -1,13 +1,15 @@
 """Two texts next to each other, and the strip of a bisection."""
 
 import math
+import random
 
 import pytest
 
 from dashboards.revision_strips import MAX_PLACES, Known, search_strip
 from service.domain.bisection.classify import Answer, BisectionStep
 from service.domain.bisection.search import Aim, Answered, Ending, Progress, Question
-from service.domain.codefacts.side_by_side import MAX_SHOWN, hunks
+from service.domain.codefacts.normalise import comparable
+from service.domain.codefacts.side_by_side import MAX_EDITS, MAX_SHOWN, compared, hunks
 
 BEFORE = "\n".join(f"line {n}" for n in range(40))
 
@@ -42,6 +44,34 @@ def test_endless_texts_have_bounds() -> None:
     found = hunks(long, long.replace("x", "y"))
     assert sum(len(one.pairs) for one in found) <= MAX_SHOWN
     assert max(len(pair.before or "") for one in found for pair in one.pairs) <= 240
+
+
+def test_a_comparison_has_every_line_of_both_sides() -> None:
+    draw = random.Random(1)
+    for _ in range(500):
+        old, new = ([draw.choice("abcd") for _ in range(draw.randrange(14))] for _ in range(2))
+        found = compared(old, new, old, new)
+        assert found.equal == (old == new)
+        assert len(old) - found.removed == len(new) - found.added
+        for pair in (pair for hunk in found.hunks for pair in hunk.pairs):
+            assert pair.before is None or pair.before == old[(pair.before_number or 0) - 1]
+            assert pair.after is None or pair.after == new[(pair.after_number or 0) - 1]
+            assert not pair.same or pair.before == pair.after
+
+
+def test_texts_without_a_common_line_are_not_aligned() -> None:
+    old, new = ([f"{side} {n}" for n in range(MAX_EDITS)] for side in ("old", "new"))
+    found = compared(old, new, old, new, shown=10)
+    assert (found.unaligned, found.added, found.removed) == (True, MAX_EDITS, MAX_EDITS)
+    assert found.hidden == MAX_EDITS - 10
+    assert not compared(old, [*old[:9], "x", *old[10:]], old, [*old[:9], "x", *old[10:]]).unaligned
+
+
+def test_lines_are_compared_by_what_counts_and_shown_as_they_are() -> None:
+    old, new = ["IADD R1, R2 ;", "EXIT ;"], ["IADD R7, R9 ;", "EXIT ;"]
+    assert compared(old, new, comparable("sass", old), comparable("sass", new)).equal
+    found = compared(old, new, comparable("ptx", old), comparable("ptx", new))
+    assert [(one.before, one.after) for one in found.hunks[0].pairs if not one.same] == [(old[0], new[0])]
 
 
 def answered(revision: str, answer: Answer) -> Answered:

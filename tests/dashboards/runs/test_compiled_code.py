@@ -61,8 +61,8 @@ def test_a_regression_shows_the_lines_of_each_kernel_that_changed(story: Story) 
     page = api.at(f"/regressions/{regression}/code")
     assert page.status_code == 200
     said = words(page)
-    assert "PTX of 2 kernels 1 differs" in said
-    assert "TTGIR of 1 kernels" not in said
+    assert "PTX 1 of 2 kernels differs" in said
+    assert "TTGIR 1 of 1" not in said
     assert "TTGIR equal on both sides" in said
 
     [ptx, *_] = links(page.text, "/code/ptx")
