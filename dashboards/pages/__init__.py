@@ -18,7 +18,7 @@ from dashboards.pages import (
     targets,
     workers,
 )
-from dashboards.pages.admin import audit, keys, people
+from dashboards.pages.admin import audit, keys, people, policies, replay
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
@@ -48,6 +48,8 @@ PAGES = (
     controls,
     calibration,
     weekly,
+    replay,
+    policies,
     keys,
     people,
     audit,

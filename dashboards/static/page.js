@@ -1,5 +1,5 @@
-// What every page can do with script: choose a theme, show times in the reader's zone, copy, fetch what is opened, send a form
-// once.
+// What every page can do with script: choose a theme, show times in the reader's zone, copy, fetch what is opened,
+// send a form once.
 "use strict";
 (() => {
   const THEMES = ["system", "light", "dark"];
@@ -91,7 +91,7 @@
   document.addEventListener("keydown", toSearch);
   // The second click of two would take the response of the first away, which may be the only one with a new key.
   document.addEventListener("submit", (event) => {
-    if (event.target.method !== "post") return;
+    if (event.target.method !== "post" || event.defaultPrevented) return;
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
   });

@@ -1,14 +1,20 @@
 """Store the versions of policies: every verdict refers to the one that made it."""
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock
-from service.db.models import PolicyRow
+from service.db.models import PolicyRow, Run, VerdictRow
 from service.db.paging import ResultPage, paged
 from service.domain.policy.policy import Policy
+from service.domain.states import RunState
 from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
+
+SAMPLE = 200  # runs, the newest, of which `uses` reads the version
 
 
 def version_of(session: Session, policy: Policy) -> PolicyRow:
@@ -31,3 +37,22 @@ def one(session: Session, digest: str) -> PolicyRow:
     if row is None:
         raise NotFound("policy", digest)
     return row
+
+
+def before(session: Session, row: PolicyRow) -> PolicyRow | None:
+    """The version that was first used before this one; None for the first of all."""
+    return session.scalar(select(PolicyRow).where(PolicyRow.id < row.id).order_by(PolicyRow.id.desc()).limit(1))
+
+
+def uses(session: Session) -> Mapping[int, Sequence[Run]]:
+    """The newest measured runs by the id of the version that judged them, with their targets; at most SAMPLE."""
+    newest = select(Run.id).where(Run.state == RunState.DONE).order_by(Run.id.desc()).limit(SAMPLE).subquery()
+    version = (
+        select(VerdictRow.policy_id).where(VerdictRow.run_id == Run.id, VerdictRow.policy_id.is_not(None)).limit(1)
+    )
+    query = select(Run, version.scalar_subquery()).where(Run.id.in_(select(newest.c.id))).order_by(Run.id.desc())
+    found = defaultdict[int, list[Run]](list)
+    for run, policy_id in session.execute(query.options(selectinload(Run.target))):
+        if policy_id is not None:
+            found[policy_id].append(run)
+    return found

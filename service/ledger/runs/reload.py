@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.cases import Case, Role
@@ -43,14 +43,29 @@ def rebuilt(
     device: str | None = None,
     since: float = 0.0,
     purposes: Sequence[Purpose] = (Purpose.WATCH, Purpose.CALIBRATION),
+    newest_first: bool = False,
 ) -> Iterator[Rebuilt]:
     """The runs that were measured, oldest first and one at a time: all of them would not fit into memory."""
+    wanted = _wanted(target, device, since, purposes)
+    order = Run.id.desc() if newest_first else Run.id
+    for run_id in session.execute(select(Run.id).where(*wanted).order_by(order)).scalars().all():
+        yield one(session, run_id)
+        session.expunge_all()
+
+
+def count(session: Session, target: Target, *, device: str) -> int:
+    """Number of runs of a target on a device that `rebuilt` yields."""
+    wanted = _wanted(target, device, 0.0, (Purpose.WATCH, Purpose.CALIBRATION))
+    return session.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
+
+
+def _wanted(
+    target: Target | None, device: str | None, since: float, purposes: Sequence[Purpose]
+) -> list[ColumnElement[bool]]:
     wanted = [Run.state == RunState.DONE, Run.purpose.in_(purposes), Run.finished_at >= since]
     wanted += [Run.target_id == target.id] if target else []
     wanted += [Run.device == device] if device else []
-    for run_id in session.execute(select(Run.id).where(*wanted).order_by(Run.id)).scalars().all():
-        yield one(session, run_id)
-        session.expunge_all()
+    return wanted
 
 
 def one(session: Session, run_id: int) -> Rebuilt:

@@ -1,5 +1,6 @@
 """Judge every stored run again by another policy.  Reads only."""
 
+import time
 from collections.abc import Callable
 
 from sqlalchemy import select
@@ -28,21 +29,28 @@ def replayed(
     device: str | None = None,
     since: float = 0.0,
     progress: Callable[[int], None] = lambda _: None,
+    within_s: float | None = None,
 ) -> Replay:
-    """Judge by the policy `written`, over the `server`'s, what is stored since a time (seconds since the epoch)."""
-    answer = Replay()
-    for stored in rebuilt(session, target, device=device, since=since):
+    """Judge by the policy `written`, over the `server`'s, what is stored since a time (seconds since the epoch).
+
+    With `within_s` the newest runs are judged first, and no other one is begun after that time.
+    """
+    answer, begun = Replay(), time.monotonic()
+    for stored in rebuilt(session, target, device=device, since=since, newest_first=within_s is not None):
         run = stored.run
         policy = written.on(run.device, server)
         answer.versions[run.device] = policy.digest
         answer.runs += 1
         progress(answer.runs)
-        answer.first_at = answer.first_at or run.finished_at
-        answer.last_at = run.finished_at
+        ended = run.finished_at or 0.0
+        answer.first_at = min(answer.first_at or ended, ended)
+        answer.last_at = max(answer.last_at or ended, ended)
         if run.purpose is Purpose.CALIBRATION:
             _equal_code(session, answer, stored, policy)
         else:
             _watched(session, answer, stored, policy)
+        if within_s is not None and time.monotonic() - begun > within_s:
+            break
     return answer
 
 

@@ -41,7 +41,15 @@ FOR_PROGRAMS = (".csv", ".json")
 CASES = "/regressions/cases"  # of one line of the list
 # Parts of a page, fetched when they are opened.
 NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours", "/targets/{name}/board/{part}")
-NEEDS_A_PERSON = ("/{verb}", "/keys", "/keys/create", "/people", "/audit")  # who signed in: tests/dashboards/acting
+NEEDS_A_PERSON = (
+    "/{verb}",
+    "/policies",
+    "/policies/{digest}",
+    "/keys",
+    "/keys/create",
+    "/people",
+    "/audit",
+)  # who signed in: tests/dashboards/acting
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
 
@@ -111,6 +119,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/bisections": ["/bisections"],
         "/bisections/{bisection_id}": [f"/bisections/{at.bisection}"],
         "/bisections/{bisection_id}/stop": [f"/bisections/{at.bisection}/stop"],
+        "/targets/{name}/policy": ["/targets/norms/policy"],
         "/workers": ["/workers"],
         "/calibration": ["/calibration"],
         "/weekly": ["/weekly"],

@@ -91,6 +91,7 @@ def ours(at: Places) -> list[Page]:
         Page("form of a regression", f"/regressions/{at.regression}/acknowledge"),
         Page("bisection", f"/bisections/{at.bisection}"),
         Page("workers", "/workers", Limits(nodes=3000, height=3000)),
+        Page("policy", "/targets/norms/policy?device=h200"),
         Page("calibration", "/calibration"),
     ]
 

@@ -1,0 +1,214 @@
+"""Another policy applied to the stored runs of a target, before it is saved."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import quote, urlencode
+
+from annotated_types import Ge, Gt, Le, Lt
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from sqlalchemy.orm import Session
+
+from dashboards.pages import forms
+from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.pages.rendering import page
+from service.api.access import Reading, ReadingRoute
+from service.api.writes.objects import TargetName
+from service.db.engine import clock, reading
+from service.db.models import Target
+from service.domain.access import Actor, Scope
+from service.domain.policy.layers import Written
+from service.domain.policy.policy import Policy
+from service.domain.policy.recipes import Recipe
+from service.errors import BadInput, NotFound
+from service.ledger.intake.targets import target_named
+from service.ledger.runs import reload, replays
+from service.ledger.server_policy import effective, server_policy
+from service.reports.report import readable
+from service.reports.schema.replay import ReplayDocument
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+Device = Annotated[str, Query(max_length=40)]
+WITHIN_S = 8.0  # for which runs are judged, the newest first; API and command judge all of them
+_DEVICE = "device"
+_SHOWN = 200  # cases
+_LIMITS = {Gt: "more than", Ge: "at least", Lt: "less than", Le: "at most"}
+_MARKS = str.maketrans("", "", "`*")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The keys that somebody changed, and what a recipe has to say for them."""
+
+    values: Mapping[str, Any]
+    table: str  # of the recipe
+
+    @property
+    def snippet(self) -> str:
+        """TOML for the recipe."""
+        return "\n".join([f"[{self.table}]", *(f"{key} = {json.dumps(value)}" for key, value in self.values.items())])
+
+
+@router.get("/targets/{name}/policy")
+def form_of_policy(name: TargetName, session: Reading, device: Device = "") -> str:
+    """Show the policy of a target on a device, as a form to replay another one."""
+    form = _find(name, device, session)
+    return _page(session, target_named(session, name), form)
+
+
+@router.post("/targets/{name}/policy", max_body_size=forms.MAX_FORM)
+async def replay(request: Request, name: TargetName, device: Device = "") -> Response:
+    """Show what the changed policy would have reported.  Nothing is stored."""
+    return await forms.submitted(request, partial(_find, name, device), partial(_replay, name, device))
+
+
+def _find(name: str, device: str, session: Session) -> ActionForm:
+    target = target_named(session, name)
+    recipe = _recipe(target)
+    device = _device(recipe, device)
+    address = f"/targets/{quote(name, safe='')}/policy?{urlencode({_DEVICE: device})}"
+    return ActionForm(
+        address=address,
+        title=f"Replay a policy of {name} on {device}",
+        button="Replay",
+        back=address,
+        scope=Scope.RUN,
+        command=f"kernelwatch policy replay {name} --policy POLICY --device {device}",
+        target=target,
+        fields=tuple(_field(key, Policy.model_fields[key], value) for key, value in _plain(recipe, device).items()),
+        about="Change values and press Replay: stored runs are judged again from their samples. Nothing is stored.",
+    )
+
+
+def _recipe(target: Target) -> Recipe:
+    recipe = readable(target.recipe.text) if target.recipe else None
+    if recipe is None:
+        raise NotFound("policy of", target.name, "It has no recipe that this version reads.")
+    return recipe
+
+
+def _device(recipe: Recipe, device: str) -> str:
+    if device and device not in recipe.devices:
+        raise NotFound("device", device, f"The recipe has {', '.join(recipe.devices)}.")
+    return device or recipe.devices[0]
+
+
+def _plain(recipe: Recipe, device: str) -> dict[str, Any]:
+    """The keys of the policy that are no tables, with their values on a device."""
+    found = effective(recipe, device).model_dump(mode="json")
+    return {key: found[key] for key, info in Policy.model_fields.items() if not _is_table(info)}
+
+
+def _is_table(info: FieldInfo) -> bool:
+    kind = get_origin(info.annotation) or info.annotation
+    return isinstance(kind, type) and issubclass(kind, BaseModel | Mapping)
+
+
+def _field(key: str, info: FieldInfo, value: Any) -> Field:
+    """The input of a key, with the documentation and limits of the policy itself."""
+    limits = [
+        f"{words} {getattr(one, kind.__name__.lower()):g}"
+        for one in info.metadata
+        for kind, words in _LIMITS.items()
+        if isinstance(one, kind)
+    ]
+    default = Policy.model_fields[key].get_default(call_default_factory=True)
+    hints = [(info.description or "").translate(_MARKS).rstrip("."), ", ".join(limits), f"default {_text(default)}"]
+    choices = _choices(info.annotation)
+    kind = FieldKind.CHOICE if choices else FieldKind.LINE
+    hint = "; ".join(filter(None, hints))
+    return Field(key, key, kind, _text(value), required=not choices, hint=hint, choices=choices, max_length=80)
+
+
+def _choices(annotation: Any) -> tuple[tuple[str, str], ...]:
+    if annotation is bool:
+        return (("false", "no"), ("true", "yes"))
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return tuple((one.value, one.value) for one in annotation)
+    return ()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _changed(recipe: Recipe, device: str, sent: Sent) -> Changed:
+    """What differs from the policy of now.  Raises BadInput that names every wrong value."""
+    plain = _plain(recipe, device)
+    given = {key: sent[key] for key, value in plain.items() if sent[key] and sent[key] != _text(value)}
+    table = {
+        key: text.replace(",", " ").split() if get_args(Policy.model_fields[key].annotation) else text
+        for key, text in given.items()
+    }
+    try:
+        checked = Policy.model_validate(table).model_dump(mode="json")
+    except ValidationError as error:
+        said = (f"{_named(one)}{one['msg'].removeprefix('Value error, ')}" for one in error.errors())
+        raise BadInput(f"The policy has mistakes. {'. '.join(said)}.") from None
+    own = recipe.devices == (device,) and device not in recipe.policy.written.devices
+    return Changed({key: checked[key] for key in given}, "policy" if own else f"policy.devices.{json.dumps(device)}")
+
+
+def _named(error: ErrorDetails) -> str:
+    """The key of a mistake; empty for one of several keys, which its message names."""
+    return f"{error['loc'][0]}: " if error["loc"] else ""
+
+
+def _with(written: Written, device: str, values: Mapping[str, Any]) -> Written:
+    """A recipe's policy with other values on one device."""
+    own = {**written.devices.get(device, {}), **values}
+    return Written(written.shared, {**written.devices, device: own})
+
+
+def _replay(name: str, device: str, sent: Sent, _actor: Actor) -> Response:
+    with reading() as session:
+        form = _find(name, device, session)
+        target = target_named(session, name)
+        recipe = _recipe(target)
+        device = _device(recipe, device)
+        changed = _changed(recipe, device, sent)
+        written = _with(recipe.policy.written, device, changed.values)
+        stored = reload.count(session, target, device=device)
+        found = replays.replayed(session, written, server_policy(), target, device, within_s=WITHIN_S)
+        answer = ReplayDocument.of(found)
+    with reading() as session:
+        target = target_named(session, name)
+        values = form.with_values(sent.values)
+        return HTMLResponse(_page(session, target, values, changed, answer, stored))
+
+
+def _page(
+    session: Session,
+    target: Target,
+    form: ActionForm,
+    changed: Changed | None = None,
+    answer: ReplayDocument | None = None,
+    stored: int = 0,
+) -> str:
+    recipe = _recipe(target)
+    cases = sorted(answer.cases, key=lambda one: -one.run_id) if answer else []
+    return page(
+        "policy_replay.html",
+        now=clock(session),
+        target=target,
+        href=f"/targets/{quote(target.name, safe='')}",
+        devices=recipe.devices,
+        form=form,
+        changed=changed,
+        answer=answer,
+        cases=cases[:_SHOWN],
+        more=max(0, len(cases) - _SHOWN),
+        stored=stored,
+        seconds=WITHIN_S,
+    )
