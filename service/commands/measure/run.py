@@ -105,6 +105,26 @@ def logs(run_id: RunNumber) -> None:
     print(printable(client().runs.log(run_id)).rstrip("\n"))  # noqa: T201  (for pipes)
 
 
+@app.verb("texts")
+def texts(
+    run_id: RunNumber,
+    case: Annotated[str | None, typer.Option(help="Only texts of this case.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of texts.", min=1, max=2000)] = 200,
+) -> "View":
+    """List the texts of compiled code that are stored of a run and of the facts check of its revision."""
+    from service.commands.views import runs as views
+
+    return views.texts(first(client().runs.texts(run_id, case=case), limit), limit)
+
+
+@app.verb("text")
+def text(run_id: RunNumber, sha256: Annotated[str, typer.Argument(help="As `texts` lists it.")]) -> None:
+    """Print one text of compiled code of a run."""
+    from service.domain.text import printable
+
+    print(printable(client().runs.text(run_id, sha256)).rstrip("\n"))  # noqa: T201  (for pipes)
+
+
 @app.verb("backfill")
 def backfill(
     target: str, revisions: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="BASE itself is not measured.")]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from kernelwatch.client import Page
-from kernelwatch.client.models import BackfillDocument, QueueItem, RunDocument, RunItem, WorkerItem
+from kernelwatch.client.models import BackfillDocument, KernelTextItem, QueueItem, RunDocument, RunItem, WorkerItem
 from service.commands.output.views import Column, Sentence, Table, View, text
 from service.commands.output.wording import minute, more, some
 from service.domain.states import OPEN_STATES
@@ -56,6 +56,23 @@ def listed(page: Page[RunItem], limit: int) -> View:
     """Runs, the newest first."""
     notes = more(limit, page.next) if page.items else ["No runs. Start one with `kernelwatch run start`."]
     return View(page, (Table(RunItem, page.items, COLUMNS), *map(text, notes)))
+
+
+TEXTS = (
+    Column[KernelTextItem]("contender", lambda one: one.contender),
+    Column[KernelTextItem]("case", lambda one: one.case, spare=1),
+    Column[KernelTextItem]("kernel", lambda one: one.kernel or "", spare=2),
+    Column[KernelTextItem]("kind", lambda one: one.kind),
+    Column[KernelTextItem]("for", lambda one: one.arch or ""),
+    Column[KernelTextItem]("bytes", lambda one: f"{one.bytes:,}", right=True),
+    Column[KernelTextItem]("sha256", lambda one: one.sha256),
+)
+
+
+def texts(page: Page[KernelTextItem], limit: int) -> View:
+    """Texts of compiled code; `kernelwatch run text` prints one."""
+    notes = more(limit, page.next) if page.items else ["No texts: both sides have equal code, or they have expired."]
+    return View(page, (Table(KernelTextItem, page.items, TEXTS), *map(text, notes)))
 
 
 def queue(page: Page[QueueItem], limit: int) -> View:

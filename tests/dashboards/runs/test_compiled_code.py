@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, update
+from typer.testing import CliRunner
 
+from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import CodeText, KernelTextRow, RegressionRow, Target
 from service.ledger import code_texts
@@ -95,6 +97,11 @@ def test_the_page_of_a_case_has_it_too_and_equal_code_is_not_stored(story: Story
     listed = api.get(f"/runs/{later['id']}/code?case={WIDE}").json()["items"]
     assert {one["contender"] for one in listed} == {"head:norms", "last_good:norms"}, "its parent has equal code"
     assert "Left the last good revision" in words(api.at(f"/runs/{later['id']}/code/ptx?case={WIDE}&provider=norms"))
+
+    printed = CliRunner().invoke(cli.app, ["run", "texts", str(run_id), "--case", WIDE, "--format", "json"])
+    found = [one for one in json.loads(printed.stdout)["items"] if one["contender"] == "head:norms"]
+    [sha256] = [one["sha256"] for one in found if (one["kernel"], one["kind"]) == ("_forward", "ptx")]
+    assert CliRunner().invoke(cli.app, ["run", "text", str(run_id), sha256]).stdout.startswith(NARROW)
 
     assert api.get("/runs/1/code").json()["items"] == [], "the first run has nothing to differ from"
     gone = api.at(f"/runs/1/code/ptx?case={WIDE}&provider=norms")
