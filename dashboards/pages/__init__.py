@@ -7,7 +7,6 @@ from fastapi.responses import HTMLResponse
 
 from dashboards.pages import (
     bisections,
-    calibration,
     controls,
     health,
     kernel_code,
@@ -25,6 +24,7 @@ from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
 from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
+from dashboards.pages.trust import calibration, statistics
 
 # Pages for people, in the order of docs/reading.md.
 PAGES = (
@@ -47,6 +47,7 @@ PAGES = (
     workers,
     controls,
     calibration,
+    statistics,
     weekly,
     replay,
     policies,

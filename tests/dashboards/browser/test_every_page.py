@@ -122,6 +122,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/targets/{name}/policy": ["/targets/norms/policy"],
         "/workers": ["/workers"],
         "/calibration": ["/calibration"],
+        "/statistics": ["/statistics"],
         "/weekly": ["/weekly"],
         "/weekly/{week}": [f"/weekly/{Week.at(1_790_000_000.0)}"],
     }

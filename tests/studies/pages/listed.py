@@ -93,6 +93,7 @@ def ours(at: Places) -> list[Page]:
         Page("workers", "/workers", Limits(nodes=3000, height=3000)),
         Page("policy", "/targets/norms/policy?device=h200"),
         Page("calibration", "/calibration"),
+        Page("statistics", "/statistics"),
     ]
 
 

@@ -1,0 +1,1 @@
+"""How far results can be trusted: error rates of this service, and quarantined cases."""

@@ -1,0 +1,45 @@
+"""How the statistics work, next to how often they were wrong here."""
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
+
+from dashboards.pages.rendering import page
+from dashboards.runs.strips import RoundsFigure, rounds_figure
+from kernels.cases import Role
+from service.api.access import Reading, ReadingRoute
+from service.db.engine import clock
+from service.ledger.calibration import error_rates, quarantines
+from service.ledger.reading import brief
+from service.reports import words
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+DAYS = 30
+_SIDES = (Role.HEAD, Role.PARENT)
+
+
+@router.get("/statistics")
+def statistics(session: Reading) -> str:
+    """Explain how a verdict is made, with the error rates that were measured here."""
+    now = clock(session)
+    example = error_rates.newest_example(session)
+    return page(
+        "statistics.html",
+        now=now,
+        days=DAYS,
+        runs=error_rates.RUNS,
+        rates=error_rates.error_rates(session, now - DAYS * 86_400.0),
+        quarantined=len(quarantines.listed(session)),
+        example=example,
+        reason=words.of_verdict(example.verdict) if example else "",
+        figure=_figure(session, example) if example else None,
+    )
+
+
+def _figure(session: Session, example: error_rates.Example) -> RoundsFigure | None:
+    """The rounds of both sides; None where their samples were deleted."""
+    verdict = example.verdict
+    samples = brief.samples_of_case(session, example.run.id, verdict.case)
+    sides = [one for one in samples if one.provider == verdict.provider and one.role in _SIDES]
+    return rounds_figure(verdict.case, [(one.role, one.provider, one.trials) for one in sides])

@@ -1,0 +1,108 @@
+"""How often this service was wrong: equal code that alarmed, and decisions that were withdrawn later."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, case, func, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Metric
+from service.db.models import WATCHED, Bisection, Calibration, ChangePoint, RegressionRow, Run, Series, VerdictRow
+from service.domain.states import OPEN_SEARCHES, BaselineKind, PointState, RegressionState, RunState, SearchState
+from service.domain.verdicts.calibration import Rate
+
+RUNS = 20  # of the mainline, whose suspicions are counted
+
+
+@dataclass(frozen=True)
+class EqualCodeRate:
+    """How often equal code would have been reported as a change, by device and metric."""
+
+    device: str
+    metric: Metric
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """What was decided, and how much of it was wrong.  Rates count in `differed` what was wrong."""
+
+    equal_code: Sequence[EqualCodeRate]
+    suspicions: Rate  # cases that looked like a change, which fresh trials did not confirm
+    dismissed: Rate  # regressions that people dismissed
+    not_repeated: Rate  # bisections that could not repeat a confirmed difference
+    retracted: Rate  # change points that were closed, because they were not found again
+
+
+@dataclass(frozen=True)
+class Example:
+    """A comparison of the newest run with its parent revision."""
+
+    run: Run
+    verdict: VerdictRow
+
+
+def error_rates(session: Session, since: float) -> ErrorRates:
+    """The rates of what was measured and decided since a time."""
+    dismissed = RegressionRow.state == RegressionState.DISMISSED
+    ended = Bisection.state.not_in((*OPEN_SEARCHES, SearchState.STOPPED))
+    not_repeated = Bisection.state == SearchState.NOT_REPRODUCED
+    retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.missed_scans > 0)
+    return ErrorRates(
+        equal_code=_equal_code(session, since),
+        suspicions=_suspicions(session),
+        dismissed=_rate(session, dismissed, RegressionRow.id, RegressionRow.opened_at >= since),
+        not_repeated=_rate(session, not_repeated, Bisection.id, Bisection.created_at >= since, ended),
+        retracted=_rate(session, retracted, ChangePoint.id, ChangePoint.found_at >= since),
+    )
+
+
+def newest_example(session: Session) -> Example | None:
+    """The comparison of the newest mainline run that says most: a confirmed change, else a suspicion, else any."""
+    newest = session.scalar(select(Run).where(Run.state == RunState.DONE, WATCHED).order_by(Run.id.desc()).limit(1))
+    if newest is None:
+        return None
+    compared = (VerdictRow.baseline_kind == BaselineKind.PARENT, VerdictRow.low.is_not(None))
+    verdict = session.scalar(
+        select(VerdictRow)
+        .where(VerdictRow.run_id == newest.id, *compared)
+        .order_by(VerdictRow.confirmed.desc(), VerdictRow.suspected.desc(), VerdictRow.id)
+        .limit(1)
+    )
+    return Example(newest, verdict) if verdict is not None else None
+
+
+def _equal_code(session: Session, since: float) -> list[EqualCodeRate]:
+    alarmed = func.sum(case((Calibration.alarmed, 1), else_=0))
+    by_series = (
+        select(Calibration.series_id, func.count().label("comparisons"), alarmed.label("alarmed"))
+        .where(Calibration.at >= since)
+        .group_by(Calibration.series_id)
+        .subquery()
+    )
+    rows = session.execute(
+        select(Series.device, Series.metric, func.sum(by_series.c.comparisons), func.sum(by_series.c.alarmed))
+        .join(by_series, by_series.c.series_id == Series.id)
+        .group_by(Series.device, Series.metric)
+        .order_by(Series.device, Series.metric)
+    )
+    return [EqualCodeRate(device, metric, _of(n, wrong)) for device, metric, n, wrong in rows]
+
+
+def _suspicions(session: Session) -> Rate:
+    newest = select(Run.id).where(Run.state == RunState.DONE, WATCHED).order_by(Run.id.desc()).limit(RUNS)
+    runs = session.scalars(newest).all()
+    suspected = (VerdictRow.run_id.in_(runs), VerdictRow.suspected, VerdictRow.baseline_kind == BaselineKind.PARENT)
+    return _rate(session, VerdictRow.confirmed.is_(False), VerdictRow.id, *suspected)
+
+
+def _rate(session: Session, wrong: Any, counted: Any, *where: Any) -> Rate:
+    n, of_them = session.execute(
+        select(func.count(counted), func.coalesce(func.sum(case((wrong, 1), else_=0)), 0)).where(*where)
+    ).one()
+    return _of(n, of_them)
+
+
+def _of(comparisons: int, wrong: int) -> Rate:
+    return Rate(int(comparisons), int(wrong), int(wrong))
