@@ -48,12 +48,13 @@ class Changed:
     """The keys that somebody changed, and what a recipe has to say for them."""
 
     values: Mapping[str, Any]
-    table: str  # of the recipe
+    device: str | None  # whose table of the recipe has them; None for the table of all devices
 
     @property
     def snippet(self) -> str:
         """TOML for the recipe."""
-        return "\n".join([f"[{self.table}]", *(f"{key} = {json.dumps(value)}" for key, value in self.values.items())])
+        table = "policy" if self.device is None else f"policy.devices.{json.dumps(self.device)}"
+        return "\n".join([f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in self.values.items())])
 
 
 @router.get("/targets/{name}/policy")
@@ -156,8 +157,8 @@ def _changed(recipe: Recipe, device: str, sent: Sent) -> Changed:
     except ValidationError as error:
         said = (f"{_named(one)}{one['msg'].removeprefix('Value error, ')}" for one in error.errors())
         raise BadInput(f"The policy has mistakes. {'. '.join(said)}.") from None
-    own = recipe.devices == (device,) and device not in recipe.policy.written.devices
-    return Changed({key: checked[key] for key in given}, "policy" if own else f"policy.devices.{json.dumps(device)}")
+    alone = recipe.devices == (device,) and device not in recipe.policy.written.devices
+    return Changed({key: checked[key] for key in given}, None if alone else device)
 
 
 def _named(error: ErrorDetails) -> str:
@@ -165,10 +166,12 @@ def _named(error: ErrorDetails) -> str:
     return f"{error['loc'][0]}: " if error["loc"] else ""
 
 
-def _with(written: Written, device: str, values: Mapping[str, Any]) -> Written:
-    """A recipe's policy with other values on one device."""
-    own = {**written.devices.get(device, {}), **values}
-    return Written(written.shared, {**written.devices, device: own})
+def _with(written: Written, changed: Changed) -> Written:
+    """A recipe's policy with what somebody changed, in the table that the snippet names."""
+    if changed.device is None:
+        return Written({**written.shared, **changed.values}, written.devices)
+    own = {**written.devices.get(changed.device, {}), **changed.values}
+    return Written(written.shared, {**written.devices, changed.device: own})
 
 
 def _replay(name: str, device: str, sent: Sent, _actor: Actor) -> Response:
@@ -178,7 +181,7 @@ def _replay(name: str, device: str, sent: Sent, _actor: Actor) -> Response:
         recipe = _recipe(target)
         device = _device(recipe, device)
         changed = _changed(recipe, device, sent)
-        written = _with(recipe.policy.written, device, changed.values)
+        written = _with(recipe.policy.written, changed)
         stored = reload.count(session, target, device=device)
         found = replays.replayed(session, written, server_policy(), target, device, within_s=WITHIN_S)
         answer = ReplayDocument.of(found)

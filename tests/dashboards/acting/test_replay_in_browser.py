@@ -1,5 +1,7 @@
 """Policies in a real browser: what another one would have reported, its versions, and who may see them."""
 
+import tomllib
+
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
@@ -7,6 +9,7 @@ from sqlalchemy import func, select
 
 from service.db.engine import reading
 from service.db.models import Base
+from service.domain.policy.layers import NOTHING, read
 from tests import world
 from tests.dashboards.acting.site import PEOPLE, Site
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
@@ -106,3 +109,16 @@ def test_versions_say_what_differs_and_what_they_judged(browser: Browser, site: 
         expect(page.locator("main")).to_contain_text("smallest_change")
         expect(page.locator("main")).to_contain_text("Runs that it judged")
         assert (barriers(page), page.evaluate(CONTRAST), excess_width(page)) == ({}, [], 0)
+
+
+def test_the_lines_for_the_recipe_are_those_that_were_replayed(browser: Browser, site: Site) -> None:
+    """The table of one device where the recipe names several: another table would change the others as well."""
+    with site.as_person(browser, "wendy") as page:
+        page.goto(f"{site.address}/targets/norms/policy?device=cpu")
+        page.get_by_label("blocking", exact=True).select_option("yes")
+        page.get_by_label("screening", exact=True).fill("3, 6")
+        page.get_by_role("button", name="Replay").click()
+        expect(page.get_by_role("status")).to_have_text("There is no stored run to judge again on this device.")
+        toml = page.locator("#snippet").inner_text()
+    assert tomllib.loads(toml) == {"policy": {"devices": {"cpu": {"screening": [3, 6], "blocking": True}}}}
+    assert read(toml, "of the page").on("cpu", NOTHING).screening == (3, 6)
