@@ -12,8 +12,7 @@ from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Target
-from service.domain.codefacts.comparison import configurations
-from service.domain.codefacts.history import FactsAt, MovedBy, moves
+from service.domain.codefacts.history import MovedBy, configuration, moves
 from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
@@ -54,7 +53,7 @@ def facts(name: str, session: Reading, device: _Text = "", provider: _Text = "",
         case=case,
         verdict=verdict,
         about=about,
-        configuration=_configuration(history[-1]),
+        configuration=configuration(history[-1].head),
         history=history,
         points={point.run_id: point for point, _ in found},
         tracks=fact_tracks.drawn(history),
@@ -75,8 +74,3 @@ def _chosen(session: Session, target: Target, drifts: list[Drift]) -> tuple[str,
     if not measured:
         raise NotFound("facts", f"of {target.name}: nothing was measured on its mainline yet")
     return measured[0]
-
-
-def _configuration(at: FactsAt) -> str:
-    stored = at.head.get("config")
-    return configurations(at.head) or (stored if isinstance(stored, str) else "")

@@ -70,13 +70,14 @@ def drifted(earlier: Facts, now: Facts) -> tuple[str, str] | None:
     A contender whose autotuner wavered between trials, and ran the same configuration in some trial of both sessions,
     did not drift.
     """
-    before, after = _configuration(earlier), _configuration(now)
+    before, after = configuration(earlier), configuration(now)
     if not before or not after or before == after or interchangeable(now, earlier):
         return None
     return before, after
 
 
-def _configuration(facts: Facts) -> str:
+def configuration(facts: Facts) -> str:
+    """The configurations of a contender's kernels, or what an old session stored of them; empty if unknown."""
     stored = facts.get("config")
     return configurations(facts) or (stored if isinstance(stored, str) else "")
 
