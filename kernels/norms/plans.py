@@ -129,6 +129,17 @@ _RMSNORM_FORWARD_FP32 = dict(
         }.items()
     )
 )
+_RMSNORM_FORWARD_TABLES = {  # by whether x is wider than 16 bits, and whether the weights have 16
+    (False, False): _RMSNORM_FORWARD,
+    (False, True): _RMSNORM_FORWARD_16,
+    (True, False): _RMSNORM_FORWARD_FP32,
+    (True, True): _RMSNORM_FORWARD_FP32,
+}
+# A residual's sum is stored between the loads of blocks that stay in registers, which takes up to twice the time.
+_RMSNORM_FORWARD_RESIDUAL = {
+    sizes: {width: plan for width, plan in table.items() if plan.blocks == 1 or plan.keep == "cached"}
+    for sizes, table in _RMSNORM_FORWARD_TABLES.items()
+}
 # Weights in fp32 and no residual, which would need twice the cache: all 64 warps of an SM are resident.
 _RMSNORM_FORWARD_24576 = ForwardPlan(1, 8192, 32, blocks=3)
 _RMSNORM_FORWARD_32768 = ForwardPlan(1, 16384, 32, blocks=2)  # not for x in fp32: two rows are the whole L1
@@ -230,10 +241,8 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> 
         return _RMSNORM_FORWARD_32768
     if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2:
         return _RMSNORM_FORWARD_65536
-    table = _RMSNORM_FORWARD_FP32 if size > 2 else _RMSNORM_FORWARD_16 if weight_size == 2 else _RMSNORM_FORWARD
-    if residual:  # its sum is stored between the loads of blocks that stay in registers: up to twice the time
-        table = {width: plan for width, plan in table.items() if plan.blocks == 1 or plan.keep == "cached"}
-    if plan := _next(table, cols):
+    tables = _RMSNORM_FORWARD_RESIDUAL if residual else _RMSNORM_FORWARD_TABLES
+    if plan := _next(tables[size > 2, weight_size == 2], cols):
         return plan
     if size > 2:
         return _wide(_RMSNORM_FP32_FORWARD, cols)
