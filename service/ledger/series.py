@@ -10,19 +10,7 @@ from service.db.models import Series
 from service.domain.series import SeriesKey
 from service.ledger.locking import insert_if_absent, lock
 
-
-def is_series(key: SeriesKey) -> ColumnElement[bool]:
-    """The condition for a query that joins `Series`."""
-    return and_(
-        Series.target_id == key.target_id,
-        Series.device == key.device,
-        Series.provider == key.provider,
-        Series.case == key.case,
-        Series.metric == key.metric,
-    )
-
-
-# The same for a statement that is made once; its parameters are the fields of the key.
+# The condition for a query that joins `Series`; its parameters are the fields of a key.
 IS_SERIES = and_(
     Series.target_id == bindparam("target_id"),
     Series.device == bindparam("device"),

@@ -4,7 +4,7 @@ Every change holds the lock of the target, which serialises workers, people and 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import structlog
 from sqlalchemy import ColumnElement, func, select
@@ -21,7 +21,7 @@ from service.ledger.access import audit
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
 from service.ledger.regressions import incidents
-from service.ledger.series import is_series, on_device, series_ids
+from service.ledger.series import IS_SERIES, on_device, series_ids
 
 log = structlog.get_logger()
 
@@ -75,9 +75,10 @@ def open_one(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(RegressionRow.series)
-        .where(is_series(opening.key))
+        .where(IS_SERIES)
         .where(Run.revision_id == run.revision_id, RegressionRow.found_by == found_by)
-        .limit(1)
+        .limit(1),
+        asdict(opening.key),
     ).scalar_one_or_none()
     if known is not None:
         return known

@@ -1,6 +1,7 @@
 """Series get one row each, also under concurrent inserts."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from threading import Barrier
 
 import pytest
@@ -11,7 +12,7 @@ from service.db.engine import reading, transaction
 from service.db.models import Series
 from service.domain.series import SeriesKey
 from service.ledger.locking import lock
-from service.ledger.series import is_series, series_ids, series_of
+from service.ledger.series import IS_SERIES, series_ids, series_of
 from tests import world
 
 SHAPE = "rmsnorm.fwd.4096x1024.bf16"
@@ -33,7 +34,7 @@ def test_a_series_has_one_id_and_prints_as_it_was_typed(target: int) -> None:
         assert len(set(ids.values())) == 3
         assert series_of(session, key(f"{SHAPE}.call")) == ids[keys[1]]
     with reading() as session:
-        row = session.scalars(select(Series).where(is_series(keys[1]))).one()
+        row = session.scalars(select(Series).where(IS_SERIES), asdict(keys[1])).one()
         assert (row.case, row.metric, row.printed, row.key) == (SHAPE, Metric.CALL, f"{SHAPE}.call", keys[1])
         [printed] = session.scalars(select(Series.printed).where(Series.printed == f"{SHAPE}.call"))
         assert printed == row.printed, "the database prints a case as Python does"
