@@ -1,4 +1,4 @@
-"""The lines of the list of regressions: each is what one revision made slower, on all devices.  Pure."""
+"""The lines of the list of regressions: each is what one revision made slower, on all devices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

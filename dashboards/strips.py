@@ -1,4 +1,4 @@
-"""The small figures of lists: revisions as a strip, a sparkline, and nights of equal code.  Pure."""
+"""The small figures of lists: revisions as a strip, a sparkline, and nights of equal code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

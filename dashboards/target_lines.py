@@ -1,4 +1,4 @@
-"""The page of a target in words and cells: its verdict, and what each revision did on each device.  Pure."""
+"""The page of a target in words and cells: its verdict, and what each revision did on each device."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,13 +94,14 @@ def verdict(one: TargetLately, regressions: int, behind: int) -> str:
         nothing = "no releases yet" if one.row.kind is TargetKind.PACKAGE else "no revisions yet"
         return f"{nothing}; paused" if one.row.paused_at is not None else nothing
     parts = []
-    moved = {device: change for device, change in changes(one).items() if abs(change - 1) >= LEVEL}
+    compared = changes(one)
+    moved = {device: change for device, change in compared.items() if abs(change - 1) >= LEVEL}
     if moved:
         device = max(moved, key=lambda name: abs(math.log(moved[name])))
         change = moved[device]
         word = "slower" if change > 1 else "faster"
         parts.append(f"{abs(change - 1) * 100:.1f} % {word} than a week ago on {device}")
-    elif changes(one):
+    elif compared:
         parts.append("as fast as a week ago")
     elif not one.newest:
         parts.append("not measured yet")
