@@ -146,7 +146,7 @@ def _forward_blocks(row, cols, t, eps, CONFIG: tl.constexpr):
     for block in tl.static_range(BLOCKS):
         block_cols = cols + block * CONFIG.BLOCK
         if CONFIG.KEEP != "cached":
-            xs = xs + (_read(row, t, block_cols, CONFIG),)
+            xs = xs + (_load(row, t, block_cols, CONFIG, False),)
         if CONFIG.WEIGHTS == "early":
             ws = ws + (tiles.load_columns(t.w, block_cols, CONFIG),)
             bs = bs + (tiles.load_columns(t.b, block_cols, CONFIG),)
@@ -156,7 +156,7 @@ def _forward_blocks(row, cols, t, eps, CONFIG: tl.constexpr):
     for block in tl.static_range(BLOCKS):
         block_cols = cols + block * CONFIG.BLOCK
         x = _load(row, t, block_cols, CONFIG, False) if CONFIG.KEEP == "cached" else xs[block]
-        if CONFIG.KEEP == "cached" and t.residual_out is not None:
+        if t.residual_out is not None:  # after all loads, which would wait for it
             tiles.store(t.residual_out, x, row * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), block_cols, t.M, CONFIG)
         if CONFIG.WEIGHTS == "early":
             w, b = ws[block], bs[block]

@@ -119,12 +119,17 @@ _RMSNORM_FORWARD_16 = dict(
 )
 # 57345 to 65536 columns: the whole row in the L1, 98 % of the copy ceiling where a team has 87.  Without a residual.
 _RMSNORM_FORWARD_65536 = ForwardPlan(1, 65536, 32)
-# x in fp32: half as many elements make an access of 16 bytes.
+# x in fp32: half as many elements make an access of 16 bytes, and smaller tiles are better.
 _RMSNORM_FORWARD_FP32 = dict(
     sorted(
         {
             **_RMSNORM_FORWARD,
+            64: ForwardPlan(8, 64, 4),
+            256: ForwardPlan(2, 256, 1),
+            512: ForwardPlan(1, 512, 1),
             640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
+            1024: ForwardPlan(1, 1024, 4, weights="early"),
+            2048: ForwardPlan(1, 2048, 8, weights="early"),
             3072: ForwardPlan(1, 1024, 8, blocks=3, weights="early"),
         }.items()
     )
@@ -135,9 +140,30 @@ _RMSNORM_FORWARD_TABLES = {  # by whether x is wider than 16 bits, and whether t
     (True, False): _RMSNORM_FORWARD_FP32,
     (True, True): _RMSNORM_FORWARD_FP32,
 }
-# A residual's sum is stored between the loads of blocks that stay in registers, which takes up to twice the time.
+# With a residual, to 2048 columns: twice the loads of a row, so half the elements for each thread.
+_NARROW_RESIDUAL = {
+    64: _RMSNORM_FORWARD[64],
+    128: ForwardPlan(8, 128, 8, weights="early"),
+    192: ForwardPlan(2, 64, 1, blocks=3, weights="early", keep="fp32"),
+    256: _RMSNORM_FORWARD[256],
+    384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="packed"),
+    512: _RMSNORM_FORWARD[512],
+    1024: ForwardPlan(1, 1024, 4, weights="early"),
+    1536: _RMSNORM_FORWARD[1536],
+    2048: ForwardPlan(1, 2048, 8, weights="early"),
+}
+_NARROW_RESIDUAL_FP32 = {
+    64: ForwardPlan(8, 64, 4),
+    128: _RMSNORM_FORWARD[128],
+    256: ForwardPlan(2, 256, 1),
+    512: ForwardPlan(1, 512, 4, weights="early"),
+    640: ForwardPlan(1, 1024, 4, weights="early"),
+    1024: ForwardPlan(1, 1024, 8, weights="early"),
+    2048: ForwardPlan(1, 2048, 8, weights="early"),
+}
 _RMSNORM_FORWARD_RESIDUAL = {
-    sizes: {width: plan for width, plan in table.items() if plan.blocks == 1 or plan.keep == "cached"}
+    sizes: (_NARROW_RESIDUAL_FP32 if sizes[0] else _NARROW_RESIDUAL)
+    | {width: plan for width, plan in table.items() if width > 2048}
     for sizes, table in _RMSNORM_FORWARD_TABLES.items()
 }
 # Weights in fp32 and no residual, which would need twice the cache: all 64 warps of an SM are resident.
@@ -148,10 +174,15 @@ _RMSNORM_FORWARD_32768 = ForwardPlan(1, 16384, 32, blocks=2)  # not for x in fp3
 _LAYERNORM_FORWARD = {
     64: ForwardPlan(16, 64, 2),
     128: ForwardPlan(8, 128, 1, weights="early", keep="fp32"),
+    160: ForwardPlan(8, 32, 4, blocks=5, weights="early", keep="fp32"),
+    192: ForwardPlan(8, 64, 4, blocks=3, weights="early", keep="fp32"),
     256: ForwardPlan(4, 256, 1, weights="early", keep="fp32"),
+    320: ForwardPlan(8, 64, 4, blocks=5, weights="early", keep="packed"),
+    384: ForwardPlan(8, 128, 8, blocks=3, weights="early", keep="packed"),
     512: ForwardPlan(2, 512, 1),
     640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
-    768: ForwardPlan(2, 1024, 1),
+    768: ForwardPlan(1, 128, 1, blocks=6, weights="early", keep="fp32"),
+    896: ForwardPlan(1, 128, 1, blocks=7, weights="early", keep="fp32"),
     1024: ForwardPlan(1, 1024, 1),
     1280: ForwardPlan(1, 2048, 1, programs=12, stages=3, weights="held", keep="fp32"),
     1792: ForwardPlan(1, 2048, 4, programs=6, stages=3, weights="held", keep="fp32"),
@@ -163,7 +194,21 @@ _LAYERNORM_FORWARD = {
     8192: ForwardPlan(1, 8192, 16, programs=2, stages=3, weights="held", keep="fp32", registers=64),
     16384: ForwardPlan(1, 16384, 16, programs=1, stages=3, weights="held", keep="fp32"),
 }
-_LAYERNORM_FORWARD_FP32 = dict(sorted({**_LAYERNORM_FORWARD, 12288: ForwardPlan(1, 4096, 16, blocks=3)}.items()))
+_LAYERNORM_FORWARD_FP32 = {
+    64: ForwardPlan(16, 64, 4, weights="early", keep="fp32"),
+    128: ForwardPlan(8, 128, 8),
+    192: _LAYERNORM_FORWARD[192],
+    256: ForwardPlan(2, 256, 1),
+    384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="fp32"),
+    512: ForwardPlan(1, 512, 2, weights="early"),
+    640: ForwardPlan(1, 1024, 2, weights="early"),
+    768: _LAYERNORM_FORWARD[768],
+    896: ForwardPlan(1, 1024, 2, weights="early"),
+    1024: ForwardPlan(1, 1024, 4, weights="early"),
+    **{width: plan for width, plan in _LAYERNORM_FORWARD.items() if 1024 < width <= 8192},
+    12288: ForwardPlan(1, 4096, 16, blocks=3),
+    16384: _LAYERNORM_FORWARD[16384],
+}
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Many small programs on an SM: some compute while others wait.
 _RMSNORM_TEAM_FORWARD = ForwardPlan(1, 2048, 2, programs=8, stages=3, weights="held")

@@ -54,16 +54,23 @@ def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_with_a_residual_no_block_waits_for_the_store_of_another(size):
-    for cols in (280, 320, 384, 544, 640):
-        assert plans.forward(cols, center=False, size=size).blocks > 1
-        assert plans.forward(cols, center=False, size=size, residual=True).blocks == 1
-    wide = plans.forward(100000, center=False, residual=True)
-    assert (wide.keep, plans.forward(100000, center=False).keep) == ("packed", "cached")
+@pytest.mark.parametrize("weight_size", [2, 4])
+def test_a_residual_has_plans_of_its_own_for_narrow_and_for_wide_rows(size, weight_size):
+    def chosen(cols, residual):
+        return plans.forward(cols, center=False, size=size, weight_size=weight_size, residual=residual)
+
+    def elements(plan):
+        return plan.rows * plan.span // (32 * plan.warps)  # of a thread
+
+    assert elements(chosen(1000, True)) < elements(chosen(1000, False)), "a residual is as many bytes again"
+    for cols in (4096, 7168, 12288):
+        assert chosen(cols, True) == chosen(cols, False)
+    assert plans.forward(100000, center=False, residual=True).keep == "packed"
 
 
 @pytest.mark.parametrize("table", [
-    plans._RMSNORM_FORWARD, plans._RMSNORM_FORWARD_16, plans._LAYERNORM_FORWARD,
+    *plans._RMSNORM_FORWARD_TABLES.values(), *plans._RMSNORM_FORWARD_RESIDUAL.values(),
+    plans._LAYERNORM_FORWARD, plans._LAYERNORM_FORWARD_FP32,
     plans._RMSNORM_BACKWARD, plans._LAYERNORM_BACKWARD,
 ])  # fmt: skip
 def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
