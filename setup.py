@@ -20,7 +20,7 @@ DATA = {
     HOME: ["py.typed"],
     f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*", "samples/*"],
     f"{HOME}.dashboards": ["templates/*", "static/*", "static/vendor/*"],
-    f"{HOME}.{NOT_OURS}": ["norms/**"],
+    f"{HOME}.{NOT_OURS}": ["norms/**", "own/*"],
 }
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
-from service.domain.policy.toml_errors import mistakes
+from service.domain.policy.toml_errors import TomlMistake, mistakes
 from service.errors import BadInput
 
 Table = Mapping[str, Any]
@@ -63,11 +63,11 @@ def read(text: str, name: str) -> Written:
     for device, whole in (written if not said else NOTHING).tables.items():
         said += _mistakes(text, (*inside, "devices", device), whole)
     if said:
-        raise BadInput(f"The policy {name} has mistakes.\n" + "\n".join(said))
+        raise BadInput(f"The policy {name} has mistakes.\n" + "\n".join(map(str, said)))
     return written
 
 
-def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[str]:
+def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[TomlMistake]:
     try:
         Policy.model_validate(table)
     except ValidationError as error:

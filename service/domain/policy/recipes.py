@@ -16,12 +16,21 @@ from service.domain.policy import toml_errors
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.layers import NOTHING, Written, split
 from service.domain.policy.policy import Policy
+from service.domain.policy.toml_errors import TomlMistake
 from service.errors import BadInput
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LAST_RELEASE = "last-release"
 _BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
+
+
+class MistakenRecipe(BadInput):
+    """A text that is no recipe, with what is wrong in which line."""
+
+    def __init__(self, message: str, mistakes: Sequence[TomlMistake]) -> None:
+        super().__init__(message)
+        self.mistakes = tuple(mistakes)
 
 
 class _Part(BaseModel):
@@ -170,11 +179,12 @@ class Recipe(_Part):
 
 @lru_cache(maxsize=256)  # control reads them every few seconds, and recipes rarely change
 def parse(text: str) -> Recipe:
-    """Read a recipe.  Raises BadInput with one sentence for each mistake, each naming its line."""
+    """Read a recipe.  Raises MistakenRecipe with one sentence for each mistake, each naming its line."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"The recipe is not TOML: {error}.") from None
+        place = toml_errors.syntax_mistake(text, str(error))
+        raise MistakenRecipe(f"The recipe is not TOML: {error}.", [place]) from None
     try:
         recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:
@@ -184,8 +194,8 @@ def parse(text: str) -> Recipe:
     return recipe
 
 
-def _mistaken(mistakes: Sequence[str]) -> BadInput:
-    return BadInput("The recipe has mistakes.\n" + "\n".join(mistakes))
+def _mistaken(mistakes: Sequence[TomlMistake]) -> MistakenRecipe:
+    return MistakenRecipe("The recipe has mistakes.\n" + "\n".join(map(str, mistakes)), mistakes)
 
 
 def _misfits(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
