@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, delete, func, inspect, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Base, Run, Target, Worker
+from service.db.models import Base, RecipeRow, Run, Target, Worker
 from service.domain.states import Origin, RunState, TargetKind
 from service.domain.text import without_credentials
-from service.errors import BadInput, Conflict, NotFound
+from service.errors import BadInput, Conflict, LaterChange, NotFound, Stale
 from service.ledger.access import audit
 from service.ledger.intake import targets
 from service.ledger.intake.branch_recipes import RecipeFiles, branch_recipe
@@ -34,11 +35,14 @@ def add(
     private: bool | None = None,
     recipe: RecipeFiles | None = None,
     backfill: int = 1,
+    only_new: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Watch a repository or a package, and queue its newest `backfill` revisions.  Returns how many runs were queued.
 
     Without a `recipe` it is read from the head of the mainline, then and later.  A target of this name and location
-    gets what is named here; where `private` is None, that stays, and a new target is public.  Raises ServiceError for
+    gets what is named here, unless it must be `only_new`; where `private` is None, that stays, and a new target is
+    public.  A `dry_run` stops before the source is asked, and changes nothing.  Raises ServiceError for
     whatever would keep its revisions from being measured: a mistake in the recipe, a source that does not answer, no
     revision on the branch.
     """
@@ -54,14 +58,25 @@ def add(
         "recipe_text": recipe[0] if recipe else None,
         "adapters": recipe[1] if recipe else None,
     }
-    target = _rehearsed(lambda session: targets.register(session, name, **wanted))
+
+    def register(session: Session) -> Target:
+        if only_new and targets.find(session, name) is not None:
+            raise Conflict(f"There is a target {name} already: choose another name, or change it on its page.")
+        try:
+            return targets.register(session, name, **wanted)
+        except IntegrityError:  # PostgreSQL: somebody else added it at the same moment
+            raise Conflict(f"Somebody else adds the target {name} at this moment. Try again.") from None
+
+    target = _rehearsed(register)
     source = open_source(target)
+    if dry_run:
+        return 0
     with _kept_only_if_done(target, source):
         source.refresh()
         found = _newest(source, target, max(1, backfill))
         from_branch = branch_recipe(target, source)
         with transaction() as session:
-            registered = targets.register(session, name, **wanted)
+            registered = register(session)
             if from_branch is not None:
                 targets.adopt_recipe(session, registered, *from_branch)
             _record(session, "add", registered)
@@ -81,17 +96,24 @@ def edit(
     private: bool | None = None,
     recipe: RecipeFiles | None = None,
     recipe_from_branch: bool = False,
+    seen_recipe: int | None = None,
 ) -> None:
     """Change how a target is watched.  What is None stays; an empty branch or forge is taken away.
 
     Raises ServiceError for whatever `add` would refuse, and for a location that does not have the newest revision that
-    is known: its history would be continued with other revisions.
+    is known: its history would be continued with other revisions.  Raises Stale where the target has another recipe
+    than `seen_recipe`; 0 is none.
     """
     if recipe is not None and recipe_from_branch:
         raise BadInput("Name a recipe, or take it from the branch, not both.")
 
     def change(session: Session) -> Target:
         row = targets.target_named(session, name)
+        if seen_recipe is not None:
+            lock(session, row.id)
+            session.refresh(row, ["recipe_id", "recipe"])
+            if (row.recipe_id or 0) != seen_recipe:
+                raise Stale(f"The recipe of {name}", _recipe_changes(session, row, seen_recipe))
         text, adapters = recipe or ((row.recipe.text, row.recipe.adapters) if row.recipe else (None, {}))
         from_branch = recipe_from_branch or (row.recipe_from_branch and recipe is None)
         row.location = location or row.location
@@ -226,6 +248,24 @@ def remove(name: str) -> None:
     forget(old)
 
 
+def _recipe_changes(session: Session, target: Target, seen: int) -> list[LaterChange]:
+    """Who gave the target another recipe than the one that was seen, the oldest first."""
+    before = session.get(RecipeRow, seen)
+    since = before.created_at if before else 0.0
+    entries = audit.listed(session, target=target.name, action="target", limit=20).items
+    changes = [
+        LaterChange(one.at, one.actor, f"saved version {recipe.digest[:10]} of the recipe")
+        for one in reversed(entries)
+        if one.at >= since
+        and one.details.get("recipe_id") != seen
+        and (recipe := session.get(RecipeRow, one.details.get("recipe_id") or 0)) is not None
+    ]
+    if not changes and target.recipe is not None:
+        what = f"brought version {target.recipe.digest[:10]} of the recipe"
+        changes.append(LaterChange(target.recipe.created_at, "The mainline", what))
+    return changes
+
+
 _RECORDED = ("branch", "forge", "trusted", "private", "allow_unsandboxed", "recipe_from_branch", "recipe_id")
 
 
@@ -292,7 +332,9 @@ def _kept_only_if_done(target: Target, source: Source) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not known:
+        with reading() as session:
+            watched = targets.find(session, target.name)  # somebody else may have added it meanwhile
+        if not known and (watched is None or watched.location != target.location):
             forget(target)
         raise
 

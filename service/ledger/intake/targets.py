@@ -20,6 +20,7 @@ from service.forge import clients
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}")
+_RESERVED = ("new",)  # addresses of pages
 
 
 def find(session: Session, name: str) -> Target | None:
@@ -137,6 +138,8 @@ def check_adapters(recipe: recipes.Recipe, adapters: Mapping[str, str]) -> None:
 
 def check_name(name: str) -> None:
     """Raise BadInput for what cannot be a target's name."""
+    if name in _RESERVED:
+        raise BadInput(f"A target cannot be named {name}: /targets/{name} is a page of the dashboard.")
     if not _NAME.fullmatch(name) or name.endswith("-"):
         raise BadInput(f"{name[:90]!r} cannot be a target's name: lower-case letters, digits, -, _ and ., at most 80.")
 
