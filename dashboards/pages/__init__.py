@@ -25,12 +25,16 @@ from dashboards.pages.regressions import listed as regressions
 from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
 from dashboards.pages.trust import calibration, statistics
+from dashboards.pages.watching import changes, new, recipe
 
 # Pages for people, in the order of docs/reading.md.
 PAGES = (
     health,
     search,
+    new,  # before the targets, whose names would match its address
     targets,
+    recipe,
+    changes,
     trends,
     facts,
     compare,

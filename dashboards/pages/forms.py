@@ -7,9 +7,10 @@ change it reads which role that needs.  Whatever goes wrong, the sender sees the
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from fastapi import Request
@@ -28,8 +29,11 @@ from service.ledger.access import sign_ins
 from service.ledger.access.acting import acting, as_actor
 
 MAX_FORM = 64 << 10  # bytes of a body
+MAX_CODE_FORM = 512 << 10  # of a form with a field of code
 MAX_TEXT = 2000  # characters, as in the API
+MAX_CODE = 100_000
 _MAX_FIELDS = 40
+_LINE_ENDS = re.compile(r"\r\n?")
 _CONTROLS = re.compile(r"[\s\x00-\x1f\x7f]+")
 _SEE_OTHER = 303
 _CONFIRMED = "confirmed"
@@ -40,6 +44,7 @@ class FieldKind(StrEnum):
 
     LINE = "line"
     TEXT = "text"  # several lines on the page; stored as one, as the API takes it
+    CODE = "code"  # lines that stay as they are, with their numbers
     DAY = "day"
     CHOICE = "choice"
     HIDDEN = "hidden"
@@ -58,6 +63,7 @@ class Field:
     choices: tuple[tuple[str, str], ...] = ()  # values with their words
     suggestions: tuple[str, ...] = ()
     max_length: int = MAX_TEXT
+    mistakes: tuple[tuple[int, str], ...] = ()  # lines of code, from 1, with what is wrong there
 
 
 @dataclass(frozen=True)
@@ -98,16 +104,29 @@ class ActionForm:
         return f"{self.scope}:{self.target.name}" if self.target and self.scope is not Scope.ADMIN else self.scope.value
 
     def with_values(self, values: Mapping[str, str]) -> "ActionForm":
+        """The same form with other values."""
+        fields = tuple(replace(one, value=values.get(one.name, one.value)) for one in self.fields)
+        return replace(self, fields=fields)
+
+    def with_sent(self, sent: "Sent") -> "ActionForm":
         """The same form with what somebody typed."""
-        typed = tuple(replace(one, value=values.get(one.name, one.value)) for one in self.fields)
-        return replace(self, fields=typed)
+        return self.with_values({one.name: sent.of(one) for one in self.fields if one.name in sent.values})
+
+    def with_mistakes(self, name: str, mistakes: Sequence[tuple[int, str]]) -> "ActionForm":
+        """The same form with what is wrong in the lines of a field."""
+        fields = tuple(replace(one, mistakes=tuple(mistakes)) if one.name == name else one for one in self.fields)
+        return replace(self, fields=fields)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The fields of a form as they were sent; white space and control characters are single spaces."""
+    """The fields of a form as they were sent.
+
+    White space and control characters of `values` are single spaces; `texts` has the lines that were typed.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, body: bytes) -> "Sent":
@@ -116,10 +135,16 @@ class Sent:
             found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         except ValueError:
             raise BadInput("The body is no form.") from None
-        return cls({name: _CONTROLS.sub(" ", values[0]).strip() for name, values in found.items()})
+        values = {name: _CONTROLS.sub(" ", typed[0]).strip() for name, typed in found.items()}
+        texts = {name: one_ending(typed[0]) for name, typed in found.items()}
+        return cls(values, texts)
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")
+
+    def of(self, one: Field) -> str:
+        """The value of a field, as its kind keeps it."""
+        return self.texts.get(one.name, "") if one.kind is FieldKind.CODE else self[one.name]
 
     @property
     def seen(self) -> int:
@@ -134,8 +159,8 @@ class Sent:
     def check(self, form: ActionForm) -> None:
         """Raise BadInput for a field that is missing, too long or none of its choices."""
         for one in form.fields:
-            value = self[one.name]
-            if one.required and not value:
+            value = self.of(one)
+            if one.required and not value.strip():
                 raise BadInput(f"“{one.label}” is missing.")
             if len(value) > one.max_length:
                 raise BadInput(f"“{one.label}” has {len(value)} characters; it may have {one.max_length}.")
@@ -145,18 +170,44 @@ class Sent:
                 raise BadInput(f"“{one.label}” is a day, such as 2026-12-31.")
 
 
+def one_ending(text: str) -> str:
+    """The text with the line ends that TOML and we write; browsers send others."""
+    return _LINE_ENDS.sub("\n", text).replace("\0", "")
+
+
 Find = Callable[[Session], ActionForm]
-# In transactions of its own; returns what was done, in a sentence, or a page for what no address may hold.
-Apply = Callable[[Sent, Actor], str | Response]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done, in a sentence, and the page that follows."""
+
+    sentence: str
+    to: str
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a form would do, for its page; nothing was done."""
+
+    found: Any
+
+
+# In transactions of its own.  A sentence is what was done, and the page of the thing follows; a response is a page for
+# what no address may hold.
+Apply = Callable[[Sent, Actor], str | Done | DryRun | Response]
+Draw = Callable[[Session, ActionForm, ServiceError | None, DryRun | None], str]
 
 
 def shown(session: Session, form: ActionForm) -> str:
     """The page of a form alone."""
-    return page("acting.html", now=clock(session), form=form, problem=None, changes=(), asks=False)
+    return _drawn(session, form, None, None)
 
 
-async def submitted(request: Request, find: Find, apply: Apply) -> Response:
-    """Handle a form that was sent: `find` makes it anew for its sender, `apply` does what it says.
+async def submitted(request: Request, find: Find, apply: Apply, draw: Draw | None = None) -> Response:
+    """Handle a form that was sent: `find` makes it anew for its sender, `apply` does what it says, or only tries.
+
+    `draw` makes the page with what was typed, where the form has a page of its own.
 
     Raises NotFound where the sender may not know of the thing, and Refused for a request from another site.
     """
@@ -165,10 +216,10 @@ async def submitted(request: Request, find: Find, apply: Apply) -> Response:
     sign_ins.check_origin(credentials.origin)
     known = credentials.local or credentials.key or credentials.cookie
     run = in_writers if known else run_in_threadpool  # strangers take no thread of those who change something
-    return await run(_handle, credentials, sent, find, apply)
+    return await run(_handle, credentials, sent, find, apply, draw or _drawn)
 
 
-def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> Response:
+def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply, draw: Draw) -> Response:
     as_reader = replace(credentials, unsafe=False)  # the token is checked below, where the sender is known
     with reading() as session:
         sender, hidden = reader_with(session, as_reader)
@@ -184,7 +235,7 @@ def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> R
                 permit(sender.actor, form.scope, form.target)
             sent.check(form)
             if form.question and not sent.confirmed:
-                return _page(form, sent, asks=True)
+                return _asked(form, sent)
             done = apply(sent, sender.actor)
         except NotFound:
             raise
@@ -192,8 +243,16 @@ def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> R
             with reading() as session:
                 form = find(session)
             # Only what a page of ours sent is shown: another site could make our page show its words.
-            return _page(form, sent if credentials.origin else Sent(), problem)
-        return done if isinstance(done, Response) else see(form.back, done)
+            return _again(form, sent if credentials.origin else Sent(), draw, problem)
+        match done:
+            case DryRun():
+                return _again(replace(form, seen=sent.seen), sent, draw, dry_run=done)
+            case Done():
+                return see(done.to, done.sentence)
+            case Response():
+                return done
+            case _:
+                return see(form.back, done)
 
 
 def see(path: str, done: str) -> Response:
@@ -205,13 +264,23 @@ def see(path: str, done: str) -> Response:
     return RedirectResponse(urlunsplit(("", "", parts.path, query, parts.fragment)), _SEE_OTHER)
 
 
-def _page(form: ActionForm, sent: Sent, problem: ServiceError | None = None, *, asks: bool = False) -> Response:
-    """The form with what was typed: a question, or why it was not done."""
-    typed = form.with_values(sent.values)
-    if asks:
-        typed = replace(typed, seen=sent.seen)  # what changes while somebody thinks is found as well
-    changes = problem.changes if isinstance(problem, Stale) else ()
+def _asked(form: ActionForm, sent: Sent) -> Response:
+    """The question of a form, with what was typed."""
+    typed = replace(form.with_sent(sent), seen=sent.seen)  # what changes while somebody thinks is found as well
     with reading() as session:
         now = clock(session)
-    text = page("acting.html", now=now, form=typed, problem=problem, changes=changes, asks=asks)
+    return HTMLResponse(page("acting.html", now=now, form=typed, problem=None, changes=(), asks=True))
+
+
+def _again(
+    form: ActionForm, sent: Sent, draw: Draw, problem: ServiceError | None = None, dry_run: DryRun | None = None
+) -> Response:
+    """The form with what was typed, and why it was not done or what it would do."""
+    with reading() as session:
+        text = draw(session, form.with_sent(sent), problem, dry_run)
     return HTMLResponse(text, problem.status if problem else 200)
+
+
+def _drawn(session: Session, form: ActionForm, problem: ServiceError | None, _: DryRun | None) -> str:
+    changes = problem.changes if isinstance(problem, Stale) else ()
+    return page("acting.html", now=clock(session), form=form, problem=problem, changes=changes, asks=False)

@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from dashboards import strips
 from dashboards.pages.rendering import commit_address, page
+from dashboards.pages.watching.new import add_link
 from service.api.access import Reading, ReadingRoute
 from service.ledger.health.overview import health_facts
 from service.ledger.health.trust import NIGHTS
@@ -36,6 +37,7 @@ def health(session: Reading) -> str:
         summary=needs.summary(found),
         needs=found,
         fine=lately.fine(facts, lines, here),
+        add=add_link(),
         lines=[(line, strips.strip(line.marks), strips.sparkline(line.points)) for line in lines],
         news=news[: lately.MAX_CHANGES],
         more_news=max(0, len(news) - lately.MAX_CHANGES),

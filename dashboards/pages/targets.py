@@ -11,6 +11,7 @@ from dashboards.pages.history.series import parts
 from dashboards.pages.history.trends import TrendAddress
 from dashboards.pages.regressions.listed import ListAddress
 from dashboards.pages.rendering import commit_address, page
+from dashboards.pages.watching.changes import forms_of_target
 from dashboards.regression_lines import lines as regression_lines
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
@@ -53,6 +54,7 @@ def target(
     failed = trouble.failed_runs(session, [run.run_id for run in lately.failed])
     recipe = readable(found.recipe.text) if found.recipe else None
     line = target_line(lately, causes.found)
+    changes = forms_of_target(found)
     return page(
         "target.html",
         now=now,
@@ -70,6 +72,8 @@ def target(
         spark=strips.sparkline(line.points),
         means=lately.means,
         week=target_lines.changes(lately),
+        changes=changes,
+        may_change=changes[0].allowed,
         devices=target_lines.devices(shown, recipe.devices if recipe else ()),
         newest=newest,
         rows=target_lines.rows(shown, _LINES),

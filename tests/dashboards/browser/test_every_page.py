@@ -96,6 +96,8 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/": ["/"],
         "/search": ["/search", "/search?q=norms", f"/search?{urlencode({'q': HOSTILE[:200]})}"],
         "/targets/{name}": ["/targets/norms", f"/targets/{hostile}"],
+        "/targets/new": ["/targets/new", "/targets/new?start=norms"],
+        "/targets/{name}/recipe": ["/targets/norms/recipe", f"/targets/{hostile}/recipe"],
         "/targets/{name}/trend": [f"/targets/norms/trend?{series}"],
         "/targets/{name}/trend/revisions": [f"/targets/norms/trend/revisions?{series}"],
         "/targets/{name}/trend/neighbours": [f"/targets/norms/trend/neighbours?{series}"],

@@ -81,6 +81,8 @@ def ours(at: Places) -> list[Page]:
         Page("facts", f"/targets/norms/facts?{series}"),
         Page("target", "/targets/norms", whole, NEEDS),
         Page("target, older", "/targets/norms?before=100", whole, NEEDS),
+        Page("recipe", "/targets/norms/recipe"),
+        Page("add a target", "/targets/new"),
         Page("target, hostile", f"/targets/{quote(at.hostile_target)}"),
         Page("weekly", "/weekly"),
         Page("regressions", "/regressions", whole, NEEDS),
