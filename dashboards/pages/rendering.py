@@ -12,6 +12,7 @@ from markupsafe import Markup
 from dashboards import assets
 from dashboards.links import SERVICE
 from dashboards.revision_strips import SearchStrip, search_strip
+from dashboards.row_links import with_row_links
 from kernels.cases import Metric
 from service.db.models import Target
 from service.domain import forges
@@ -254,6 +255,7 @@ def _environment() -> Environment:
         "signed": signed,
         "slug": slug,
         "amount": lambda value, case: amount(value, metric_of(case)),
+        "with_row_links": with_row_links,
         "without_credentials": without_credentials,
     }
     environment.globals |= {

@@ -46,12 +46,19 @@
     return done;
   }
 
+  // Screen readers read what appears in it.
+  const announced = document.createElement("div");
+  announced.className = "hidden";
+  announced.setAttribute("aria-live", "polite");
+  document.body.append(announced);
+
   async function copy(button) {
     const name = button.dataset.name ??= button.textContent;
     const text = button.dataset.copy.startsWith("#") ? new URL(button.dataset.copy, location.href).href : button.dataset.copy;
     const done = await (navigator.clipboard ? navigator.clipboard.writeText(text).then(() => true, () => false) : copySelected(text));
     button.textContent = done ? "copied" : "not allowed";
-    setTimeout(() => { button.textContent = name; }, 1500);
+    announced.textContent = done ? "It is on the clipboard." : "The browser does not allow to copy.";
+    setTimeout(() => { button.textContent = name; announced.textContent = ""; }, 1500);
   }
 
   // `<details data-from="/address"><summary>…</summary><div data-here></div></details>`: what is there is shown when it

@@ -50,6 +50,11 @@ NEEDS_A_PERSON = (
     "/people",
     "/audit",
 )  # who signed in: tests/dashboards/acting
+# Rows of the one component of tables that have no link to themselves, and ids that are there twice.
+UNLINKED_ROWS = """[...document.querySelectorAll("[data-table] tbody tr:not(.group)")]
+  .filter((row) => !row.id || row.querySelector(".row-link").getAttribute("href") !== `#${row.id}`
+    || document.querySelectorAll(`[id="${CSS.escape(row.id)}"]`).length > 1)
+  .map((row) => row.outerHTML.slice(0, 200))"""
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
 
@@ -188,6 +193,8 @@ def test_every_page_is_whole_without_script(
 
     def check(_route: str) -> dict[str, Any]:
         return {
+            "rows without a link": page.evaluate(UNLINKED_ROWS),
+            "tables without rows": page.locator("[data-table]:not(:has(tbody > tr))").count(),
             "text": len(page.locator("main").inner_text()) < 40,
             "controls that need a script": page.locator(".scripted:visible, [data-theme-switch]:visible").count(),
         }

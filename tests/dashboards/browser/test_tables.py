@@ -138,6 +138,7 @@ def test_a_row_has_a_link_that_shows_it_though_it_is_folded(browser: Browser, bu
     last.hover()
     last.get_by_role("link", name="Link to this row").click()
     last.get_by_text("copied").wait_for()
+    expect(page.locator("[aria-live=polite]")).to_have_text("It is on the clipboard.")
     address = page.evaluate("navigator.clipboard.readText()")
     assert address == page.url
     page.goto("about:blank")
