@@ -3,14 +3,15 @@
 A session that serves somebody runs inside `hiding(...)`, so that no query needs a condition of its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, event, select
+from sqlalchemy import BindParameter, ColumnElement, bindparam, event, select
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy.sql.base import ExecutableOption
 
 from service.db.models import Base, OfSeries, Series, Target
 
@@ -29,12 +30,22 @@ def hiding(target_ids: Iterable[int]) -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _leave_out_hidden(state: ORMExecuteState) -> None:
-    hidden = _hidden.get()
-    if hidden and state.is_select and not state.is_column_load:
-        options = [
-            with_loader_criteria(table, _visible(table, hidden), include_aliases=True) for table in hidden_tables()
-        ]
-        state.statement = state.statement.options(*options)
+    if _hidden.get() and state.is_select and not state.is_column_load:
+        state.statement = state.statement.options(*_criteria())
+
+
+# Read when a statement is executed, so that each condition below is compiled once for all readers.
+_HIDDEN: BindParameter[Any] = bindparam("hidden_targets", callable_=_hidden.get, expanding=True)
+_SERIES = Series.__table__.c
+
+
+@cache
+def _criteria() -> tuple[ExecutableOption, ...]:
+    """The conditions of all tables, as functions: in a join, SQLAlchemy leaves other conditions without their alias."""
+    return tuple(
+        with_loader_criteria(table, _visible(table), include_aliases=True, track_closure_variables=False)
+        for table in hidden_tables()
+    )
 
 
 @cache
@@ -44,16 +55,13 @@ def hidden_tables() -> tuple[type[Base], ...]:
     return tuple(one for one in every if one is Target or issubclass(one, OfSeries) or "target_id" in one.__table__.c)
 
 
-def _visible(table: Any, hidden: tuple[int, ...]) -> ColumnElement[bool]:
-    """A condition on the attributes of the class, so that it follows an alias; columns of the table would not."""
-    visible: ColumnElement[bool]
+def _visible(table: Any) -> Callable[[Any], ColumnElement[bool]]:
+    """The condition on a table or on an alias of it."""
     if table is Target:
-        visible = table.id.not_in(hidden)
-    elif issubclass(table, OfSeries):
-        series = Series.__table__.c
-        visible = table.series_id.not_in(select(series.id).where(series.target_id.in_(hidden)))
-    elif table.__table__.c.target_id.nullable:
-        visible = table.target_id.is_(None) | table.target_id.not_in(hidden)
-    else:
-        visible = table.target_id.not_in(hidden)
-    return visible
+        return lambda entity: entity.id.not_in(_HIDDEN)
+    if issubclass(table, OfSeries):
+        hidden = select(_SERIES.id).where(_SERIES.target_id.in_(_HIDDEN))
+        return lambda entity: entity.series_id.not_in(hidden)
+    if table.__table__.c.target_id.nullable:
+        return lambda entity: entity.target_id.is_(None) | entity.target_id.not_in(_HIDDEN)
+    return lambda entity: entity.target_id.not_in(_HIDDEN)
