@@ -9,10 +9,12 @@ from kernels.cases import Metric
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
+from service.domain.codefacts.texts import KernelText
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import FoundBy, PointState, Priority, Purpose, RegressionState, RunState, SearchState
 from service.domain.verdicts.geomeans import Summary
+from service.ledger import code_texts
 from service.ledger.intake.targets import target_named
 from service.ledger.series import series_of
 from tests import world
@@ -39,8 +41,19 @@ def seed(session: Session, now: float = base.NOW) -> base.Seeded:
     _beside(session, runs["fast"], base.CASES)
     _lives(session, target, runs, base.CASES, now)
     _calibrated(session, target, runs, base.CASES, now)
+    _compiled(session, target, runs["slow"], base.CASES[0])
     world.totalled(session)
     return seeded
+
+
+def _compiled(session: Session, target: m.Target, run_id: int, case: str) -> None:
+    """The compiled code of both sides of a case, one instruction apart."""
+    sides = {"head:norms": "fma.rn.f32", "parent:norms": "mul.rn.f32"}
+    texts = [
+        KernelText(contender, case, 0, "_forward", "ptx", f".visible .entry _forward()\n{code} %f1, %f2, %f3;\n")
+        for contender, code in sides.items()
+    ]
+    assert code_texts.keep(session, target.id, texts, run_id=run_id) == len(sides)
 
 
 def _decided(session: Session, run_id: int, policy_id: int) -> None:
