@@ -2,8 +2,8 @@
 
 A form changes something by the same functions of the ledger as API and command line do, as the person who is signed in.
 It works without script.  `ActionForm` says what is asked, the macro `form` of `forms.html` draws it, and `submitted`
-handles it: a request of another site is refused, a sender who may not know of the thing gets 404, and whoever may not
-change it reads which role that needs.  Whatever goes wrong, the sender sees the form again with what they typed.
+handles it: a request of another site is refused, a sender who may not know of the thing gets 404, and a sender who may
+not change it reads which role that needs.  After an error, the sender sees the form again with what they typed.
 """
 
 import re
@@ -259,8 +259,8 @@ def see(path: str, done: str) -> Response:
     """Send the browser to a page of ours, which says what was done."""
     parts = urlsplit(path)
     token = acting().csrf_token
-    told = urlencode({DONE: sign_ins.seal(token, done)}) if token else ""
-    query = "&".join(filter(None, (parts.query, told)))
+    message = urlencode({DONE: sign_ins.seal(token, done)}) if token else ""
+    query = "&".join(filter(None, (parts.query, message)))
     return RedirectResponse(urlunsplit(("", "", parts.path, query, parts.fragment)), _SEE_OTHER)
 
 

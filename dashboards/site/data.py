@@ -1,4 +1,4 @@
-"""The data beside the pages: tables as JSON and Parquet, and the histories of a board as one JSON document."""
+"""The exported data: tables as JSON and Parquet, and the histories of a board as one JSON document."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The rows of the data beside the pages (docs/publishing.md describes every field)."""
+"""The rows of the exported data (docs/publishing.md describes every field)."""
 
 from pydantic import Field
 

@@ -65,7 +65,7 @@ class ExportedSite:
     trends: int
     without_page: int  # cases of boards that have no page for their trend
     made: float
-    form: str  # of the tables beside JSON
+    form: str  # of the tables, in addition to JSON
 
 
 @dataclass(frozen=True)

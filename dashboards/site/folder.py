@@ -14,7 +14,7 @@ _MADE_BY = {"made_by": "kernelwatch export site"}
 
 
 class SiteFolder:
-    """Files are written beside `path`, and become `path` at the end of the block, if the block did not fail."""
+    """Files are written into a new folder, which replaces `path` at the end of the block, if the block did not fail."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()  # a link goes on pointing to the same place

@@ -295,13 +295,13 @@ class GitHub(Forge):
         jwt = _signed_by(app)
         try:
             installation = self._request("GET", f"/repos/{repo}/installation", jwt=jwt)[0]["id"]
-            told = self._request("POST", f"/app/installations/{installation}/access_tokens", jwt=jwt)[0]
+            answer = self._request("POST", f"/app/installations/{installation}/access_tokens", jwt=jwt)[0]
         except ForgeFailed as failure:
             if failure.code not in _FORBIDDEN or failure.passing:
                 raise
             message = f"The GitHub App is not installed on {repo}, or is suspended there: {failure}"
             raise ForgeFailed(message, code=failure.code, passing=True, pause_s=SHUT_OUT_S, repo=repo) from None
-        return _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
+        return _Lent(answer["token"], datetime.fromisoformat(answer["expires_at"]).timestamp())
 
     def _request(
         self,

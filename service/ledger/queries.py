@@ -56,7 +56,7 @@ MAX_SERIES = 2000
 MIN_READ = 100  # runs of a series that are read at once
 LATEST_RUNS = 20  # from which a target's series are listed; all of its runs would be too many rows
 OUT_OF_ORDER = 20  # revisions: how far from its place on the mainline the time of a commit may put it
-MAX_ASIDE = 200  # revisions off the mainline among which commits are looked for that people requested
+MAX_ASIDE = 200  # revisions off the mainline that are searched for commits that people requested
 
 
 @dataclass(frozen=True)
@@ -507,14 +507,14 @@ def versions_of(session: Session, stacks: Iterable[int | None]) -> dict[int, dic
 
 def with_changes_of_stack(points: Iterable[Point], versions: Mapping[int, dict[str, str]]) -> list[Point]:
     """Add what changed to each point whose stack differs from the one before."""
-    told, last = [], None
+    changed, last = [], None
     for point in points:
         if None not in (last, point.stack_id) and point.stack_id != last:
             change = moved(versions.get(last or 0, {}), versions.get(point.stack_id or 0, {}))
             point = replace(point, stack_changes=change or ("another stack",))
         last = point.stack_id or last
-        told.append(point)
-    return told
+        changed.append(point)
+    return changed
 
 
 def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | None:

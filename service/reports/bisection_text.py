@@ -143,9 +143,9 @@ def _skipped(progress: Progress) -> str:
         for one in progress.answered
         if one.question.revision in left and one.answer in (Answer.SKIP, Answer.UNDECIDED)
     }
-    told = [f"{short(sha)}: {words}" for sha, words in list(why.items())[:MAX_REASONS]]
-    more = len(why) - len(told)
-    return f" ({'; '.join(told)}{f'; and {more} more' if more > 0 else ''})" if told else ""
+    named = [f"{short(sha)}: {words}" for sha, words in list(why.items())[:MAX_REASONS]]
+    more = len(why) - len(named)
+    return f" ({'; '.join(named)}{f'; and {more} more' if more > 0 else ''})" if named else ""
 
 
 def _left(progress: Progress) -> str:

@@ -16,6 +16,8 @@ from tests import needs
 from tests.dashboards import seed_deciding
 from tests.dashboards.inspection import SHIFTS
 from tests.dashboards.seed import Seeded, watched
+from tests.studies.big.seed import seed as seed_big
+from tests.studies.big.story import SMALL
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
@@ -41,6 +43,16 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
     """The same with what deciding adds: see `seed_deciding.py`."""
     with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
         yield story
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service with many targets and incidents, hostile names and trouble of every kind."""
+    with (
+        watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)),
+        reachable() as address,
+    ):
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,28 +1,12 @@
 """The front page in a real browser: near, narrow, dark, without script, and while it refreshes itself."""
 
-from collections.abc import Iterator
-
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.db.engine import clock, transaction
 from service.db.models import RegressionRow, Worker
-from tests.dashboards.conftest import reachable
-from tests.dashboards.seed import Seeded, watched
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
+from tests.dashboards.seed import Seeded
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service with many targets, hostile names and trouble of every kind."""
-    with (
-        watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)),
-        reachable() as address,
-    ):
-        yield address
 
 
 def test_all_that_needs_somebody_is_near(page: Page, big: str) -> None:

@@ -193,7 +193,7 @@ def _points(
         whole = queries.spread_places(session, target, _RECENT // 2)
         places, every = queries.MainlinePlaces(window.where | whole.where, whole.every), window.every
     points = _at(session, target, series, places)
-    # Of a series that is measured seldom, or no longer, all revisions are looked at.
+    # Of a series that is measured seldom, or no longer, read all revisions.
     if not points or (every > 1 and len(points) < _FEW):
         return _at(session, target, series), 1
     return points, every

@@ -77,14 +77,14 @@ class FactsReport:
     @property
     def groups(self) -> list[Group]:
         """The changes as lines to read, without what a broken limit says already."""
-        told = {place for one in self.violations if one.rule in ("over_limit", "refused") for place in one.places}
-        return diff.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in told)
+        named = {place for one in self.violations if one.rule in ("over_limit", "refused") for place in one.places}
+        return diff.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in named)
 
     @property
     def unexplained(self) -> tuple[Uncompiled, ...]:
         """Cases that did not compile, except those already reported as a broken limit."""
-        told = {place for one in self.violations for place in one.places}
-        return tuple(row for row in self.uncompiled if not told.issuperset(row.places))
+        named = {place for one in self.violations for place in one.places}
+        return tuple(row for row in self.uncompiled if not named.issuperset(row.places))
 
     @property
     def exit_code(self) -> int:

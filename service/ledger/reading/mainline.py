@@ -16,7 +16,7 @@ from service.ledger.health.lately import RUN_COLUMNS, earlier_runs, recent_run
 from service.reports.health.facts import HeldRuns, RecentRun, TargetLately
 
 MAX_PULLS = 12  # open ones that are listed
-_NUMBERS = 500  # the newest pull requests, among which open ones are looked for
+_NUMBERS = 500  # the newest pull requests, that are searched for open ones
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def mainline(session: Session, target: Target, end: int, count: int) -> list[Mai
 
 
 def lately(session: Session, target: Target, newest: Sequence[MainlineRevision], now: float) -> TargetLately:
-    """What these newest revisions came to, beside a week and a day ago."""
+    """The results of these newest revisions, compared with those of a week and of a day ago."""
     oldest_first = list(reversed(newest))
     revisions = tuple(one.strip for one in oldest_first)
     one = TargetLately(target, revisions, tuple(run for each in oldest_first for run in each.runs.values()))

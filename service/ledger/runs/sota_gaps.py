@@ -45,8 +45,8 @@ def note_gaps(
 ) -> dict[Name, GapNote]:
     """Keep since when each case is behind.  Returns a note for each that is behind, or that perhaps still is.
 
-    Only evidence closes a gap: a session that could not decide changes nothing.  From here on whoever records a run of
-    the same mainline waits, so that the second of two sees what the first left.
+    Only evidence closes a gap: a session that could not decide changes nothing.  From here on, another transaction
+    that records a run of the same mainline waits, so that it sees what this one left.
     """
     lock(session, run.target_id)
     known = {(one.gap.provider, one.gap.case): one for one in _known(session, run, found)}

@@ -120,7 +120,7 @@ def _without_samples(facts: HealthFacts) -> HealthFacts:
 
 
 def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns], now: float) -> list[Need]:
-    """What a person must look at in one target, beside its regressions."""
+    """What a person must handle in one target, except its regressions."""
     facts = HealthFacts(
         now=now,
         since=now,

@@ -170,7 +170,7 @@ def _grouped(found: Collection[Told]) -> list[WeeklyRegressionItem]:
 
 def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
     stakes = {one.id: _stake_of(one) for one, _ in group}
-    first, event = max(group, key=lambda told: (stakes[told[0].id] or 0.0, told[0].ratio, -told[0].id))
+    first, event = max(group, key=lambda one: (stakes[one[0].id] or 0.0, one[0].ratio, -one[0].id))
     known = [one for one in stakes.values() if one is not None]
     assignees = {one.assignee for one, _ in group}
     return WeeklyRegressionItem(

@@ -1,28 +1,12 @@
 """The lists in a real browser: near, narrow, dark, without script, folded and unfolded."""
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
-from tests.dashboards.seed import watched
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 PATHS = ("/regressions", "/regressions?state=fixed", "/regressions?q=zzz", "/bisections")
-
-
-@pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service with incidents on several devices and hostile names."""
-    with (
-        watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)),
-        reachable() as address,
-    ):
-        yield address
 
 
 @pytest.mark.parametrize("path", PATHS)
