@@ -28,8 +28,8 @@ class ServiceLinks:
     def bisection(self, bisection_id: int) -> str:
         return f"/bisections/{bisection_id}"
 
-    def worker(self, worker_id: int) -> str:
-        return f"/workers#worker-{worker_id}"
+    def worker(self, name: str) -> str:
+        return f"/workers#worker-{quote(name)}"
 
     def revision(self, target: str, ordinal: int | None, run_id: int | None) -> str:
         """Its newest run; without one its row among those of the mainline."""

@@ -14,6 +14,7 @@ from service.db.engine import clock
 from service.domain.forges import pull_name
 from service.domain.lookup import MAX_QUERY, HitKind, parse
 from service.ledger.lookup import MAX_HITS, Hit, lookup
+from service.ledger.regressions.filters import MAX_TEXT
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -39,7 +40,7 @@ def search(session: Reading, q: Annotated[str, Query(max_length=MAX_QUERY)] = ""
             for kind, found in lists
         ],
         most=MAX_HITS,
-        regressions=f"/regressions?{urlencode({'q': query.text})}",
+        regressions=f"/regressions?{urlencode({'q': query.text[:MAX_TEXT]})}",
     )
     return HTMLResponse(text)
 
@@ -79,4 +80,4 @@ def _address(hit: Hit) -> str:
         case Hit(kind=HitKind.CASE, target=target, series=series) if target and series:
             return SERVICE.trend(target.name, series.device, series.provider, series.printed)
         case _:
-            return SERVICE.worker(hit.id)
+            return SERVICE.worker(hit.worker.name) if hit.worker else "/workers"

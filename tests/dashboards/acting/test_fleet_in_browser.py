@@ -55,13 +55,16 @@ def confirm(page: Page, name: str) -> None:
 @pytest.mark.parametrize("who", [None, "rita", "tina", "wendy", "alma"])
 def test_each_role_sees_the_actions_that_it_may_do(browser: Browser, site: Site, who: str | None) -> None:
     run_id, sha = waits()
-    number = worker(f"box-{who}/cpu-0")
+    name = f"box-{who}/cpu-0"
+    number = worker(name)
     with site.as_person(browser, who) as page:
         page.goto(f"{site.address}/workers")
         row = page.locator(f"#held-{run_id}")
         may_run, may_drain = who in ("wendy", "alma"), who == "alma"
         expect(row.get_by_role("button", name=f"Approve {sha[:10]}")).to_have_count(int(may_run))
-        expect(page.locator(f"#worker-{number}").get_by_role("button", name="Drain")).to_have_count(int(may_drain))
+        expect(page.locator(f"tr[id='worker-{name}']").get_by_role("button", name="Drain")).to_have_count(
+            int(may_drain)
+        )
         page.goto(f"{site.address}/runs/{run_id}")
         expect(page.get_by_role("button", name="Approve")).to_have_count(int(may_run))
         for path in (f"/runs/{run_id}/approve", f"/workers/{number}/drain"):
@@ -111,10 +114,11 @@ def test_a_run_is_cancelled_and_retried(browser: Browser, site: Site) -> None:
 
 
 def test_a_worker_is_drained_and_resumed(browser: Browser, site: Site) -> None:
-    number = worker("serviced/cpu-0")
+    name = "serviced/cpu-0"
+    worker(name)
     with site.as_person(browser, "alma", color_scheme="dark") as page:
         page.goto(f"{site.address}/workers")
-        row = page.locator(f"#worker-{number}")
+        row = page.locator(f"tr[id='worker-{name}']")
         row.get_by_role("button", name="Drain").click()
         confirm(page, "Drain")
         expect(page.get_by_role("status")).to_have_text("✓ Worker serviced/cpu-0 takes no run.")

@@ -1,7 +1,7 @@
 """The search: what fits, what is found at once, what is hidden, and how it is reached."""
 
 from collections.abc import Iterator
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -55,7 +55,7 @@ def test_the_only_thing_that_fits_is_shown_at_once(get: Get, places: Places) -> 
     assert search(get, f"Incident #{incident}") == f"/incidents/{incident}"
     assert search(get, f"bisection {places.bisection}") == f"/bisections/{places.bisection}"
     assert search(get, f"norms#{places.pull_number}") == f"/targets/norms/pulls/{places.pull_number}"
-    assert search(get, worker.name) == f"/workers#worker-{worker.id}"
+    assert search(get, worker.name) == f"/workers#worker-{quote(worker.name)}"
     for path in ("run 1", f"regression {places.regression}", f"norms#{places.pull_number}"):
         assert get(search(get, path)).status_code == 200
 
