@@ -303,6 +303,6 @@ def test_code_is_fetched_when_it_is_opened_and_says_what_is_missing(browser: Bro
     with site.as_person(browser, None, viewport=PHONE) as page:
         page.goto(f"{site.address}/regressions/{number}")
         page.get_by_text("Code of both sides").click()
-        expect(page.get_by_text("only hashes and figures are stored")).to_be_visible()
+        expect(page.get_by_text("No texts of SASS")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert barriers(page) == {}
