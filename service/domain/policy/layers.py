@@ -71,7 +71,7 @@ def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[TomlMistake
     try:
         Policy.model_validate(table)
     except ValidationError as error:
-        return mistakes(text, error, where)
+        return mistakes(text, error, Policy, where)
     return []
 
 

@@ -188,7 +188,7 @@ def parse(text: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:
-        raise _mistaken(toml_errors.mistakes(text, error)) from None
+        raise _mistaken(toml_errors.mistakes(text, error, Recipe)) from None
     if misfits := [toml_errors.mistake(text, where, said) for where, said in _misfits(recipe)]:
         raise _mistaken(misfits)
     return recipe

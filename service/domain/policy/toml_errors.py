@@ -3,10 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+_OF_ALL = ("policy", "default")
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")  # the end of tomllib's messages
 
 
@@ -21,14 +24,18 @@ class TomlMistake:
         return f"line {self.line}: {self.text}"
 
 
-def mistakes(text: str, error: ValidationError, inside: Sequence[str | int] = ()) -> list[TomlMistake]:
-    """One sentence for each mistake, with its line; `inside` is the table that was validated."""
-    return [mistake(text, (*inside, *one["loc"]), _message(one)) for one in error.errors(include_url=False)]
+def mistakes(
+    text: str, error: ValidationError, model: type[BaseModel], inside: Sequence[str | int] = ()
+) -> list[TomlMistake]:
+    """One sentence for each mistake, with its line; `inside` is the table that was validated as `model`."""
+    return [mistake(text, (*inside, *one["loc"]), _message(one, model)) for one in error.errors(include_url=False)]
 
 
 def mistake(text: str, where: Sequence[str | int], message: str) -> TomlMistake:
     """Line 35: `policy.devices.cpu: it must be a table, not 3`."""
-    named = ".".join(str(part) for part in where if part != "calls")
+    # Models have two levels that a recipe does not have: the calls of a provider, and the policy of all devices.
+    written = [part for before, part in pairwise(("", *where)) if part != "calls" and (before, part) != _OF_ALL]
+    named = ".".join(map(str, written))
     return TomlMistake(line_of(text, where), f"{named}: {message}" if named else message)
 
 
@@ -40,10 +47,35 @@ def syntax_mistake(text: str, message: str) -> TomlMistake:
     return TomlMistake(line, _PLACE.sub("", message))
 
 
-def _message(error: Any) -> str:
-    if error["type"] in ("dict_type", "mapping_type", "model_type"):
-        return f"it must be a table, not {error['input']!r}"
-    return str(error["msg"]).removeprefix("Value error, ")
+def _message(error: Any, model: type[BaseModel]) -> str:
+    match error["type"]:
+        case "dict_type" | "mapping_type" | "model_type":
+            return f"it must be a table, not {error['input']!r}"
+        case "missing":
+            return "it is missing"
+        case "extra_forbidden":
+            *table, key = error["loc"]
+            known = sorted(_table_of(model, table).model_fields)
+            near = get_close_matches(str(key), known, 1)
+            return (
+                f"there is no such key; did you mean {near[0]}?" if near else f"no such key; known: {', '.join(known)}"
+            )
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _table_of(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel]:
+    """The model of a table inside another; the keys of a mapping of tables are no fields."""
+    for part in where:
+        if part in model.model_fields:
+            model = next(iter(_models(model.model_fields[str(part)].annotation)), model)
+    return model
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for each in get_args(annotation) for found in _models(each)]
 
 
 def line_of(text: str, where: Sequence[str | int]) -> int:

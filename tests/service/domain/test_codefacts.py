@@ -292,7 +292,10 @@ def test_what_was_over_the_limit_before_is_told_and_alarms_nobody():
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("[facts]\nspills_alowed = 3", "line 4: facts.spills_alowed: Extra inputs are not permitted"),
+        (
+            "[facts]\nspills_alowed = 3",
+            "line 4: facts.spills_alowed: there is no such key; did you mean spills_allowed?",
+        ),
         ("[facts]\nspills_allowed = -1", "line 4: facts.spills_allowed: Input should be greater than or equal to 0"),
         ("[facts]\nmore_kernels = 'maybe'", "line 4: facts.more_kernels: Input should be 'report' or 'fail'"),
         ("[facts]\nregisters_growth = 0", "line 4: facts.registers_growth: Input should be greater than 0"),

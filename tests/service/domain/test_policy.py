@@ -198,7 +198,10 @@ def test_the_servers_policy_is_under_every_recipe(state: Path, tmp_path: Path, m
     ("text", "said"),
     [
         ("smallest_change = 3", "line 1: smallest_change: Input should be less than 1"),
-        ("blocking = true\nsmalest_change = 0.1", "line 2: smalest_change: Extra inputs are not permitted"),
+        (
+            "blocking = true\nsmalest_change = 0.1",
+            "line 2: smalest_change: there is no such key; did you mean smallest_change?",
+        ),
         ("[policy]\nbehind_sota = -1", "line 2: policy.behind_sota: Input should be greater than 0"),
         ("[devices.cpu]\nbehind_sota = -1", "line 2: devices.cpu.behind_sota: Input should be greater than 0"),
         ("[devices]\ncpu = 3", "line 2: devices.cpu: it must be a table, not 3"),
