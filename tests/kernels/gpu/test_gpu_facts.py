@@ -71,6 +71,23 @@ def test_the_same_code_runs_as_was_compiled_without_a_gpu(started):
             assert one["bytes"] > 0, one
 
 
+def test_a_measured_process_gives_the_texts_of_the_code_that_ran(started):
+    case = CASES[0]
+    for provider in ("triton", "inductor"):
+        channel = started(provider, "cuda")
+        prepared = channel.ask(protocol.prepare(case, 1), 300)
+        assert prepared["state"] == "measured", prepared
+        kernels = prepared["facts"]["triton"]
+        assert kernels, prepared["facts"]
+        for number, kernel in enumerate(kernels):
+            for kind, part in (("ttgir", "ttg."), ("ptx", f".entry {kernel['name']}"), ("sass", "EXIT")):
+                answer = channel.ask(protocol.texts(case, number, kind), 60)
+                assert part in answer.get("text", ""), (provider, kind, str(answer)[:300])
+        generated = channel.ask(protocol.texts(case, 0, "generated"), 60)
+        assert ("text" in generated) is (provider == "inductor"), str(generated)[:300]
+        channel.ask(protocol.FREE, 60)
+
+
 @pytest.mark.parametrize("text", ["rmsnorm.fwdbwd.4096x1024.bf16-fp32", "layernorm.fwdbwd.512x65536.bf16"])
 def test_our_operators_are_replaced_by_their_kernels(started, text):
     with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
