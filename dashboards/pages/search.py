@@ -75,9 +75,9 @@ def _address(hit: Hit) -> str:
             return SERVICE.regression(hit.id)
         case Hit(kind=HitKind.INCIDENT):
             return SERVICE.incident(hit.id)
-        case Hit(kind=HitKind.BISECTION):
-            return SERVICE.bisection(hit.id)
         case Hit(kind=HitKind.CASE, target=target, series=series) if target and series:
             return SERVICE.trend(target.name, series.device, series.provider, series.printed)
+        case Hit(kind=HitKind.WORKER, worker=worker) if worker:
+            return SERVICE.worker(worker.name)
         case _:
-            return SERVICE.worker(hit.worker.name) if hit.worker else "/workers"
+            return SERVICE.bisection(hit.id)

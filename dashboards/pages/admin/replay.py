@@ -27,6 +27,7 @@ from service.domain.access import Actor, Scope
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
+from service.domain.policy.toml_errors import message_of
 from service.errors import BadInput, NotFound
 from service.ledger.intake.targets import target_named
 from service.ledger.runs import reload, replays
@@ -155,7 +156,7 @@ def _changed(recipe: Recipe, device: str, sent: Sent) -> Changed:
     try:
         checked = Policy.model_validate(table).model_dump(mode="json")
     except ValidationError as error:
-        said = (f"{_named(one)}{one['msg'].removeprefix('Value error, ')}" for one in error.errors())
+        said = (f"{_named(one)}{message_of(one, Policy)}" for one in error.errors())
         raise BadInput(f"The policy has mistakes. {'. '.join(said)}.") from None
     alone = recipe.devices == (device,) and device not in recipe.policy.written.devices
     return Changed({key: checked[key] for key in given}, None if alone else device)

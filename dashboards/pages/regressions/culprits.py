@@ -20,7 +20,7 @@ _SEARCHED = (RegressionState.OPEN, RegressionState.ACKNOWLEDGED)
 
 @dataclass(frozen=True)
 class CulpritSearch:
-    """A bisection that nobody has asked for yet: its ends, and the cases of which it finds the culprit."""
+    """A bisection that has not started: its ends, and the cases of which it finds the culprit."""
 
     target: str
     device: str
@@ -82,5 +82,5 @@ def search_of(session: Session, target: str, rows: Sequence[RegressionRow]) -> C
 
 
 def _weight(rows: Sequence[RegressionRow]) -> tuple[int, int, float]:
-    """Those that nobody accepted count most, then the number of regressions, then the largest."""
+    """Open ones count most, before accepted ones; then the number of regressions, then the largest."""
     return sum(row.state is RegressionState.OPEN for row in rows), len(rows), max(row.ratio for row in rows)

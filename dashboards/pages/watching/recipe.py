@@ -1,6 +1,5 @@
 """The recipe of a target: its lines, and an editor that shows what a change would change."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -106,7 +105,7 @@ def _changes(target: Target, plan: RecipeDocument) -> RecipeChanges | None:
 def _draw(name: str, session: Session, form: ActionForm, problem: ServiceError | None, dry_run: DryRun | None) -> str:
     target = target_named(session, name)
     saved = _text(target)
-    differing: Sequence[tuple[str, str]] = recipe_changes.lines(saved, form.fields[0].value)
+    tried = dry_run or problem  # the page that only shows a recipe has nothing to compare
     return page(
         "target_recipe.html",
         now=clock(session),
@@ -117,6 +116,6 @@ def _draw(name: str, session: Session, form: ActionForm, problem: ServiceError |
         changes=problem.changes if isinstance(problem, Stale) else (),
         dry_run=dry_run,
         saved=saved,
-        differing=differing,
+        differing=recipe_changes.lines(saved, form.fields[0].value) if tried else (),
         branch_file=BRANCH_FILE,
     )

@@ -1,4 +1,4 @@
-"""What two recipes measure differently, and which of their lines differ.  Pure."""
+"""What two recipes measure differently, and which of their lines differ."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,6 @@ from service.reports.schema.targets import DevicePlanItem, RecipeDocument
 
 MAX_LINES = 400  # of differing lines that are shown
 _DEVICE_KEYS = ("suite", "sota", "baselines", "providers")
-_OWN = ("devices",)  # compared device by device
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def changes(before: RecipeDocument, now: RecipeDocument) -> RecipeChanges:
     devices = [DeviceChanges(name, "added", new[name].cases) for name in new if name not in old]
     devices += [DeviceChanges(name, "removed", (), old[name].cases) for name in old if name not in new]
     devices += [found for name in new if name in old and (found := _on_device(old[name], new[name]))]
-    whole = [plan.model_dump(mode="json", exclude=set(_OWN)) for plan in (before, now)]
+    whole = [plan.model_dump(mode="json", exclude={"devices"}) for plan in (before, now)]
     return RecipeChanges(devices, _keys(*whole))
 
 

@@ -28,7 +28,7 @@ def mistakes(
     text: str, error: ValidationError, model: type[BaseModel], inside: Sequence[str | int] = ()
 ) -> list[TomlMistake]:
     """One sentence for each mistake, with its line; `inside` is the table that was validated as `model`."""
-    return [mistake(text, (*inside, *one["loc"]), _message(one, model)) for one in error.errors(include_url=False)]
+    return [mistake(text, (*inside, *one["loc"]), message_of(one, model)) for one in error.errors(include_url=False)]
 
 
 def mistake(text: str, where: Sequence[str | int], message: str) -> TomlMistake:
@@ -47,7 +47,8 @@ def syntax_mistake(text: str, message: str) -> TomlMistake:
     return TomlMistake(line, _PLACE.sub("", message))
 
 
-def _message(error: Any, model: type[BaseModel]) -> str:
+def message_of(error: Any, model: type[BaseModel]) -> str:
+    """What is wrong with a value or key of a table that was validated as `model`, and what it should be."""
     match error["type"]:
         case "dict_type" | "mapping_type" | "model_type":
             return f"it must be a table, not {error['input']!r}"
