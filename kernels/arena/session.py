@@ -134,6 +134,7 @@ def run_trial(
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
     once_open: Callable[[], None] = lambda: None,
+    measured: Callable[[Case, Mapping[str, Cell]], None] = lambda _case, _cells: None,
     uuid: str | None = None,
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
@@ -147,8 +148,9 @@ def run_trial(
     also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to trial.
     `keep_going` is called between turns and about every second of a longer wait.  Its exceptions end the trial and all
     processes; after `OutOfTime` the complete cases are returned.  `once_open` is called when all processes have
-    started.  `watch` reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is dropped
-    for all contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
+    started, `measured` with the cells of each case once it is complete.  `watch` reads the device (default on "cuda":
+    NVML, the GPU with this `uuid`); a throttled round is dropped for all contenders and repeated.  No case begins after
+    `deadline`, a time of the monotonic clock.
     `repeats_before` says how code repeated in earlier runs.  During a turn, all other contenders are frozen, those that
     wait in `prestarted` as well.  On a CPU, `judge` judges outputs of the turns of the kernel metric.
 
@@ -168,6 +170,9 @@ def run_trial(
                     break
                 progress(f"{number}/{len(cases)} {case}")
                 session.measure(case)
+                measured(
+                    case, {one.label: session.trial.cells[one.label, case] for one in contenders if one.takes(case)}
+                )
         return session.ended(contenders)
     finally:
         session.close()

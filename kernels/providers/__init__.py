@@ -31,8 +31,18 @@ def open_provider(spec: Mapping[str, Any]) -> Provider:
         from .recipe import RecipeProvider
 
         return RecipeProvider(name, spec.get("calls") or {}, bool(spec.get("compile")))
+    if study := spec.get("study"):
+        return _of_study(str(study), spec.get("options") or {})
     if name not in _BUILT_IN:
         raise Unsupported(f"there is no built-in provider {name!r}; known: {', '.join(_BUILT_IN)}")
     module, _, kind = _BUILT_IN[name].partition(":")
     make: Callable[[], Provider] = getattr(importlib.import_module(f".{module}", __name__), kind)
     return make()
+
+
+def _of_study(place: str, options: Mapping[str, Any]) -> Provider:
+    """An arm of a study, `module:Class` of kernels/studies/published/arms."""
+    module, _, kind = place.partition(":")
+    arms = importlib.import_module(f"..studies.published.arms.{module}", __name__)
+    made: Provider = getattr(arms, kind)(**options)
+    return made

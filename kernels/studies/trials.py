@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..arena import protocol
 from ..arena.channel import Channel
@@ -14,10 +15,10 @@ from ..arena.session import Contender, Pace, PrestartPool, Trial, run_trial
 from ..cases import Case, Role
 
 
-def contender(role: Role, provider: str, logs: Path, name: str = "") -> Contender:
-    """A built-in provider.  It imports from the folders in QUACK_PATH."""
-    spec = protocol.built_in(provider)
-    label = f"{role}:{name or provider}"
+def contender(role: Role, provider: str | Mapping[str, Any], logs: Path, name: str = "") -> Contender:
+    """A built-in provider, by its name or its spec.  It imports from the folders in QUACK_PATH."""
+    spec = protocol.built_in(provider) if isinstance(provider, str) else dict(provider)
+    label = f"{role}:{name or spec['name']}"
     return Contender(label, role, spec, _opener([str(protocol.CONTENDER), json.dumps(spec)], logs / label))
 
 

@@ -1,0 +1,47 @@
+"""Run a study on a machine without the service, and show files of studies.
+
+    python -m kernels.studies.published run s1 --out s1.jsonl --device h200 [--quick] [--only STEP] [--limit-s 400]
+    python -m kernels.studies.published show s1.jsonl [second.jsonl]
+
+A second `run` with the same file measures what is missing.  `kernelwatch study add FILE` stores the file.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import records
+from .catalogue import STUDIES
+from .markdown import document
+from .results import Results
+from .run import OtherSession, run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    running = verbs.add_parser("run", help="measure what the file does not have yet")
+    running.add_argument("study", choices=STUDIES)
+    running.add_argument("--out", type=Path, required=True, metavar="FILE")
+    running.add_argument("--device", default="cpu", help="cpu, h100, h200, b200")
+    running.add_argument("--quick", action="store_true", help="fewer cases and one trial")
+    running.add_argument("--only", nargs="+", default=[], metavar="STEP")
+    running.add_argument("--limit-s", type=float, default=float("inf"), help="begin no case after this many seconds")
+    showing = verbs.add_parser("show", help="print the report of one or several files of a study")
+    showing.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    chosen = parser.parse_args()
+    try:
+        if chosen.verb == "run":
+            study = STUDIES[chosen.study]
+            options = {"device": chosen.device, "quick": chosen.quick, "only": chosen.only, "limit_s": chosen.limit_s}
+            files = [run(study, chosen.out, **options, say=lambda text: print(text, file=sys.stderr, flush=True))]  # noqa: T201
+        else:
+            files = [records.read(path) for path in chosen.files]
+            study = STUDIES[files[0].session.study]
+        print(document(study, Results.of(files)))  # noqa: T201
+    except (OtherSession, records.UnreadableStudy, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Arms of the studies of norms: torch.compile in other ways than the built-in providers, and ways to sum dweight."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ....cases import DTYPE_BYTES, OPS, Case, Direction
+from ....checks import references
+from ....checks.inputs import DTYPES, Inputs
+from ....norms import plans
+from ....norms.plans import Sum
+from ....providers.base import Bind, Call, compiled
+from ....providers.inductor import Inductor
+from ....providers.ours import Ours
+
+
+class WithoutReset(Inductor):
+    """One torch.compile of each function for all cases of the process, with torch's defaults.
+
+    The second shape makes torch compile for any size (automatic dynamic shapes); nothing resets it.
+    """
+
+    name = "inductor-without-reset"
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self._compiled.setdefault(case.key, torch.compile(function))
+
+
+class Patched(Inductor):
+    """torch.compile with other values in Inductor's configuration."""
+
+    name = "inductor-patched"
+
+    def __init__(self, patches: Mapping[str, Any]) -> None:
+        self._patches = dict(patches)
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        return compiled(function, options=self._patches)
+
+    def facts(self) -> dict[str, Any]:
+        return {"patches": self._patches}
+
+
+class AlwaysPersistent(Inductor):
+    """torch.compile with a persistent reduction at every width: the row of a program is in its registers."""
+
+    name = "inductor-persistent"
+
+    def warm(self) -> None:
+        super().warm()
+        virtual = importlib.import_module("torch._inductor.virtualized").V
+        choices = importlib.import_module("torch._inductor.choices").InductorChoices
+
+        class Persistent(choices):  # type: ignore[misc, valid-type]
+            @staticmethod
+            def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:  # noqa: ARG004
+                return True
+
+        virtual.set_choices_handler(Persistent()).__enter__()  # for good: the process has no other arm
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        # The code in a cache was generated with the heuristics of others.
+        return compiled(function, options={"force_disable_caches": True})
+
+
+class MakeFx(Inductor):
+    """The graph of torch's operators that `make_fx` traces, run operator by operator: nothing is compiled."""
+
+    name = "make-fx"
+    compiled = False
+
+    def warm(self) -> None:
+        importlib.import_module("torch.fx.experimental.proxy_tensor")
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        make_fx: Any = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
+        function = references.BY_KEY[case.key]
+        traced: list[Callable[..., Any]] = []
+
+        def bind(inputs: Inputs) -> Call:
+            *tensors, eps = inputs.arguments
+            if not traced:
+                traced.append(make_fx(lambda *given: function(*given, eps))(*tensors))
+            return partial(traced[0], *tensors)
+
+        return bind
+
+
+class DweightBy(Ours):
+    """Our backward kernel with a given way to sum the parts of dweight; `group` is that of a tree."""
+
+    name = "triton-dweight"
+
+    def __init__(self, sum: str, group: int = 0) -> None:
+        self._sum, self._group = Sum(sum), group
+
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        if case.direction is not Direction.BWD or not OPS[case.op].weight:
+            return "only a backward pass with a weight sums dweight"
+        return super().supports(case, device)
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        op = OPS[case.op]
+        center = op.norm == "layernorm" or op.bias
+        plan = replace(
+            plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype]), sum=self._sum, group=self._group
+        )
+        backward: Any = importlib.import_module("....norms.backward", __package__).backward
+        bias_dtype = DTYPES[case.weight_dtype] if op.bias else None
+
+        def bind(inputs: Inputs) -> Call:
+            call = partial(backward, **inputs.tensors, bias_dtype=bias_dtype, plan=plan)
+            return lambda: tuple(one for one in call() if one is not None)
+
+        return bind

@@ -1,0 +1,8 @@
+"""All studies by name.  Torch-free."""
+
+from collections.abc import Mapping
+
+from . import s1, s3
+from .study import Study
+
+STUDIES: Mapping[str, Study] = {study.name: study for study in (s1.STUDY, s3.STUDY)}

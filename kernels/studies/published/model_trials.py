@@ -1,0 +1,124 @@
+"""Trials of models: the arms take turns in processes of their own, as contenders do in the arena.  Torch-free."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ...arena import protocol
+from ...arena.channel import Channel, ContenderLost
+from ...arena.session import Pace, order
+from ...errors import FAILED, MEASURED
+from ..trials import open_process
+from .records import Note, Record
+from .study import Arm, StudyStep
+
+SERVER = f"{__package__}.arms.server"
+
+
+def run_model_trial(
+    step: StudyStep,
+    trial: int,
+    cases: Sequence[str],
+    *,
+    device: str,
+    seed: int,
+    logs: Path,
+    keep: Callable[[Sequence[Record], Sequence[Note]], None],
+    keep_going: Callable[[], None] = lambda: None,
+) -> None:
+    """Measure models with every arm of a step, in fresh processes.  `keep` gets the records of each model.
+
+    `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates.
+    """
+    contestants = list(step.contestants)
+    random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
+    processes = {arm.name: _Process(arm, logs) for arm in contestants}
+    try:
+        notes = [note for process in processes.values() for note in process.start(device, step.pace)]
+        if trial == 0 and device == "cuda":
+            notes += processes[step.arms[0].name].ceilings(step.pace)
+        keep([], notes)
+        for number, case in enumerate(cases):
+            keep_going()
+            found = _measured(step, trial, case, processes, seed + number, keep_going)
+            keep(found, [])
+    finally:
+        for process in processes.values():
+            process.close()
+
+
+def _measured(
+    step: StudyStep,
+    trial: int,
+    case: str,
+    processes: Mapping[str, "_Process"],
+    seed: int,
+    keep_going: Callable[[], None],
+) -> list[Record]:
+    pace = step.pace
+    answers = {
+        name: one.ask({"do": "prepare", "case": case, "spec": dict(one.arm.spec), "seed": seed}, pace.prepare_limit_s)
+        for name, one in processes.items()
+    }
+    samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
+    for round_number in range(pace.rounds):
+        keep_going()
+        for name in order(list(samples), round_number, seed):
+            answer = processes[name].ask(protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
+            if "samples" in answer:
+                samples[name].append(round(median(answer["samples"]), 4))
+            else:
+                answers[name] = answer
+        samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
+    for name in samples:
+        checked = processes[name].ask(protocol.CHECK, pace.prepare_limit_s)
+        if checked.get("state") != MEASURED:
+            answers[name] |= checked
+    for one in processes.values():
+        one.ask(protocol.FREE, pace.turn_limit_s)
+    return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
+
+
+def _record(
+    step: StudyStep, trial: int, case: str, arm: Arm, answer: Mapping[str, Any], samples: Sequence[float | None]
+) -> Record:
+    state = str(answer.get("state", FAILED))
+    kept = tuple(samples) if state == MEASURED else ()
+    facts = answer.get("facts") or {}
+    return Record(
+        step.name, trial, case, arm.name, state, answer.get("reason"), str(answer.get("unit", "us")), kept, facts
+    )
+
+
+class _Process:
+    """The process of an arm; once it is lost, every answer says so."""
+
+    def __init__(self, arm: Arm, logs: Path) -> None:
+        self.arm = arm
+        log = logs / f"{arm.name}.log"
+        self._channel: Channel = open_process(["-m", SERVER], log, protocol.KERNELS.parent)
+        self._lost: str | None = None
+
+    def start(self, device: str, pace: Pace) -> list[Note]:
+        threads = 1 if device == "cpu" else 4
+        answer = self.ask({"do": "start", "device": device, "threads": threads}, pace.start_limit_s)
+        about = {"arm": self.arm.name, **answer.get("stack", {}), "device": answer.get("device", {})}
+        return [Note("stack", about)]
+
+    def ceilings(self, pace: Pace) -> list[Note]:
+        found = self.ask(protocol.CEILINGS, pace.prepare_limit_s).get("ceilings")
+        return [Note("ceilings", found)] if found else []
+
+    def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        if self._lost is not None:
+            return {"state": FAILED, "reason": self._lost}
+        try:
+            return self._channel.ask(message, limit_s)
+        except ContenderLost as lost:
+            self._lost = str(lost)
+            return {"state": FAILED, "reason": self._lost}
+
+    def close(self) -> None:
+        self._channel.close()

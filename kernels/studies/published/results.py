@@ -1,0 +1,169 @@
+"""Evaluate the records of a study: times, ratios with intervals, geometric means.  Pure and torch-free.
+
+A ratio is the time of one arm over that of another, from rounds in which both had a turn: the median over the rounds of
+a trial, then the geometric mean over the trials.  Its interval is Student's over the trials, which are the units that
+vary independently; without at least two trials there is none.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, median, stdev
+from typing import Any
+
+from ...cases import Case
+from .records import CONTROL, Note, Record, Session, StudyFile
+
+SESSION_TRIALS = 1000  # more than any session has
+# Two-sided 95 % quantiles of Student's t by degrees of freedom, to five digits; the normal one beyond.
+_T95 = (12.706, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448)
+_NORMAL = 1.95996
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio with its 95 % interval, from `trials` trials; `low` and `high` are None from a single one."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    trials: int
+
+    @property
+    def differs(self) -> bool | None:
+        """Is 1 outside of the interval?  None without an interval."""
+        return None if self.low is None or self.high is None else not self.low <= 1 <= self.high
+
+    @property
+    def inverse(self) -> "Estimate":
+        """The speed-up of the same pair."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Estimate(1 / self.ratio, low, high, self.trials)
+
+
+def estimate(effects: Sequence[float]) -> Estimate | None:
+    """From the logarithms of the ratios of the trials; None without one."""
+    if not effects:
+        return None
+    mean = fmean(effects)
+    if len(effects) < 2:
+        return Estimate(math.exp(mean), None, None, 1)
+    half = student(len(effects) - 1) * stdev(effects) / math.sqrt(len(effects))
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(effects))
+
+
+def student(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's t; beyond the table that of the next smaller entry, which is wider."""
+    if freedom < 1:
+        raise ValueError("an interval needs two trials")
+    return _T95[min(freedom, len(_T95)) - 1] if freedom < 200 else _NORMAL
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of one or several sessions of a study on one kind of device."""
+
+    sessions: tuple[Session, ...]
+    records: tuple[Record, ...]
+    notes: tuple[Note, ...] = ()
+
+    @classmethod
+    def of(cls, files: Iterable[StudyFile]) -> "Results":
+        """Trials of several sessions count together; each session numbers its own."""
+        sessions: list[Session] = []
+        records: list[Record] = []
+        notes: list[Note] = []
+        for number, file in enumerate(files):
+            sessions.append(file.session)
+            notes += file.notes
+            records += [replace(one, trial=one.trial + SESSION_TRIALS * number) for one in file.records]
+        return cls(tuple(sessions), tuple(records), tuple(notes))
+
+    @cached_property
+    def cases(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.case for one in self.records))
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """Without the controls."""
+        return tuple(dict.fromkeys(one.arm for one in self.records if one.arm != CONTROL))
+
+    @cached_property
+    def _by_key(self) -> Mapping[tuple[str, int, str], Mapping[str, Record]]:
+        found: dict[tuple[str, int, str], dict[str, Record]] = {}
+        for one in self.records:
+            found.setdefault(one.key, {})[one.arm] = one
+        return found
+
+    def of_arm(self, arm: str, case: str) -> list[Record]:
+        return [one for one in self.records if one.arm == arm and one.case == case]
+
+    def value(self, arm: str, case: str) -> float | None:
+        """The median over trials of the median over rounds, in the unit of the records; None if not measured."""
+        found = [median(counted) for one in self.of_arm(arm, case) if one.measured and (counted := _counted(one))]
+        return median(found) if found else None
+
+    def fact(self, arm: str, case: str, name: str) -> Any:
+        """A fact of the first trial that has it; None if none has."""
+        return next((one.facts[name] for one in self.of_arm(arm, case) if name in one.facts), None)
+
+    def why_not(self, arm: str, case: str) -> str | None:
+        """The state and reason of an arm that was measured in no trial; None if it was, or if it took no part."""
+        found = self.of_arm(arm, case)
+        if not found or any(one.measured for one in found):
+            return None
+        return f"{found[0].state}: {found[0].reason or 'no reason given'}"
+
+    def effects(self, arm: str, than: str, case: str) -> dict[tuple[str, int], float]:
+        """By step and trial, the logarithm of the time of `arm` over that of `than`."""
+        found = {}
+        for (step, trial, at), turns in self._by_key.items():
+            if at == case and arm in turns and than in turns and turns[arm].measured and turns[than].measured:
+                both = zip(turns[arm].samples, turns[than].samples, strict=False)
+                if pairs := [math.log(mine / other) for mine, other in both if mine and other]:
+                    found[step, trial] = median(pairs)
+        return found
+
+    def ratio(self, arm: str, than: str, case: str) -> Estimate | None:
+        """Time of `arm` over time of `than`."""
+        return estimate(list(self.effects(arm, than, case).values()))
+
+    def geomean(self, arm: str, than: str, cases: Iterable[str]) -> Estimate | None:
+        """Of the ratios of the cases that both have, with an interval over trials that have all of these."""
+        by_case = [found for case in cases if (found := self.effects(arm, than, case))]
+        if not by_case:
+            return None
+        whole = set.intersection(*(set(found) for found in by_case))
+        if len(whole) > 1:
+            return estimate([fmean(found[trial] for found in by_case) for trial in sorted(whole)])
+        mean = fmean(fmean(found.values()) for found in by_case)
+        return Estimate(math.exp(mean), None, None, 1)
+
+    def control(self) -> list[float]:
+        """The distances of all controls from their originals, as logarithms of single trials, in ascending order."""
+        found = []
+        for turns in self._by_key.values():
+            if CONTROL not in turns or not turns[CONTROL].measured:
+                continue
+            original = next((one for one in turns.values() if one.arm != CONTROL), None)  # the first arm
+            if original is not None and original.measured:
+                pairs = [
+                    math.log(a / b) for a, b in zip(turns[CONTROL].samples, original.samples, strict=False) if a and b
+                ]
+                found += [abs(median(pairs))] if pairs else []
+        return sorted(found)
+
+    def ceiling(self, name: str = "copy_gb_s") -> float | None:
+        """The median of what the sessions measured: `copy_gb_s` or `matmul_tflop_s`."""
+        found = [note.value[name] for note in self.notes if note.what == "ceilings" and name in note.value]
+        return median(found) if found else None
+
+    def gb_s(self, arm: str, case: str) -> float | None:
+        """The minimum of bytes of the case over its time."""
+        us = self.value(arm, case)
+        return None if us is None else Case.parse(case).least_bytes / us / 1e3
+
+
+def _counted(record: Record) -> list[float]:
+    return [one for one in record.samples if one]

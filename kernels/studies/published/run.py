@@ -1,0 +1,182 @@
+"""Run a study: its steps in order, trial by trial, appended to a file.  Torch-free.
+
+A run with the file of an earlier one measures what is missing there.
+"""
+
+import hashlib
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...arena import protocol
+from ...arena.session import Cell, OutOfTime, Trial, run_trial
+from ...cases import Case, Role
+from ..trials import contender
+from . import records
+from .model_trials import run_model_trial
+from .records import CONTROL, Note, Record, Session, StudyFile, StudyWriter
+from .study import Arm, Study, StudyStep
+
+
+class OtherSession(Exception):
+    """The file was made by another study, device or code.  The message says what differs."""
+
+
+def run(
+    study: Study,
+    path: Path,
+    *,
+    device: str,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    limit_s: float = float("inf"),
+    say: Callable[[str], None] = lambda _: None,
+    keep_going: Callable[[], None] = lambda: None,
+) -> StudyFile:
+    """Measure what `path` does not have yet, and return all that it has then.
+
+    `device` is a kind of device ("cpu", "h200"); `only` names steps.  After `limit_s` seconds no further case begins.
+
+    Raises OtherSession, records.UnreadableStudy, ValueError for an unknown step.
+    """
+    steps = [step for step in study.steps(device, quick) if not only or step.name in only]
+    if unknown := set(only) - {step.name for step in steps}:
+        known = ", ".join(step.name for step in study.steps(device, quick))
+        raise ValueError(f"study {study.name} has no step {', '.join(sorted(unknown))} on {device}; it has {known}")
+    before = _opened(study, path, device, quick)
+    writer = StudyWriter(path)
+    writer.repair()
+    deadline = time.monotonic() + limit_s
+
+    def go_on() -> None:
+        keep_going()
+        if time.monotonic() > deadline:
+            raise OutOfTime
+
+    with tempfile.TemporaryDirectory() as logs, suppress(OutOfTime):
+        todo = _missing(steps, before)
+        for number, (step, trial, cases) in enumerate(todo, 1):
+            go_on()
+            say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")
+            seed = zlib.crc32(f"{before.session.began}/{step.name}/{trial}".encode())
+            folder = Path(logs) / f"{number}"
+            folder.mkdir()
+            took = time.monotonic()
+            measure = _models if step.models else _norms
+            measure(step, trial, cases, "cpu" if device == "cpu" else "cuda", seed, folder, writer.add, go_on)
+            say(f"  {time.monotonic() - took:.1f} s")
+    return records.read(path)
+
+
+def _opened(study: Study, path: Path, device: str, quick: bool) -> StudyFile:
+    """What is in the file; it is created if it does not exist."""
+    if not path.exists():
+        began = datetime.now(UTC).isoformat(timespec="microseconds")
+        StudyWriter(path).begin(Session(study.name, began, device, quick, _machine(), code()))
+    found = records.read(path)
+    now = Session(study.name, found.session.began, device, quick, found.session.machine, code())
+    for what in ("study", "device", "quick", "code"):
+        was, is_now = getattr(found.session, what), getattr(now, what)
+        if was != is_now:
+            raise OtherSession(f"{path} has {what} {was}, and this run has {is_now}; name another file")
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as file:
+        return {"processor": next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))}
+    return {}
+
+
+def code() -> dict[str, str]:
+    """A hash of the package, and the git revision where there is a repository."""
+    files = sorted(protocol.KERNELS.rglob("*.py"))
+    found = {"kernels": hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]}
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "describe", "--always", "--dirty"]
+        described = subprocess.run(
+            command, cwd=protocol.KERNELS, capture_output=True, text=True, check=True, timeout=20
+        )
+        found["revision"] = described.stdout.strip()
+    return found
+
+
+def _missing(steps: Sequence[StudyStep], before: StudyFile) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
+    """First one trial of every step, then the second ones: a study that is cut off has all of its table."""
+    done = {one.key for one in before.records}
+    found = []
+    for trial in range(max((step.trials for step in steps), default=0)):
+        for step in steps:
+            left = tuple(case for case in step.cases if (step.name, trial, case) not in done)
+            if trial < step.trials and left:
+                found.append((step, trial, left))
+    return found
+
+
+_Keep = Callable[[Sequence[Record], Sequence[Note]], None]
+
+
+def _models(
+    step: StudyStep,
+    trial: int,
+    cases: Sequence[str],
+    device: str,
+    seed: int,
+    logs: Path,
+    keep: _Keep,
+    keep_going: Callable[[], None],
+) -> None:
+    run_model_trial(step, trial, cases, device=device, seed=seed, logs=logs, keep=keep, keep_going=keep_going)
+
+
+def _norms(
+    step: StudyStep,
+    trial: int,
+    cases: Sequence[str],
+    device: str,
+    seed: int,
+    logs: Path,
+    keep: _Keep,
+    keep_going: Callable[[], None],
+) -> None:
+    roles = {CONTROL: Role.CONTROL, step.arms[0].name: Role.SOTA}
+    arms = {arm.name: contender(roles.get(arm.name, Role.RIVAL), arm.spec, logs, arm.name) for arm in step.contestants}
+    names = {one.label: name for name, one in arms.items()}
+
+    def measured(case: Case, cells: Mapping[str, Cell]) -> None:
+        by_name = {names[label]: cell for label, cell in cells.items()}
+        keep([_record(step, trial, str(case), arm, by_name[arm.name]) for arm in step.contestants], [])
+
+    found = run_trial(
+        list(arms.values()),
+        [Case.parse(case) for case in cases],
+        step.pace,
+        device=device,
+        seed=seed,
+        thorough=trial == 0,
+        keep_going=keep_going,
+        measured=measured,
+    )
+    keep([], _notes(found, names))
+
+
+def _notes(trial: Trial, names: Mapping[str, str]) -> list[Note]:
+    notes = [Note("stack", {"arm": names[label], **stack}) for label, stack in trial.stacks.items()]
+    notes += [Note("ceilings", trial.ceilings)] if trial.ceilings else []
+    drivers = (one["gpu"]["driver"] for one in trial.telemetry if "driver" in one.get("gpu", {}))
+    notes += [Note("driver", driver) for driver in list(dict.fromkeys(drivers))[:1]]
+    dropped = sum(one.get("when") == "dropped a round" for one in trial.telemetry)
+    return [*notes, Note("trial", {"seconds": trial.seconds, "dropped_rounds": dropped})]
+
+
+def _record(step: StudyStep, trial: int, case: str, arm: Arm, cell: Cell) -> Record:
+    samples = tuple(us and round(us, 4) for us in cell.samples)
+    facts = {**cell.facts, **({"tuned": cell.tuned} if cell.tuned else {})}
+    unit = Case.parse(case).metric.unit
+    return Record(step.name, trial, case, arm.name, cell.state, cell.reason, unit, samples, facts)

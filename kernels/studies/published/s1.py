@@ -1,0 +1,210 @@
+"""Study 1: torch.compile against Quack for LayerNorm and RMSNorm."""
+
+from collections.abc import Callable, Sequence
+
+from ...arena.protocol import built_in
+from ...arena.session import Pace
+from ...cases import Case
+from .results import Estimate, Results
+from .study import PACE, Arm, Conclusion, Source, Study, StudyFigure, StudyReport, StudyStep, StudyTable
+from .tabulating import because, percent, times, whole
+
+SHAPES = (*((32768, 256 << power) for power in range(9)), (16384, 131072), (8192, 262144))
+SMALL_SHAPES = ((64, 256), (64, 1024), (64, 2048))  # on a CPU
+NORMS = ("rmsnorm", "layernorm")
+LIMIT = 1024  # columns up to which Inductor makes a persistent reduction
+AROUND = (512, 768, 1024, 1280, 1536, 2048, 3072, 4096, 8192)  # columns
+
+QUACK = Arm("quack", "Quack", built_in("quack"))
+EAGER = Arm("eager", "eager", built_in("eager"))
+INDUCTOR = Arm("inductor", "torch.compile", built_in("inductor"))
+MAX_AUTOTUNE = Arm("max-autotune", "max-autotune", built_in("inductor-max-autotune"))
+COORDINATE = Arm("coordinate-descent", "coordinate descent", built_in("inductor-coordinate-descent"))
+DYNAMIC = Arm("dynamic", "dynamic rows", built_in("inductor-dynamic"))
+
+
+def arm_of_study(name: str, title: str, place: str, **options: object) -> Arm:
+    """An arm whose provider is `module:Class` of `arms`."""
+    return Arm(name, title, {**built_in(name), "study": place, "options": options})
+
+
+WITHOUT_RESET = arm_of_study("without-reset", "one torch.compile, no reset", "norms:WithoutReset")
+LOOPED = arm_of_study("looped", "looped reduction", "norms:Patched", patches={"triton.persistent_reductions": False})
+PERSISTENT = arm_of_study("persistent", "persistent reduction", "norms:AlwaysPersistent")
+
+
+def steps(device: str, quick: bool) -> list[StudyStep]:
+    """Three steps share the first arms: with more at once, the widest cases do not fit into a GPU's memory."""
+    if device == "cpu":
+        return [
+            StudyStep("modes", (INDUCTOR, EAGER, WITHOUT_RESET), tuple(_cases(SMALL_SHAPES, "fp32")), 1, Pace(rounds=3))
+        ]
+    shapes = SHAPES[2:9:3] if quick else SHAPES
+    trials = 1 if quick else 2
+    cases = tuple(_cases(shapes, "bf16-fp32"))
+    around = tuple(f"rmsnorm.{way}.16384x{cols}.bf16-fp32" for way in ("fwd", "bwd") for cols in AROUND)
+    return [
+        StudyStep("reset", (QUACK, INDUCTOR, WITHOUT_RESET), cases, trials, PACE),
+        StudyStep("tuned", (QUACK, INDUCTOR, MAX_AUTOTUNE, COORDINATE), cases, trials, PACE),
+        StudyStep("others", (QUACK, INDUCTOR, DYNAMIC, EAGER), cases, trials, PACE),
+        StudyStep("persistent", (INDUCTOR, PERSISTENT, LOOPED), around[::3] if quick else around, trials, PACE),
+    ]
+
+
+def _cases(shapes: Sequence[tuple[int, int]], dtypes: str) -> list[str]:
+    return [f"{op}.{way}.{rows}x{cols}.{dtypes}" for op in NORMS for way in ("fwd", "bwd") for rows, cols in shapes]
+
+
+# -- what follows ----------------------------------------------------------------------------------------------------
+
+
+def report(results: Results) -> StudyReport:
+    cases = [case for case in results.cases if results.value("inductor", case)]
+    baseline = "quack" if any(results.value("quack", case) for case in cases) else "eager"
+    keys = list(dict.fromkeys(Case.parse(case).key for case in cases))
+    grid = [case for case in cases if results.value(baseline, case)]
+    return StudyReport(
+        findings=tuple(_findings(results, grid, baseline)),
+        tables=(
+            _geomeans(results, grid, keys, baseline),
+            *(_each_case(results, grid, key) for key in keys if _of(grid, key)),
+            *_persistent_table(results),
+        ),
+        figures=tuple(_figure(results, _of(grid, key), key) for key in keys if len(_of(grid, key)) > 1),
+    )
+
+
+def _of(cases: Sequence[str], key: str) -> list[str]:
+    return sorted((case for case in cases if Case.parse(case).key == key), key=_columns)
+
+
+def _columns(case: str) -> int:
+    return Case.parse(case).cols
+
+
+def _speed(results: Results, arm: str, baseline: str, cases: Sequence[str]) -> Estimate | None:
+    found = results.geomean(arm, baseline, cases)
+    return None if found is None else found.inverse
+
+
+def _findings(results: Results, cases: Sequence[str], baseline: str) -> list[Conclusion]:
+    def says(claim: str, arm: str, holds: Callable[[float], bool]) -> Conclusion:
+        found = _speed(results, arm, baseline, cases)
+        if found is None:
+            return Conclusion(claim, "not measured", None)
+        text = f"geometric mean of the speed relative to {baseline} over {len(cases)} cases: {times(found)}"
+        return Conclusion(claim, text, holds(found.ratio) if baseline == "quack" else None)
+
+    return [
+        says(
+            "(a) One compiled function for all shapes, without a reset, has about half of Quack's speed",
+            "without-reset",
+            lambda x: x < 0.67,
+        ),
+        says("(b) With a reset between shapes, torch.compile is near Quack", "inductor", lambda x: x > 0.8),
+        _tuning(results, cases),
+        _threshold(results),
+        _wide(results, cases, baseline),
+    ]
+
+
+def _tuning(results: Results, cases: Sequence[str]) -> Conclusion:
+    claim = "(c) Autotuning is faster than the defaults, which could therefore be better"
+    found = {arm: results.geomean(arm, "inductor", cases) for arm in ("max-autotune", "coordinate-descent")}
+    known = {arm: one.inverse for arm, one in found.items() if one is not None}
+    if not known:
+        return Conclusion(claim, "not measured", None)
+    text = "; ".join(f"{arm} {times(one)} of the default's speed" for arm, one in known.items())
+    return Conclusion(claim, text, any(one.ratio > 1.01 for one in known.values()))
+
+
+def _threshold(results: Results) -> Conclusion:
+    claim = f"(d) Up to {LIMIT} columns a persistent reduction is right, above a looped one"
+    ratios = {case: found for case in results.cases if (found := results.ratio("looped", "persistent", case))}
+    below = [one.ratio for case, one in ratios.items() if _columns(case) <= LIMIT]
+    above = [one.ratio for case, one in ratios.items() if _columns(case) > LIMIT]
+    if not below or not above:
+        return Conclusion(claim, "not measured", None)
+    wins = [case for case, one in ratios.items() if one.ratio > 1 and _columns(case) > LIMIT]
+    text = (
+        f"looped over persistent: {min(below):.2f} to {max(below):.2f} up to {LIMIT} columns, {min(above):.2f} to "
+        f"{max(above):.2f} above; above, the persistent one is faster in {len(wins)} of {len(above)} cases"
+    )
+    return Conclusion(claim, text, min(below) > 0.98 and not wins)
+
+
+def _wide(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
+    claim = "Quack stays ahead at the widest rows, where one program cannot hold a row"
+    wide = [case for case in cases if _columns(case) >= 65536]
+    found = _speed(results, "inductor", baseline, wide)
+    if found is None:
+        return Conclusion(claim, "not measured", None)
+    text = f"torch.compile has {times(found)} of the speed of {baseline} from 65,536 columns on"
+    return Conclusion(claim, text, found.ratio < 1 if baseline == "quack" else None)
+
+
+def _geomeans(results: Results, cases: Sequence[str], keys: Sequence[str], baseline: str) -> StudyTable:
+    arms = [arm for arm in results.arms if arm not in (baseline, "persistent", "looped")]
+    rows = [
+        (key, *(times(_speed(results, arm, baseline, _of(cases, key))) for arm in arms))
+        for key in keys
+        if _of(cases, key)
+    ]
+    return StudyTable(
+        f"Speed relative to {baseline}, geometric mean over the shapes",
+        ("", *arms),
+        tuple(rows),
+        f"Time of {baseline} over the time of the arm: above 1 the arm is faster. Intervals are over trials.",
+    )
+
+
+def _each_case(results: Results, cases: Sequence[str], key: str) -> StudyTable:
+    arms = [arm for arm in results.arms if arm not in ("persistent", "looped")]
+    ceiling = results.ceiling()
+    rows = []
+    for case in _of(cases, key):
+        parsed = Case.parse(case)
+        cells = [_gb_s(results, arm, case) for arm in arms]
+        best = max((speed for arm in arms if (speed := results.gb_s(arm, case))), default=None)
+        share = best / ceiling if best and ceiling else None
+        rows.append((f"{parsed.rows}x{parsed.cols}", *cells, percent(share)))
+    return StudyTable(f"{key}: GB/s", ("rows x columns", *arms, "best, share of a copy"), tuple(rows))
+
+
+def _gb_s(results: Results, arm: str, case: str) -> str:
+    speed = results.gb_s(arm, case)
+    return whole(speed) if speed else because(results.why_not(arm, case))
+
+
+def _persistent_table(results: Results) -> list[StudyTable]:
+    cases = [case for case in results.cases if results.value("persistent", case) or results.value("looped", case)]
+    rows = []
+    for case in sorted(cases, key=lambda case: (Case.parse(case).key, _columns(case))):
+        both = [results.ratio(arm, "inductor", case) for arm in ("persistent", "looped")]
+        rows.append((case, *(times(one.inverse if one else None) for one in both)))
+    columns = ("case", "persistent", "looped")
+    note = "Speed relative to Inductor's own choice: above 1 the other choice is faster."
+    return [StudyTable("Persistent or looped", columns, tuple(rows), note)] if rows else []
+
+
+def _figure(results: Results, cases: Sequence[str], key: str) -> StudyFigure:
+    arms = [arm for arm in results.arms if arm not in ("persistent", "looped")]
+    ceiling = results.ceiling()
+    return StudyFigure(
+        f"{key}: GB/s by columns",
+        "columns",
+        "GB/s",
+        tuple(float(_columns(case)) for case in cases),
+        {arm: tuple(results.gb_s(arm, case) for case in cases) for arm in arms},
+        ("a copy", ceiling) if ceiling else None,
+    )
+
+
+STUDY = Study(
+    "s1",
+    "torch.compile against Quack for LayerNorm and RMSNorm",
+    "How close does torch.compile come to hand-written kernels, and which of its assumptions matter?",
+    Source("torch.compile and Quack, norms", "https://pytorch.org/blog/", "H100 and B200"),
+    steps,
+    report,
+)
