@@ -1,0 +1,262 @@
+"""Studies of published results: evaluation of literal records, files that are resumed, and complete runs on a CPU."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.arena.protocol import built_in
+from kernels.arena.session import Pace
+from kernels.studies.published import markdown, records, run
+from kernels.studies.published.catalogue import STUDIES
+from kernels.studies.published.records import CONTROL, Note, Record, Session, StudyFile, StudyWriter, UnreadableStudy
+from kernels.studies.published.results import Results, estimate, student
+from kernels.studies.published.study import Arm, Source, Study, StudyReport, StudyStep
+
+ROOT = Path(__file__).resolve().parents[3]
+CASE, OTHER = "rmsnorm.fwd.8x256.fp32", "rmsnorm.fwd.8x512.fp32"
+SESSION = Session("s0", "2026-11-24T12:00:00+00:00", "cpu", quick=True)
+
+
+def record(arm: str, us: float | None, trial: int = 0, case: str = CASE, step: str = "step", **more) -> Record:
+    samples = () if us is None else (us, us, us)
+    return Record(step, trial, case, arm, "failed" if us is None else "measured", samples=samples, **more)
+
+
+def results(*found: Record, notes: tuple[Note, ...] = ()) -> Results:
+    return Results.of([StudyFile(SESSION, tuple(found), notes)])
+
+
+# -- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_is_within_trials_and_its_interval_is_over_trials() -> None:
+    drift = [10.0, 20.0, 40.0]  # the machine becomes slower; both arms feel it
+    found = results(
+        *(record(arm, us * by, trial) for trial, us in enumerate(drift) for arm, by in (("a", 1), ("b", 1.5)))
+    )
+
+    assert found.ratio("b", "a", CASE).ratio == pytest.approx(1.5)
+    assert found.ratio("b", "a", CASE).high == pytest.approx(1.5)
+    assert found.value("a", CASE) == 20.0
+
+
+@pytest.mark.parametrize(
+    ("effects", "differs"),
+    [
+        ([0.01], None),  # one trial says nothing about how trials differ
+        ([0.010, 0.011, 0.012], True),
+        ([0.010, -0.011, 0.012], False),
+    ],
+)
+def test_one_ratio_differs_from_one_if_its_interval_says_so(effects: list[float], differs: bool | None) -> None:
+    assert estimate(effects).differs is differs
+
+
+def test_student_is_wider_than_the_normal_distribution() -> None:
+    quantiles = [student(freedom) for freedom in range(1, 40)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert quantiles[2] == pytest.approx(3.182, abs=1e-3)
+    with pytest.raises(ValueError, match="two trials"):
+        student(0)
+
+
+def test_a_dropped_round_counts_for_neither_arm() -> None:
+    first = Record("step", 0, CASE, "a", "measured", samples=(10.0, None, 10.0))
+    second = Record("step", 0, CASE, "b", "measured", samples=(11.0, 99.0, 11.0))
+    assert results(first, second).ratio("b", "a", CASE).ratio == pytest.approx(1.1)
+
+
+def test_arms_of_different_steps_are_not_compared() -> None:
+    found = results(record("a", 10.0, step="one"), record("b", 20.0, step="two"))
+    assert found.ratio("b", "a", CASE) is None
+
+
+def test_a_geometric_mean_covers_the_cases_that_both_have() -> None:
+    found = results(
+        *(record("a", 10.0, trial, case) for trial in range(3) for case in (CASE, OTHER)),
+        *(
+            record("b", us * (1 + 0.01 * trial), trial, case)
+            for trial in range(3)
+            for case, us in ((CASE, 20.0), (OTHER, 5.0))
+        ),
+    )
+    mean = found.geomean("b", "a", [CASE, OTHER, "rmsnorm.fwd.8x64.fp32"])
+    assert mean.ratio == pytest.approx(math.exp(sum(math.log(1 + 0.01 * trial) for trial in range(3)) / 3))
+    assert mean.trials == 3
+    assert mean.low < mean.ratio < mean.high
+
+
+def test_sessions_count_together_and_the_control_is_no_arm() -> None:
+    one = StudyFile(SESSION, (record("a", 10.0), record(CONTROL, 10.1)))
+    both = Results.of([one, one])
+    assert both.arms == ("a",)
+    assert both.control() == pytest.approx([math.log(1.01)] * 2)
+
+
+def test_why_an_arm_has_no_time() -> None:
+    found = results(record("a", None, reason="cannot compile"), record("b", 10.0))
+    assert found.why_not("a", CASE) == "failed: cannot compile"
+    assert found.why_not("b", CASE) is None
+    assert found.why_not("c", CASE) is None
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    writer = StudyWriter(path)
+    writer.begin(SESSION)
+    writer.add([record("a", 10.0, facts={"kernels": 2})], [Note("driver", "580.1")])
+
+    found = records.read(path)
+    assert found == StudyFile(SESSION, (record("a", 10.0, facts={"kernels": 2}),), (Note("driver", "580.1"),))
+
+
+def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    writer = StudyWriter(path)
+    writer.begin(SESSION)
+    writer.add([record("a", 10.0)])
+    with path.open("a") as file:
+        file.write('{"record": {"step": "st')
+
+    assert len(records.read(path).records) == 1
+    writer.repair()
+    writer.add([record("b", 11.0)])
+    assert [one.arm for one in records.read(path).records] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not the file of a study"),
+        ('{"x": 1}\n', "not the file of a study"),
+        ("nonsense\nnonsense\n", "line 1 of"),
+        ('{"format": 1, "session": {"nobody": 1}}\n', "unknown or missing fields"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(text)
+    with pytest.raises(UnreadableStudy, match=reason):
+        records.read(path)
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+EAGER = Arm("eager", "eager", built_in("eager"))
+WRONG = Arm("nobody", "an arm that does not exist", built_in("nobody"))
+
+
+def tiny(cases: tuple[str, ...], trials: int = 1) -> Study:
+    step = StudyStep("tiny", (EAGER, WRONG), cases, trials, Pace(rounds=2))
+    source = Source("a table", "https://example.org", "a machine")
+    return Study("s0", "Tiny", "Does it run?", source, lambda _device, _quick: [step], lambda _: StudyReport((), ()))
+
+
+@pytest.mark.torch
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    first = run.run(tiny((CASE,)), path, device="cpu")
+    both = run.run(tiny((CASE, OTHER)), path, device="cpu")
+
+    assert {(one.arm, one.state) for one in first.records} == {
+        ("eager", "measured"),
+        ("nobody", "failed"),
+        (CONTROL, "measured"),
+    }
+    assert both.records[: len(first.records)] == first.records
+    assert [one.case for one in both.records[len(first.records) :]] == [OTHER] * 3
+    assert any(note.what == "stack" and "torch" in note.value for note in both.notes)
+
+
+@pytest.mark.torch
+def test_a_limit_leaves_cases_for_the_next_run(tmp_path: Path) -> None:
+    found = run.run(tiny((CASE,)), tmp_path / "s.jsonl", device="cpu", limit_s=0)
+    assert found.records == ()
+
+
+@pytest.mark.torch
+def test_another_form_does_not_go_into_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    run.run(tiny(()), path, device="cpu")
+    with pytest.raises(run.OtherSession, match="has quick False, and this run has True"):
+        run.run(tiny(()), path, device="cpu", quick=True)
+    with pytest.raises(ValueError, match="has no step huge"):
+        run.run(tiny(()), path, device="cpu", only=["huge"])
+
+
+@pytest.mark.torch
+def test_a_study_runs_on_a_cpu_and_prints_its_report(tmp_path: Path) -> None:
+    path = tmp_path / "s3.jsonl"
+    command = [sys.executable, "-m", "kernels.studies.published", "run", "s3", "--out", str(path), "--device", "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| rmsnorm.bwd.64x256.fp32 |" in done.stdout
+    states = {(one.arm, one.state) for one in records.read(path).records}
+    assert states == {("eager", "measured"), ("inductor", "measured"), (CONTROL, "measured")}
+
+
+# -- the reports of the studies --------------------------------------------------------------------------------------
+
+
+def made(name: str, us_of: dict[str, float]) -> Results:
+    """Every case of the study on an H200 with literal times: of each arm a multiple of the bytes of the case."""
+    found = []
+    for step in STUDIES[name].steps("h200", False):
+        for trial in range(step.trials):
+            for number, case in enumerate(step.cases):
+                found += [
+                    record(
+                        arm.name, (number + 1) * us_of.get(arm.name, 1.0) * (1 + 0.001 * trial), trial, case, step.name
+                    )
+                    for arm in step.contestants
+                ]
+    return Results.of([StudyFile(SESSION, tuple(found), (Note("ceilings", {"copy_gb_s": 4200.0}),))])
+
+
+@pytest.mark.parametrize(("without_reset", "holds"), [(2.0, True), (1.1, False)])
+def test_s1_says_what_a_missing_reset_costs(without_reset: float, holds: bool) -> None:
+    report = STUDIES["s1"].report(made("s1", {"without-reset": without_reset}))
+    claims = {one.claim[:3]: one for one in report.findings}
+    assert claims["(a)"].holds is holds
+    assert claims["(b)"].holds is True
+    assert len(report.figures) == 4
+
+
+@pytest.mark.parametrize(
+    ("us_of", "expected"),
+    [
+        ({"last": 0.9, "tree": 0.95}, (True, False)),  # fused everywhere
+        ({"last": 1.2, "tree": 1.1}, (False, True)),  # separate everywhere
+    ],
+)
+def test_s3_says_where_the_fused_sum_is_faster(us_of: dict[str, float], expected: tuple[bool, bool]) -> None:
+    report = STUDIES["s3"].report(made("s3", us_of))
+    assert tuple(one.holds for one in report.findings[:2]) == expected
+    crossover = report.tables[0]
+    assert [row[0] for row in crossover.rows] == ["256", "512", "1024", "2048", "3072", "4096", "6144", "8192"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_form_for_each_device(name: str) -> None:
+    study = STUDIES[name]
+    for device in ("cpu", "h200"):
+        full, quick = study.steps(device, False), study.steps(device, True)
+        assert full
+        assert quick
+        assert sum(len(step.cases) * step.trials for step in quick) <= sum(
+            len(step.cases) * step.trials for step in full
+        )
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_report_of_nothing_is_undecided(name: str) -> None:
+    empty = Results.of([StudyFile(SESSION)])
+    text = markdown.document(STUDIES[name], empty)
+    assert STUDIES[name].title in text
+    assert all(one.holds is not True for one in STUDIES[name].report(empty).findings)
