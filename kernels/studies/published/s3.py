@@ -108,8 +108,8 @@ def _crossover(results: Results, cases: Sequence[str], columns: Sequence[int]) -
         ours = f"{max(speeds):.3f} … {min(speeds):.3f}" if speeds else NONE
         rows.append((str(cols), theirs, ours))
     note = (
-        "Above 1 the better fused way is faster. The source measured its own kernels on a GB200; its fused sum is not in "
-        "Quack 0.6.5, which has a separate kernel."
+        "Above 1 the better fused way is faster. The source measured its own kernels on a GB200; its fused sum is not "
+        "in Quack 0.6.5, which has a separate kernel."
     )
     return StudyTable("Fused over separate, by columns", ("columns", "source", "measured"), tuple(rows), note)
 
