@@ -15,24 +15,31 @@ from ..arena.session import Contender, Pace, PrestartPool, Trial, run_trial
 from ..cases import Case, Role
 
 
-def contender(role: Role, provider: str | Mapping[str, Any], logs: Path, name: str = "") -> Contender:
-    """A built-in provider, by its name or its spec.  It imports from the folders in QUACK_PATH."""
+def contender(
+    role: Role, provider: str | Mapping[str, Any], logs: Path, name: str = "", caches: Path | None = None
+) -> Contender:
+    """A built-in provider, by its name or its spec.  It imports from the folders in QUACK_PATH.
+
+    `caches`: where its compilers keep their results; by default where every process of this user does.
+    """
     spec = protocol.built_in(provider) if isinstance(provider, str) else dict(provider)
     label = f"{role}:{name or spec['name']}"
-    return Contender(label, role, spec, _opener([str(protocol.CONTENDER), json.dumps(spec)], logs / label))
+    return Contender(label, role, spec, _opener([str(protocol.CONTENDER), json.dumps(spec)], logs / label, caches))
 
 
-def _opener(arguments: list[str], log: Path) -> Callable[[], Channel]:
+def _opener(arguments: list[str], log: Path, caches: Path | None) -> Callable[[], Channel]:
     def start() -> Channel:
-        return open_process(arguments, log)
+        return open_process(arguments, log, caches=caches)
 
     return start
 
 
-def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
+def open_process(arguments: list[str], log: Path, *imports: Path, caches: Path | None = None) -> Channel:
     """Start a process that imports from QUACK_PATH and from `imports`, and answers on a channel."""
     folders = ":".join(filter(None, (os.environ.get("QUACK_PATH"), *map(str, imports))))
     environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "4"}
+    if caches is not None:
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "triton")}
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-P", *arguments],

@@ -24,7 +24,7 @@ def run_model_trial(
     *,
     device: str,
     seed: int,
-    logs: Path,
+    scratch: Path,
     keep: Callable[[Sequence[Record], Sequence[Note]], None],
     keep_going: Callable[[], None] = lambda: None,
 ) -> None:
@@ -34,7 +34,7 @@ def run_model_trial(
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
-    processes = {arm.name: _Process(arm, logs) for arm in contestants}
+    processes = {arm.name: _Process(arm, scratch) for arm in contestants}
     try:
         notes = [note for process in processes.values() for note in process.start(device, step.pace)]
         if trial == 0 and device == "cuda":
@@ -95,10 +95,12 @@ def _record(
 class _Process:
     """The process of an arm; once it is lost, every answer says so."""
 
-    def __init__(self, arm: Arm, logs: Path) -> None:
+    def __init__(self, arm: Arm, scratch: Path) -> None:
         self.arm = arm
-        log = logs / f"{arm.name}.log"
-        self._channel: Channel = open_process(["-m", SERVER], log, protocol.KERNELS.parent)
+        log = scratch / f"{arm.name}.log"
+        self._channel: Channel = open_process(
+            ["-m", SERVER], log, protocol.KERNELS.parent, caches=scratch / f"caches-{arm.name}"
+        )
         self._lost: str | None = None
 
     def start(self, device: str, pace: Pace) -> list[Note]:

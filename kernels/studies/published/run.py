@@ -59,17 +59,15 @@ def run(
         if time.monotonic() > deadline:
             raise OutOfTime
 
-    with tempfile.TemporaryDirectory() as logs, suppress(OutOfTime):
+    with tempfile.TemporaryDirectory() as scratch, suppress(OutOfTime):
         todo = _missing(steps, before)
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
             say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")
             seed = zlib.crc32(f"{before.session.began}/{step.name}/{trial}".encode())
-            folder = Path(logs) / f"{number}"
-            folder.mkdir()
             took = time.monotonic()
             measure = _models if step.models else _norms
-            measure(step, trial, cases, "cpu" if device == "cpu" else "cuda", seed, folder, writer.add, go_on)
+            measure(step, trial, cases, "cpu" if device == "cpu" else "cuda", seed, Path(scratch), writer.add, go_on)
             say(f"  {time.monotonic() - took:.1f} s")
     return records.read(path)
 
@@ -128,11 +126,11 @@ def _models(
     cases: Sequence[str],
     device: str,
     seed: int,
-    logs: Path,
+    scratch: Path,
     keep: _Keep,
     keep_going: Callable[[], None],
 ) -> None:
-    run_model_trial(step, trial, cases, device=device, seed=seed, logs=logs, keep=keep, keep_going=keep_going)
+    run_model_trial(step, trial, cases, device=device, seed=seed, scratch=scratch, keep=keep, keep_going=keep_going)
 
 
 def _norms(
@@ -141,12 +139,18 @@ def _norms(
     cases: Sequence[str],
     device: str,
     seed: int,
-    logs: Path,
+    scratch: Path,
     keep: _Keep,
     keep_going: Callable[[], None],
 ) -> None:
     roles = {CONTROL: Role.CONTROL, step.arms[0].name: Role.SOTA}
-    arms = {arm.name: contender(roles.get(arm.name, Role.RIVAL), arm.spec, logs, arm.name) for arm in step.contestants}
+    # What one arm tuned or compiled must not become the choice of another: each has its own caches.
+    arms = {
+        arm.name: contender(
+            roles.get(arm.name, Role.RIVAL), arm.spec, scratch, arm.name, scratch / f"caches-{arm.name}"
+        )
+        for arm in step.contestants
+    }
     names = {one.label: name for name, one in arms.items()}
 
     def measured(case: Case, cells: Mapping[str, Cell]) -> None:
