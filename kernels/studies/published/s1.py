@@ -51,7 +51,7 @@ def steps(device: str, quick: bool) -> list[StudyStep]:
         StudyStep("modes", (QUACK, INDUCTOR, WITHOUT_RESET, *tuned, DYNAMIC, EAGER), narrow, trials, PACE),
         StudyStep("wide", (QUACK, INDUCTOR, WITHOUT_RESET), wide, trials, PACE),
         StudyStep("persistent", (INDUCTOR, PERSISTENT, LOOPED), around[::3] if quick else around, trials, PACE),
-        StudyStep("wide, tuned", (QUACK, INDUCTOR, *tuned), wide, trials, PACE),
+        StudyStep("wide-tuned", (QUACK, INDUCTOR, *tuned), wide, trials, PACE),
     ]
 
 
