@@ -29,34 +29,41 @@ def arm_of_study(name: str, title: str, place: str, **options: object) -> Arm:
     return Arm(name, title, {**built_in(name), "study": place, "options": options})
 
 
-WITHOUT_RESET = arm_of_study("without-reset", "one torch.compile, no reset", "norms:WithoutReset")
+def _without_reset(shapes: Sequence[tuple[int, int]]) -> Arm:
+    """It begins with the first two shapes of the sweep: from the second on, its code is for any size."""
+    return arm_of_study("without-reset", "one torch.compile, no reset", "norms:WithoutReset", sweep=shapes[:2])
+
+
 LOOPED = arm_of_study("looped", "looped reduction", "norms:Patched", patches={"triton.persistent_reductions": False})
 PERSISTENT = arm_of_study("persistent", "persistent reduction", "norms:AlwaysPersistent")
 
 
 def steps(device: str, quick: bool) -> list[StudyStep]:
-    """The widest cases have fewer arms at once: all share the memory of the GPU."""
+    """The widest cases have few arms at once: all share the memory of the GPU."""
     if device == "cpu":
-        cases = tuple(_cases(SMALL_SHAPES, "fp32"))
-        return [StudyStep("modes", (INDUCTOR, EAGER, WITHOUT_RESET), cases, 1, Pace(rounds=3))]
+        cases = _cases(SMALL_SHAPES, "fp32")
+        return [StudyStep("modes", (INDUCTOR, EAGER, _without_reset(SMALL_SHAPES)), cases, 1, Pace(rounds=3))]
     shapes = SHAPES[2:9:3] if quick else SHAPES
     trials = 1 if quick else 2
     narrow, wide = (
-        tuple(_cases([shape for shape in shapes if (shape[1] < WIDE) is is_narrow], "bf16-fp32"))
+        _cases([shape for shape in shapes if (shape[1] < WIDE) is is_narrow], "bf16-fp32")
         for is_narrow in (True, False)
     )
-    around = tuple(f"rmsnorm.{way}.16384x{cols}.bf16-fp32" for way in ("fwd", "bwd") for cols in AROUND)
-    tuned = (MAX_AUTOTUNE, COORDINATE)
+    around = tuple(f"rmsnorm.{way}.16384x{cols}.bf16-fp32" for cols in AROUND for way in ("fwd", "bwd"))
+    without_reset = _without_reset(SHAPES)
     return [
-        StudyStep("modes", (QUACK, INDUCTOR, WITHOUT_RESET, *tuned, DYNAMIC, EAGER), narrow, trials, PACE),
-        StudyStep("wide", (QUACK, INDUCTOR, WITHOUT_RESET), wide, trials, PACE),
+        StudyStep("modes", (QUACK, INDUCTOR, without_reset, DYNAMIC), narrow, trials, PACE),
+        StudyStep("wide", (QUACK, INDUCTOR, without_reset), wide, trials, PACE),
         StudyStep("persistent", (INDUCTOR, PERSISTENT, LOOPED), around[::3] if quick else around, trials, PACE),
-        StudyStep("wide-tuned", (QUACK, INDUCTOR, *tuned), wide, trials, PACE),
+        StudyStep("tuned", (QUACK, INDUCTOR, MAX_AUTOTUNE, COORDINATE), (*narrow, *wide), trials, PACE),
     ]
 
 
-def _cases(shapes: Sequence[tuple[int, int]], dtypes: str) -> list[str]:
-    return [f"{op}.{way}.{rows}x{cols}.{dtypes}" for op in NORMS for way in ("fwd", "bwd") for rows, cols in shapes]
+def _cases(shapes: Sequence[tuple[int, int]], dtypes: str) -> tuple[str, ...]:
+    """All norms and directions of a shape before the next shape: a run that is cut off has whole shapes."""
+    return tuple(
+        f"{op}.{way}.{rows}x{cols}.{dtypes}" for rows, cols in shapes for op in NORMS for way in ("fwd", "bwd")
+    )
 
 
 # -- what follows ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Arms of the studies of norms: torch.compile in other ways than the built-in providers, and ways to sum dweight."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,27 +10,36 @@ import torch
 
 from ....cases import DTYPE_BYTES, OPS, Case, Direction
 from ....checks import references
-from ....checks.inputs import DTYPES, Inputs
+from ....checks.inputs import DTYPES, Inputs, make
 from ....norms import plans
 from ....norms.plans import Sum
-from ....providers.base import Bind, Call, compiled
+from ....providers.base import Bind, Call, by_order, compiled
 from ....providers.inductor import Inductor
 from ....providers.ours import Ours
 
 
 class WithoutReset(Inductor):
-    """One torch.compile of each function for all cases of the process, with torch's defaults.
+    """One torch.compile of the function for a sweep over shapes, with torch's defaults and no reset in between.
 
-    The second shape makes torch compile for any size (automatic dynamic shapes); nothing resets it.
+    The second shape of a sweep makes torch compile for any size (automatic dynamic shapes), with the heuristics for
+    that shape.  A contender forgets all graphs before each case, so each case begins with the sweep's first shapes.
     """
 
     name = "inductor-without-reset"
 
-    def __init__(self) -> None:
-        self._compiled: dict[str, Callable[..., Any]] = {}
+    def __init__(self, sweep: Sequence[Sequence[int]]) -> None:
+        self._sweep = [(int(rows), int(cols)) for rows, cols in sweep]  # its first shapes
 
-    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._compiled.setdefault(case.key, torch.compile(function))
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        bind = by_order(torch.compile(references.BY_KEY[case.key]))
+        for rows, cols in self._before(case):
+            bind(make(replace(case, rows=rows, cols=cols), device, seed=0))()
+        return bind
+
+    def _before(self, case: Case) -> list[tuple[int, int]]:
+        here = (case.rows, case.cols)
+        return self._sweep[: self._sweep.index(here)] if here in self._sweep else self._sweep
 
 
 class Patched(Inductor):
@@ -66,8 +75,7 @@ class AlwaysPersistent(Inductor):
         virtual.set_choices_handler(Persistent()).__enter__()  # for good: the process has no other arm
 
     def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
-        # The code in a cache was generated with the heuristics of others.
-        return compiled(function, options={"force_disable_caches": True})
+        return compiled(function)
 
 
 class MakeFx(Inductor):
