@@ -48,6 +48,17 @@ class Metric(StrEnum):
         return "bytes" if self is Metric.MEMORY else "us"
 
 
+class CompileMode(StrEnum):
+    """How torch.compile compiles a function."""
+
+    DEFAULT = "default"  # static shapes
+    MAX_AUTOTUNE = "max-autotune"  # candidates of every kernel are timed on the device
+    COORDINATE_DESCENT = "coordinate-descent"  # one setting of a kernel after the other is timed on the device
+    DYNAMIC = "dynamic"  # the rows are marked as dynamic: one graph for any number of rows
+    AUTOMATIC_DYNAMIC = "automatic-dynamic"  # after another number of rows, compiled for any number
+    REGIONAL = "regional"  # only the operators of the function, in a graph that otherwise stays eager
+
+
 class Role(StrEnum):
     """The role of a contender in its session."""
 

@@ -53,7 +53,7 @@ class Contender:
     @property
     def trusted(self) -> bool:
         """Runs no code of the target."""
-        return bool(self.provider.get("builtin"))
+        return bool(self.provider.get("builtin")) and not self.provider.get("of_revision")
 
 
 class PrestartPool:
@@ -194,7 +194,9 @@ class ContenderProcesses:
                 process.drop(reason_of(answer) or "did not get ready")
                 continue
             process.tunes = bool(answer.get("tunes"))
-            self.stacks[process.label] = {**mapping(answer.get("stack")), "device": mapping(answer.get("device"))}
+            replaced = {"replaced": found} if (found := mapping(answer.get("replaced"))) else {}
+            stack = {**mapping(answer.get("stack")), **replaced}
+            self.stacks[process.label] = {**stack, "device": mapping(answer.get("device"))}
 
     def ask_all(
         self, requests: Mapping[ContenderProcess, Mapping[str, Any]], limit_s: float, at_once: int | None = None

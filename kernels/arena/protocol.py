@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| `start` with provider, device, threads, core, memory | `ready` (or else `reason`), `stack`, `device`, `tunes` |
+| `start` with provider, device, threads, core, memory | `ready` (or `reason`), `stack`, `replaced`, `device`, `tunes` |
 | `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `facts`, `calls` … |
 | `turn` with warm, timed, once | `samples` in the unit of the metric (us per call, bytes), `calls` in each, `outputs` |
 | `judge` with case, seed and pool_seed | `ready`, and where there are numbers for the turns of others |
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..cases import Case
+from ..cases import Case, CompileMode
 from .repeatability import FULL_REPEATS, Repeats
 from .sizes import GRAPH_S
 
@@ -31,23 +31,44 @@ CONTENDER = KERNELS / "contender" / "__main__.py"  # started by its path with th
 MAX_LINE = 1 << 20  # bytes of an answer; a longer one is an error of the contender
 
 
-class ProviderSpec(TypedDict):
-    """The implementation that a contender runs.  `calls` maps `op.direction` to `module:function`; None if built in."""
+class CompileSpec(TypedDict):
+    """A mode of torch.compile, with patches of Inductor's configuration by name."""
 
-    name: str
+    mode: str
+    options: dict[str, str | int | float | bool]
+
+
+class ProviderSpec(TypedDict):
+    """The implementation that a contender runs: a built-in one, or functions of the target.
+
+    `calls` maps `op.direction` to `module:function`.  `builtin` is a name of BUILT_IN_PROVIDERS.  With `of_revision`
+    a built-in provider uses the torch, Triton, Quack or Liger in the revision's tree, so that it runs code of the
+    target.
+    """
+
+    name: str  # of the series
     calls: dict[str, str] | None
-    compile: bool
-    builtin: bool
+    compile: CompileSpec | None
+    builtin: str | None
+    of_revision: bool
 
 
 def built_in(name: str) -> ProviderSpec:
-    """A provider of kernelwatch, by its name in BUILT_IN_PROVIDERS."""
-    return {"name": name, "calls": None, "compile": False, "builtin": True}
+    """A provider of kernelwatch, by its name in BUILT_IN_PROVIDERS, in the base stack."""
+    return {"name": name, "calls": None, "compile": None, "builtin": name, "of_revision": False}
 
 
-def targets_own(name: str, calls: Mapping[str, str], *, compile: bool = False) -> ProviderSpec:
+def of_revision(name: str, builtin: str) -> ProviderSpec:
+    """The built-in provider `builtin` with what the revision's tree has of its stack, as the series `name`."""
+    return {"name": name, "calls": None, "compile": None, "builtin": builtin, "of_revision": True}
+
+
+def targets_own(name: str, calls: Mapping[str, str], *, compile: CompileSpec | None = None) -> ProviderSpec:
     """A provider that the target's recipe defines."""
-    return {"name": name, "calls": dict(calls), "compile": compile, "builtin": False}
+    return {"name": name, "calls": dict(calls), "compile": compile, "builtin": None, "of_revision": False}
+
+
+DEFAULT_COMPILE: CompileSpec = {"mode": CompileMode.DEFAULT.value, "options": {}}  # torch.compile(function)
 
 
 def start(

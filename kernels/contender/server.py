@@ -18,18 +18,10 @@ from ..arena.repeatability import FULL_REPEATS, of_facts
 from ..arena.sizes import GRAPH_S
 from ..cases import Case
 from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
+from .tree import DISTRIBUTIONS, VARIABLE, Tree
 from .tuning import NeedsDevice, observe_autotuners
 
-TREE = "KERNELWATCH_TREE"  # folders of the target, which join sys.path only when the trial begins
 NEEDS_DEVICE = "it times candidates on the device"
-
-_VERSIONS = {
-    "torch": "torch",
-    "triton": "triton",
-    "quack": "quack-kernels",
-    "cutlass_dsl": "nvidia-cutlass-dsl",
-    "liger": "liger-kernel",
-}
 
 
 def serve(requests: int, answers: int) -> None:
@@ -46,16 +38,19 @@ def serve(requests: int, answers: int) -> None:
 def load(spec: Mapping[str, Any]) -> None:
     """Before the first request, import what takes long and does not belong to the target.
 
-    Errors are ignored: `start` meets and reports them again.
+    A revision that is a release of torch or Triton leaves nothing to import: everything uses them.  Errors are ignored:
+    `start` meets and reports them again.
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # read when Inductor is imported
+    if Tree.of(os.environ.get(VARIABLE, "")).replaces & {"torch", "triton"}:
+        return
     with suppress(Exception):
         import torch  # noqa: F401
 
         from ..providers import open_provider
         from ..providers.base import warm_compiler
 
-        if spec.get("builtin"):
+        if spec.get("builtin") and not spec.get("of_revision"):
             open_provider(spec).warm()
         elif spec.get("compile"):
             warm_compiler()
@@ -108,7 +103,8 @@ class Server:
             _keep_memory()
         # A pool of compile processes would stay alive during the measurement and hide the facts of its kernels.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        _import_from(os.environ.pop(TREE, ""))
+        tree = Tree.of(os.environ.pop(VARIABLE, ""))
+        tree.join_path()
         try:
             import torch
         except ImportError as missing:
@@ -116,16 +112,20 @@ class Server:
         if str(message["device"]).startswith("sm_"):
             from ..facts.offline import Offline
 
-            stack = _stack(torch)  # before torch pretends to have CUDA
+            stack = _stack(torch, tree)  # before torch pretends to have CUDA
             self._offline = Offline(message["provider"], message["device"])
+            if reason := tree.misplaced():
+                return {"ready": False, "reason": reason}
             gc.enable()
-            return {"ready": True, "stack": stack, "device": {"kind": message["device"]}}
+            return {"ready": True, **stack, "device": {"kind": message["device"]}}
         from . import prepared  # noqa: F401  before Bench imports code of the target, which could patch what it needs
         from .bench import Bench
 
         if message["device"] == "cuda" and not torch.cuda.is_available():
             return {"ready": False, "reason": f"torch {torch.__version__} sees no CUDA GPU in this environment"}
         self._bench = Bench(message["provider"], torch.device(message["device"]), int(threads))
+        if reason := tree.misplaced():
+            return {"ready": False, "reason": reason}
         if message["device"] == "cuda":
             torch.cuda.set_per_process_memory_fraction(float(message.get("memory", 1.0)))
         # Scanning all imported modules at every case took up to half a second.  Only a megabyte of them is garbage.
@@ -137,7 +137,7 @@ class Server:
         device = self._bench.describe()
         self._uuid = device.get("uuid")
         tunes = bool(getattr(self._bench.provider, "tunes", False))
-        return {"ready": True, "stack": _stack(torch), "device": {**device, "core": pinned}, "tunes": tunes}
+        return {"ready": True, **_stack(torch, tree), "device": {**device, "core": pinned}, "tunes": tunes}
 
     def compile(self, message: Mapping[str, Any]) -> dict[str, Any]:
         ahead = [Case.parse(text) for text in message.get("ahead", ())]
@@ -298,13 +298,6 @@ def _keep_memory() -> None:
         mallopt(top_pad, 64 << 20)
 
 
-def _import_from(folders: str) -> None:
-    """Allow imports from the target.  What was imported before, during other measurements, does not belong to it."""
-    if folders:
-        sys.path[:0] = folders.split(":")
-        os.environ["PYTHONPATH"] = ":".join(filter(None, (folders, os.environ.get("PYTHONPATH"))))
-
-
 def _pin(core: int | None) -> int | None:
     if core is None:
         return None
@@ -315,10 +308,14 @@ def _pin(core: int | None) -> int | None:
     return core
 
 
-def _stack(torch: Any) -> dict[str, str]:
+def _stack(torch: Any, tree: Tree) -> dict[str, dict[str, str]]:
+    """`stack`: all versions; `replaced`: those that come from the revision's tree."""
     versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
-    for name, distribution in _VERSIONS.items():
+    for name, distribution in DISTRIBUTIONS.items():
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(distribution)
+    for name in tree.replaces - tree.versions.keys():  # a tree without metadata: the version is that of another one
+        versions.pop(name, None)
     versions["torch"] = str(torch.__version__)
-    return {name: version for name, version in versions.items() if version}
+    replaced = {name: versions[name] for name in tree.versions if name in versions}
+    return {"stack": {name: version for name, version in versions.items() if version}, "replaced": replaced}

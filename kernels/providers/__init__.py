@@ -14,8 +14,8 @@ _BUILT_IN = {
     "inductor": "inductor:Inductor",
     "inductor-max-autotune": "inductor:MaxAutotune",
     "inductor-coordinate-descent": "inductor:CoordinateDescent",
-    "inductor-dynamic": "dynamic:Dynamic",
-    "inductor-automatic-dynamic": "dynamic:AutomaticDynamic",
+    "inductor-dynamic": "inductor:Dynamic",
+    "inductor-automatic-dynamic": "inductor:AutomaticDynamic",
     "inductor-regional": "regional:Regional",
     "quack": "quack:Quack",
     "quack-tuned": "quack_tuned:QuackTuned",
@@ -26,13 +26,19 @@ _BUILT_IN = {
 
 def open_provider(spec: Mapping[str, Any]) -> Provider:
     """The provider of a start message.  Raises Unsupported for an unknown name."""
-    name = str(spec["name"])
-    if not spec.get("builtin"):
+    builtin = spec.get("builtin")
+    if not builtin:
+        from .modes import Mode
         from .recipe import RecipeProvider
 
-        return RecipeProvider(name, spec.get("calls") or {}, bool(spec.get("compile")))
-    if study := spec.get("study"):
-        return _of_study(str(study), spec.get("options") or {})
+        mode = Mode.of(spec["compile"]) if spec.get("compile") else None
+        return RecipeProvider(str(spec["name"]), spec.get("calls") or {}, mode)
+    provider = _of_study(str(spec["study"]), spec.get("options") or {}) if spec.get("study") else _built_in(builtin)
+    provider.name = str(spec["name"])
+    return provider
+
+
+def _built_in(name: str) -> Provider:
     if name not in _BUILT_IN:
         raise Unsupported(f"there is no built-in provider {name!r}; known: {', '.join(_BUILT_IN)}")
     module, _, kind = _BUILT_IN[name].partition(":")

@@ -11,16 +11,22 @@ from ..cases import Case
 from ..checks.inputs import Inputs
 from ..errors import format_exception
 from ..facts.locations import location
-from .base import Bind, Broken, Call, Provider, Unsupported, by_order, compiled, warm_compiler
+from .base import Bind, Broken, Call, Provider, Unsupported, WithNorm, by_order, warm_compiler
+from .modes import Compilation, Mode
 
 
 class RecipeProvider(Provider):
-    def __init__(self, name: str, calls: Mapping[str, str], compile: bool) -> None:
+    """The functions as they are, or compiled by torch.compile in a mode."""
+
+    def __init__(self, name: str, calls: Mapping[str, str], mode: Mode | None) -> None:
         self.name = name
-        self.compiled = compile
+        self.compiled = mode is not None
+        self.tunes = mode is not None and mode.tunes
+        self._mode = mode
         self._calls = calls
         self._modules: dict[str, ModuleType | Broken] = {}
         self._last: Callable[..., Any] | None = None  # the target's function of the last preparation
+        self._compiled: Compilation | None = None  # what torch.compile made of it
 
     def warm(self) -> None:
         for call in self._calls.values():
@@ -29,7 +35,9 @@ class RecipeProvider(Provider):
             warm_compiler()
 
     def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
-        return None if case.key in self._calls else f"the recipe has no function for {case.key} in {self.name}"
+        if case.key not in self._calls:
+            return f"the recipe has no function for {case.key} in {self.name}"
+        return self._mode.supports(case) if self._mode else None
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
@@ -37,12 +45,16 @@ class RecipeProvider(Provider):
         prepare = getattr(module, f"{name}_prepare", None)
         if callable(prepare):
             if self.compiled:  # each set would have its own function, compiled again until dynamo gives up
-                raise Broken(f"{name}_prepare cannot be used with compile = true; call torch.compile in it instead")
+                raise Broken(f"{name}_prepare cannot be used with `compile`; call torch.compile in it instead")
             self._last = prepare
             return self._prepared(case, prepare)
-        return by_order(self._function(module, name))
+        return by_order(self._function(case, device, module, name))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        return self.block(case, device, lambda norm: norm)
+
+    def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
+        """An eager block; with a mode of torch.compile, the whole block is compiled, as in a model."""
         self.refuse(case, device)
         module, name = self._found(case)
         if callable(getattr(module, f"{name}_prepare", None)):
@@ -50,11 +62,12 @@ class RecipeProvider(Provider):
                 f"{name}_prepare cannot be used for {case.key}, which needs a differentiable function; "
                 "name one without a _prepare"
             )
-        return self._function(module, name)
+        return self._function(case, device, module, name, with_norm)
 
     def facts(self) -> dict[str, Any]:
         found = location(self._last)
-        return {"source": found} if found else {}
+        of_mode = self._compiled.facts() if self._compiled else {}
+        return ({"source": found} if found else {}) | of_mode
 
     def _found(self, case: Case) -> tuple[ModuleType, str]:
         module_name, _, name = self._calls[case.key].partition(":")
@@ -63,12 +76,22 @@ class RecipeProvider(Provider):
             raise module
         return module, name
 
-    def _function(self, module: ModuleType, name: str) -> Callable[..., Any]:
+    def _function(
+        self,
+        case: Case,
+        device: torch.device,
+        module: ModuleType,
+        name: str,
+        with_norm: WithNorm = lambda norm: norm,
+    ) -> Callable[..., Any]:
         function = getattr(module, name, None)
         if not callable(function):
             raise Broken(f"{module.__name__} has no function {name}; correct the recipe or define it")
         self._last = function
-        return compiled(function) if self.compiled else function
+        if self._mode is None:
+            return with_norm(function)
+        self._compiled = self._mode.compile(function, case, device, with_norm)
+        return self._compiled.call
 
     def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:
         def bind(inputs: Inputs) -> Call:

@@ -439,6 +439,12 @@ class ProviderPlanItem(Document):
 
     name: str
     calls: dict[str, str]
+    # A built-in provider, with the revision's torch, Triton, Quack or Liger.
+    builtin: str | None
+    # The mode of torch.compile.
+    compile: str | None
+    # Patches of Inductor's configuration.
+    options: dict[str, bool | int | float | str]
     # Cases of the suite for which it has a function.
     cases: int
 

@@ -220,7 +220,32 @@ def _explained(cause: Cause) -> str:
     args = cause.args
     also = f"; also {listed(args['also'])}" if args["also"] else ""
     hedge = "" if cause.certain else f", {_hedge(args)}"
-    return f"{hedge} because {args['what']}{_by_how_much(args['size'])}{also}{_but(args)}"
+    return f"{_with(args)}{hedge} because {args['what']}{_by_how_much(args['size'])}{also}{_but(args)}"
+
+
+def _with(args: Args) -> str:
+    """` with Triton 3.7.1 instead of 3.6.0`, where the revisions are releases."""
+    return f" with {_releases(args)}" if args.get("releases") else ""
+
+
+def _releases(args: Args) -> str:
+    return listed(f"{_package(name)} {after} instead of {before}" for name, before, after in args["releases"])
+
+
+def _release(cause: Cause) -> str:
+    equal = _GIVEN.get(cause.args["equal"]) or _equal(cause)
+    return f"{_with(cause.args)}, although {equal}; nothing recorded explains its size"
+
+
+def _python(cause: Cause, _words: metrics.Words) -> str:
+    release = f", with {_releases(cause.args)}" if cause.args.get("releases") else ""
+    return f"probably the Python code around the kernels{release}: {_equal(cause)}"
+
+
+def _code_unknown(cause: Cause, _words: metrics.Words) -> str:
+    if cause.args.get("releases"):
+        return f"probably {_releases(cause.args)}: both ran in turn on one machine, and the compiled code is not known"
+    return "probably the code: both ran in turn on one machine and stack, and the compiled code is not known"
 
 
 def _by_how_much(size: Mapping[str, float] | None) -> str:
@@ -240,7 +265,9 @@ def _code_changed(cause: Cause) -> str:
     same = f", with the same {listed(args['same'])}" if args["same"] else ""
     switches = f" ({listed(args['switches'])})" if args["switches"] else ""
     what = "other operators ran" if args["operators"] else "the code changed"
-    return f", {_hedge(args)} because {what}{switches}{same}; nothing recorded explains its size{_but(args)}"
+    return (
+        f"{_with(args)}, {_hedge(args)} because {what}{switches}{same}; nothing recorded explains its size{_but(args)}"
+    )
 
 
 def _hedge(args: Args) -> str:
@@ -274,6 +301,7 @@ def _clock(ratio: float) -> str:
 _AFTER_DIRECTION: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.EXPLAINED: _explained,
     CauseCode.CODE_CHANGED: _code_changed,
+    CauseCode.RELEASE: _release,
     CauseCode.TEXT: lambda cause: str(cause.args["after"]),
 }
 _EQUAL = {
@@ -284,6 +312,8 @@ _EQUAL = {
     EqualCode.PINNED: "the same versions of what it calls ran",
     EqualCode.HASH: "the hash of the code is the same",
 }
+
+_GIVEN = {EqualCode.TRITON: "the PTX of the kernels is the same"}  # as far as it differs for another compiler
 
 
 def _equal(cause: Cause) -> str:
@@ -341,10 +371,8 @@ _CAUSES: Mapping[CauseCode, Callable[[Cause, metrics.Words], str]] = {
     CauseCode.MACHINE: _machine,
     CauseCode.SAME_CODE: lambda cause, _: f"probably the machine: {_equal(cause)}",
     CauseCode.CONFIGURATION: lambda cause, _: f"not certain: {_equal(cause)}, but {cause.args['chose']}",
-    CauseCode.PYTHON: lambda cause, _: f"probably the Python code around the kernels: {_equal(cause)}",
-    CauseCode.CODE_UNKNOWN: lambda *_: (
-        "probably the code: both ran in turn on one machine and stack, and the compiled code is not known"
-    ),
+    CauseCode.PYTHON: _python,
+    CauseCode.CODE_UNKNOWN: _code_unknown,
     CauseCode.HEAD_MOVED: _head_moved,
     CauseCode.OTHER_BEST: lambda cause, _: (
         f"not your commit: the best is {cause.args['now']} now, and was {cause.args['then']} at {cause.args['since']}"

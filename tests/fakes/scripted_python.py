@@ -36,7 +36,8 @@ def play() -> None:
         asked = json.loads(line)
         answer: dict[str, object] = {"ok": True}
         if asked["do"] == "start":
-            builtin, provider = asked["provider"]["builtin"], asked["provider"]["name"]
+            spec = asked["provider"]
+            builtin, provider = bool(spec["builtin"]) and not spec["of_revision"], spec["name"]
             answer = {"ready": True, "stack": {"torch": "2.13.0", "scripted": "1"}, "device": {"name": "scripted"}}
         elif asked["do"] == "prepare":
             case = asked["case"]

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from kernels.cases import Case
+from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
 from service.domain.policy import recipes
 from service.domain.verdicts.judge import Outcome
 from tests.fakes import demo as expectations
@@ -42,16 +42,16 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_there_are_three() -> None:
-    assert NAMES == ["liger", "norms", "own"]
+def test_every_example_is_named_here() -> None:
+    assert NAMES == ["liger", "norms", "own", "quack", "torch", "triton"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_can_be_read_and_offers_something_for_each_of_its_cases(name: str) -> None:
     read = recipe(name)
     for device in read.devices:
-        offered = {key for provider in read.providers_on(device).values() for key in provider.calls}
-        assert {case.key for case in read.cases(read.suite_on(device))} <= offered
+        offered = read.providers_on(device).values()
+        assert all(any(one.offers(case) for one in offered) for case in read.cases(read.suite_on(device)))
 
 
 @pytest.mark.parametrize("name", ["liger", "own"])
@@ -61,6 +61,15 @@ def test_gpu_examples_chase_quack_at_six_shapes_or_more(name: str) -> None:
         forward = {case for case in read.cases(read.suite_on(device)) if case.key == "rmsnorm.fwd"}
         assert read.sota_on(device) == "quack"
         assert len(forward) >= 6
+
+
+@pytest.mark.parametrize("name", ["quack", "torch", "triton"])
+def test_releases_of_a_stack_are_measured_by_built_in_providers_at_kernels_calls_and_compilations(name: str) -> None:
+    read = recipe(name)
+    assert {one.builtin for one in read.providers.values()} <= set(BUILT_IN_PROVIDERS)
+    for device in read.devices:
+        metrics = {case.metric for case in read.cases(read.suite_on(device))}
+        assert {Metric.KERNEL, Metric.CALL, Metric.COMPILE} <= metrics
 
 
 def test_named_functions_and_adapters_are_there() -> None:

@@ -333,8 +333,8 @@ def test_the_norms_work_beside_another_kernels(full: Environment) -> None:
 
 
 MEASURED = """
-{"do": "start", "provider": {"name": "theirs", "calls": {"rmsnorm.fwd": "kernels:rmsnorm"}, "compile": false, \
-"builtin": false}, "device": "cpu", "threads": 1, "core": null}
+{"do": "start", "provider": {"name": "theirs", "calls": {"rmsnorm.fwd": "kernels:rmsnorm"}, "compile": null, \
+"builtin": null}, "device": "cpu", "threads": 1, "core": null}
 {"do": "prepare", "case": "rmsnorm.fwd.8x64.fp32", "seed": 1}
 {"do": "turn", "warm": 1, "timed": 3}
 """.lstrip()

@@ -27,6 +27,7 @@ from workers.compile.subjects import Subject
 from workers.definitions import Definitions
 from workers.environments import Environment
 from workers.sandbox.folders import remove
+from workers.specs import spec_of
 
 ARCHS = ("sm_90", "sm_100")
 ABANDONED_S = 86_400
@@ -167,16 +168,13 @@ def _cases(recipe: Recipe, suite: str, notes: list[str]) -> tuple[Case, ...]:
 
 def _providers(recipe: Recipe, wanted: Sequence[str], notes: list[str]) -> dict[str, Mapping[str, Any]]:
     """The providers by name: those named, or the recipe's; one that is built in runs in the revision's environment."""
-    own = {
-        name: protocol.targets_own(name, provider.calls, compile=provider.compile)
-        for name, provider in recipe.providers.items()
-    }
+    own = {name: spec_of(name, provider) for name, provider in recipe.providers.items()}
     chosen: dict[str, Mapping[str, Any]] = {}
     for name in wanted:
         if name not in own and name not in BUILT_IN_PROVIDERS:
             known = ", ".join([*own, *(one for one in BUILT_IN_PROVIDERS if one not in own)])
             raise BadInput(f"There is no provider {name!r}; known: {known}.")
-        chosen[name] = own.get(name) or protocol.built_in(name)
+        chosen[name] = own.get(name) or protocol.of_revision(name, name)
     if chosen:
         return chosen
     only_cpu = [name for name, provider in recipe.providers.items() if set(provider.devices) == {"cpu"}]

@@ -38,6 +38,7 @@ from workers.run.tally import Tally
 from workers.run.trials import Trials
 from workers.sandbox import sandbox
 from workers.sandbox.folders import remove
+from workers.specs import spec_of
 
 log = structlog.get_logger()
 
@@ -186,12 +187,14 @@ def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
     """The versions that all contenders share, and the device they ran on.
 
     SOTA and its rivals have only the stack in their processes, so their versions are the stack's; in any other a
-    revision speaks for itself, which serves where there is none of them.
+    revision speaks for itself, which serves where there is none of them.  A package that a revision replaces is no
+    part of what they share.
     """
     builtin = (Role.SOTA, Role.RIVAL)
     labels = sorted(tally.stacks, key=lambda label: not label.startswith(builtin))
     versions = dict(tally.stacks[labels[0]]) if labels else {}
-    device = versions.pop("device", {})
+    device, replaced = versions.pop("device", {}), versions.pop("replaced", {})
+    versions = {name: version for name, version in versions.items() if name not in replaced}
     if driver := next((one["gpu"]["driver"] for one in tally.telemetry if one.get("gpu", {}).get("driver")), None):
         versions["driver"] = driver
     return versions, device
@@ -243,10 +246,7 @@ def _contenders(
                 label = f"{role}:{spec['name']}" + (f":{number}" if number else "")
                 yield one(role, spec, revision.place, label, cases)
 
-    own = [
-        protocol.targets_own(name, provider.calls, compile=provider.compile)
-        for name, provider in recipe.providers_on(device).items()
-    ]
+    own = [spec_of(name, provider) for name, provider in recipe.providers_on(device).items()]
     for spec in own:
         yield one(Role.HEAD, spec, head)
         yield from some(Role.PARENT, spec, references.parents)

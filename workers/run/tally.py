@@ -73,8 +73,14 @@ class Tally:
             worst.reason,
             rounds(False),
             rounds(True),
-            _known(seen) | _tuned(cell for _, cell in turned),
+            _known(seen) | _tuned(cell for _, cell in turned) | self._replaced(contender),
         )
+
+    def _replaced(self, contender: Contender) -> dict[str, Any]:
+        """The versions of the packages of the stack that the contender's revision replaced, if it did."""
+        stacks = (trial.stacks.get(contender.label, {}) for _, trial in self._trials)
+        found = next((stack["replaced"] for stack in stacks if "replaced" in stack), None)
+        return {"replaced": {str(name): str(version) for name, version in found.items()}} if found else {}
 
 
 def _known(seen: Sequence[Turned]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class Offline:
 
         if case.metric is Metric.BLOCK:
             raise Unsupported("a block can be measured, but not compiled without a GPU")
-        if self._provider.name.endswith("-tuned"):
+        if self._provider.tunes and not self._provider.compiled:
             raise Unsupported("it chooses a configuration by timing, which needs a GPU")
         device = torch.device("cuda", 0)
         with self._mode, dumps(), torch.no_grad():

@@ -2,8 +2,9 @@
 
 Both sides of a comparison ran in turn on one machine and one stack, so the code is the cause unless stored facts say
 otherwise: equal hashes of the compiled code, an A/A control that is off, different clocks, other cases with the same
-code that moved too.  The cause names the change of the code whose size explains most of the effect
-(`service.domain.attribution.explanations`).  `service.reports.words` makes the sentences.
+code that moved too.  A release of a compiler or of a library is code in this sense.  The cause names the change of the
+code whose size explains most of the effect (`service.domain.attribution.explanations`).  `service.reports.words` makes
+the sentences.
 """
 
 import re
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained
 from service.domain.codefacts.comparison import same_facts
+from service.domain.codefacts.releases import releases, same_compilers
 from service.domain.codefacts.tuned import choices, interchangeable
 from service.domain.verdicts.machine import MachineReadings, clock_ratio
 
@@ -36,7 +38,10 @@ class Kind(StrEnum):
 
 
 class CauseCode(StrEnum):
-    """Each with its arguments.  A ratio is now over then, or head over baseline; a doubt is a `Sign`, or nothing."""
+    """Each with its arguments.  A ratio is now over then, or head over baseline; a doubt is a `Sign`, or nothing.
+
+    Of the first group all have `releases` as well, where the revisions are releases: package, before and after of each.
+    """
 
     # Of a change against a revision of the same session.
     EQUAL_CODE_MOVED = "equal_code_moved"
@@ -49,6 +54,7 @@ class CauseCode(StrEnum):
     EXPLAINED = "explained"  # slower, confirmed, what, size: see `_size`, also: further explanations, doubt
     CODE_CHANGED = "code_changed"  # slower, confirmed, operators, switches, same, doubt
     CODE_UNKNOWN = "code_unknown"
+    RELEASE = "release"  # slower, confirmed, equal, releases: another compiler was given the same code
     # Of a distance that changed between two sessions.  `who` is a baseline's name; nothing for the target itself.
     HEAD_MOVED = "head_moved"  # ratio, cause: of that, as `Cause.as_json`, or nothing
     OTHER_BEST = "other_best"  # now, then, since
@@ -127,6 +133,12 @@ class CaseMove:
 
 def cause(move: CaseMove) -> Cause:
     """Why a case moved against a revision of its own session."""
+    found = _cause(move)
+    other = releases(move.head, move.baseline)
+    return replace(found, args={**found.args, "releases": other}) if other else found
+
+
+def _cause(move: CaseMove) -> Cause:
     if move.machine.equal_code_moved:
         return Cause(Kind.MACHINE, CauseCode.EQUAL_CODE_MOVED)
     doubts = list(move.machine.against_the_code(_clock(move), confirmed=move.confirmed))
@@ -135,7 +147,8 @@ def cause(move: CaseMove) -> Cause:
     if (wavering := _wavering(move)) is not None and not _explains_much(move):
         return Cause(Kind.UNKNOWN, CauseCode.WAVERING, wavering, certain=False)
     if (equal := _equal(move)) is not None:
-        return _not_the_code(move, equal, doubts)
+        proven = move.same_code or same_compilers(move.head, move.baseline)
+        return _not_the_code(move, equal, doubts) if proven or doubts else _release(move, equal)
     return _code(move, doubts)
 
 
@@ -197,9 +210,24 @@ def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[dict[str, Any]]
     return Cause(Kind.CODE, CauseCode.PYTHON, same, certain=False)
 
 
+def _release(move: CaseMove, equal: EqualCode) -> Cause:
+    """Equal hashes of what two releases of a compiler were given: the machine code may differ nevertheless."""
+    found = move.explained
+    first = _first(found, move)
+    if first is not None:
+        return _explained_by(first, found, move, None)
+    args = {"slower": move.slower, "confirmed": move.confirmed, "equal": equal.value}
+    return Cause(Kind.CODE, CauseCode.RELEASE, args, certain=False)
+
+
+def _first(found: Explained, move: CaseMove) -> Explanation | None:
+    """The explanation that accounts for most, if that is enough to be named."""
+    return next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
+
+
 def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
     found, doubt = move.explained, next(iter(doubts), None)
-    first = next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
+    first = _first(found, move)
     if doubt and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
         suspected = {"equal": None, "doubt": doubt, "code_changed": _other_code(move)}
         return Cause(Kind.MACHINE, CauseCode.MACHINE, suspected, certain=False)

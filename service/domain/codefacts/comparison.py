@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from service.domain.codefacts.compiled import whole
+from service.domain.codefacts.releases import releases
 from service.domain.codefacts.tuned import interchangeable
 from service.domain.text import apart
 
@@ -48,8 +49,8 @@ def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeata
 
 
 def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences between two sets of compile-time facts; equality of the code comes first."""
-    said = []
+    """Differences between two sets of compile-time facts; releases and equality of the code come first."""
+    said = [f"{name} {before} → {now}" for name, before, now in releases(head, parent)]
     if head.get("code") and parent.get("code"):
         # Of what was not compiled only the operators that ran are known, and not the Python between them.
         what = "operators" if head.get("kind") == "operators" else "code"

@@ -8,9 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, CompileMode, Direction
 from kernels.suites import SUITES
 from service.domain.policy import toml_errors
 from service.domain.policy.facts_policy import FactsPolicy
@@ -20,6 +27,7 @@ from service.domain.policy.toml_errors import TomlMistake
 from service.errors import BadInput
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OPTION = re.compile(r"(?=.{1,100}$)[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LAST_RELEASE = "last-release"
 _BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
@@ -61,11 +69,39 @@ class Paths(_Part):
     ignore: tuple[str, ...] = ()
 
 
-class Provider(_Part):
-    """One of the target's own implementations: `calls` maps `op.direction` to `module:function`."""
+class Compile(_Part):
+    """How torch.compile compiles the functions: a mode, and patches of Inductor's configuration."""
 
-    calls: Mapping[str, str]
-    compile: bool = Field(False, description="Measure torch.compile of the function instead of the function.")
+    mode: CompileMode = CompileMode.DEFAULT
+    options: Mapping[str, bool | int | float | str] = Field(
+        {}, description="Patches of Inductor's configuration, by names like triton.persistent_reductions."
+    )
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _fit(cls, options: Any) -> Any:
+        """Names as Inductor has them: TOML makes a table of a name with a dot that is not in quotes."""
+        if not isinstance(options, dict):
+            return options
+        flat = dict(_dotted(options))
+        for name, value in flat.items():
+            if not isinstance(value, bool | int | float | str):
+                raise ValueError(f"{name} must be a string, a number, true or false, not {value!r}")
+            if not _OPTION.fullmatch(name):
+                raise ValueError(f"{name!r} is no option of Inductor; write, for example, triton.persistent_reductions")
+        return flat
+
+
+class Provider(_Part):
+    """An implementation of the target.
+
+    Either `calls` maps `op.direction` to `module:function`, or a built-in provider runs with the revision's torch,
+    Triton, Quack or Liger.
+    """
+
+    calls: Mapping[str, str] = {}
+    builtin: str | None = Field(None, description="A built-in provider, with what the revision has of its stack.")
+    compile: Compile | None = Field(None, description="Measure torch.compile of the function instead of the function.")
     devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
 
     @field_validator("calls")
@@ -78,9 +114,40 @@ class Provider(_Part):
                 raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
             if not _FUNCTION.fullmatch(call):
                 raise ValueError(f"{key} = {call!r} is not of the form module:function")
-        if not calls:
-            raise ValueError('a provider needs at least one op.direction = "module:function"')
         return calls
+
+    @field_validator("builtin")
+    @classmethod
+    def _is_built_in(cls, name: str | None) -> str | None:
+        if name is not None and name not in BUILT_IN_PROVIDERS:
+            raise ValueError(f"there is no built-in provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
+        return name
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return Compile() if value else None
+        if not isinstance(value, dict | Compile):
+            raise ValueError('it must be true, false, or a table like {mode = "max-autotune"}')
+        return value
+
+    @model_validator(mode="after")
+    def _runs_one_thing(self) -> "Provider":
+        if self.builtin is None and not self.calls:
+            raise ValueError('a provider needs at least one op.direction = "module:function", or builtin = "NAME"')
+        if self.builtin is not None and self.calls:
+            raise ValueError(f"builtin = {self.builtin!r} has functions already; remove it or {next(iter(self.calls))}")
+        if self.builtin is not None and self.compile is not None:
+            raise ValueError(
+                "compile is for functions of the target; a built-in provider compiles as its name says, for example "
+                'builtin = "inductor-max-autotune"'
+            )
+        return self
+
+    def offers(self, case: Case) -> bool:
+        """Whether it has a function for a case.  A built-in provider says itself what it supports."""
+        return self.builtin is not None or case.key in self.calls
 
 
 class PolicyTable(_Part):
@@ -252,3 +319,11 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
             {f"{op}.{direction}": call for direction, call in value.items()} if isinstance(value, dict) else {op: value}
         )
     return flat
+
+
+def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value

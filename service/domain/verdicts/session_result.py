@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Case, Metric, Role
+from service.domain.codefacts.releases import same_compilers
 from service.domain.codefacts.texts import KernelText
 from service.domain.codefacts.tuned import choices
 from service.domain.states import BaselineKind, CellState, Rounds
@@ -178,9 +179,10 @@ def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     """Do the facts prove that both ran the same machine code, launched alike?
 
     Only hashes of compiled kernels prove it: the same sequence of operators can still be called from slower Python.
-    They are those of the first trial, which prove nothing where an autotuner chose otherwise in a later one.
+    They are those of the first trial, which prove nothing where an autotuner chose otherwise in a later one, nor where
+    two releases of a compiler made machine code of them.
     """
-    if choices(mine).waver or choices(theirs).waver:
+    if choices(mine).waver or choices(theirs).waver or not same_compilers(mine, theirs):
         return False
     compiled = mine.get("kind") == theirs.get("kind") == "triton"
     return compiled and (mine.get("code"), mine.get("ops")) == (theirs.get("code"), theirs.get("ops"))

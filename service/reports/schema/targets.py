@@ -9,7 +9,7 @@ from kernels.cases import Case
 from service.db.models import FactsCheck, Revision, Target
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.policy.recipes import Recipe
+from service.domain.policy.recipes import Provider, Recipe
 from service.domain.states import CellState, ForgeKind, TargetKind
 from service.domain.text import without_credentials
 from service.reports.report import readable
@@ -94,7 +94,21 @@ class ProviderPlanItem(Document):
 
     name: str
     calls: dict[str, str] = Field(examples=[{"rmsnorm.fwd": "norms.rms:rmsnorm"}])
+    builtin: str | None = Field(description="A built-in provider, with the revision's torch, Triton, Quack or Liger.")
+    compile: str | None = Field(description="The mode of torch.compile.")
+    options: dict[str, bool | int | float | str] = Field(description="Patches of Inductor's configuration.")
     cases: int = Field(description="Cases of the suite for which it has a function.")
+
+    @classmethod
+    def planned(cls, name: str, provider: Provider, cases: Sequence[Case]) -> Self:
+        return cls(
+            name=name,
+            calls=dict(provider.calls),
+            builtin=provider.builtin,
+            compile=provider.compile.mode.value if provider.compile else None,
+            options=dict(provider.compile.options) if provider.compile else {},
+            cases=sum(map(provider.offers, cases)),
+        )
 
 
 class DevicePlanItem(Document):
@@ -138,16 +152,12 @@ class RecipeDocument(Document):
 
 def _on(recipe: Recipe, device: str, policy: Policy) -> DevicePlanItem:
     cases, own = recipe.cases(recipe.suite_on(device)), recipe.providers_on(device)
-    called = {key for provider in own.values() for key in provider.calls}
     return DevicePlanItem(
         device=device,
         suite=recipe.suite_on(device),
         cases=[str(case) for case in cases],
-        uncalled=[str(case) for case in cases if case.key not in called],
-        providers=[
-            ProviderPlanItem(name=name, calls=dict(one.calls), cases=sum(case.key in one.calls for case in cases))
-            for name, one in own.items()
-        ],
+        uncalled=[str(case) for case in cases if not any(one.offers(case) for one in own.values())],
+        providers=[ProviderPlanItem.planned(name, one, cases) for name, one in own.items()],
         sota=recipe.sota_on(device),
         baselines=list(recipe.rivals_on(device)),
         policy=policy.model_dump(mode="json"),

@@ -131,7 +131,9 @@ def test_lost_contenders_are_replaced_and_the_others_measured(contender, moods):
 
 def test_compiled_code_has_the_same_hash_from_a_warm_cache(open_contender, tmp_path):
     case = Case.parse("rmsnorm.fwd.64x96.fp32")
-    compiled = protocol.targets_own("norms", {"rmsnorm.fwd": "kernels.norms:definition"}, compile=True)
+    compiled = protocol.targets_own(
+        "norms", {"rmsnorm.fwd": "kernels.norms:definition"}, compile=protocol.DEFAULT_COMPILE
+    )
     facts, graphs = [], []
     for provider in (protocol.built_in("inductor"), compiled):
         channel = open_contender(TORCHINDUCTOR_CACHE_DIR=str(tmp_path))

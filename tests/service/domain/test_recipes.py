@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernels.cases import Case
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 
@@ -189,3 +190,78 @@ def test_a_mistake_is_named_with_its_line(written, instead, said):
     with pytest.raises(BadInput) as caught:
         parse(WHOLE.replace(written, instead, 1))
     assert said in str(caught.value)
+
+
+# -- torch.compile, and built-in providers of the revision -----------------------------------------------------------
+
+ONE = 'devices = ["cpu"]\n[providers.own]\n'
+OWN_CALL = 'rmsnorm.fwd = "norms:rmsnorm"\n'
+
+
+@pytest.mark.parametrize(
+    ("written", "mode", "options"),
+    [
+        ("compile = true", "default", {}),
+        ("compile = {}", "default", {}),
+        ('compile = {mode = "automatic-dynamic"}', "automatic-dynamic", {}),
+        (
+            "compile = {options = {triton.persistent_reductions = false, max_fusion_size = 8}}",
+            "default",
+            {"triton.persistent_reductions": False, "max_fusion_size": 8},
+        ),
+        (
+            'compile.mode = "regional"\ncompile.options."cpp.min_chunk_size" = 512',
+            "regional",
+            {"cpp.min_chunk_size": 512},
+        ),
+    ],
+)
+def test_a_provider_is_compiled_in_a_mode_with_options(written, mode, options):
+    compiled = parse(f"{ONE}{OWN_CALL}{written}\n").providers["own"].compile
+    assert compiled is not None
+    assert (compiled.mode, compiled.options) == (mode, options)
+    assert {name: type(value) for name, value in compiled.options.items()} == {
+        name: type(value) for name, value in options.items()
+    }, "a flag stays a flag: Inductor refuses 0 instead of false"
+
+
+def test_a_provider_is_not_compiled_unless_its_recipe_says_so():
+    for written in ("", "compile = false\n"):
+        assert parse(f"{ONE}{OWN_CALL}{written}").providers["own"].compile is None
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('compile = {mode = "fast"}', r"line 4: providers\.own\.compile\.mode: .*'max-autotune'"),
+        ('compile = {modes = "default"}', r"line 4: .*there is no such key; did you mean mode\?"),
+        ('compile = "max-autotune"', r"line 4: .*it must be true, false, or a table like \{mode = "),
+        ("compile = {options = {triton = [1]}}", r"line 4: .*triton must be a string, a number, true or false"),
+        ('compile = {options = {"triton persistent" = 1}}', r"line 4: .*is no option of Inductor; write, for example"),
+        ("compile = {options = true}", r"line 4: .*options: it must be a table, not True"),
+        ('builtin = "inductor"', r"line 2: .*remove it or rmsnorm\.fwd"),
+    ],
+)
+def test_a_mistake_in_the_mode_is_answered_with_what_may_be_written(written, said):
+    with pytest.raises(BadInput, match=said):
+        parse(f"{ONE}{OWN_CALL}{written}\n")
+
+
+def test_a_built_in_provider_runs_in_the_revisions_environment():
+    provider = parse(f'{ONE}builtin = "inductor-dynamic"\n').providers["own"]
+    assert (provider.builtin, provider.calls) == ("inductor-dynamic", {})
+    assert provider.offers(Case.parse("layernorm.bwd.8x8.fp32"))
+    assert not parse(f"{ONE}{OWN_CALL}").providers["own"].offers(Case.parse("layernorm.bwd.8x8.fp32"))
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('builtin = "indukt"', r"line 3: .*there is no built-in provider 'indukt'; known: eager, inductor"),
+        ('builtin = "inductor"\ncompile = true', r'a built-in provider compiles as its name says, .* "inductor-max-au'),
+        ('devices = ["cpu"]', r'needs at least one op\.direction = "module:function", or builtin = "NAME"'),
+    ],
+)
+def test_a_mistake_in_a_built_in_provider_is_answered_with_what_to_write(written, said):
+    with pytest.raises(BadInput, match=said):
+        parse(f"{ONE}{written}\n")

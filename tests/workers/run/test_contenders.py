@@ -67,7 +67,7 @@ def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
 
 @needs.skip_unless(SANDBOXED, "bubblewrap")
 def test_a_compiled_contender_compiles_into_the_cache_of_its_environment(norms, tmp_path):
-    head = own(norms, tmp_path, compile=True)
+    head = own(norms, tmp_path, compile=protocol.DEFAULT_COMPILE)
     [caches] = (settings().state / "caches").iterdir()
 
     channel = head.start()

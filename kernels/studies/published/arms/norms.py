@@ -13,8 +13,9 @@ from ....checks import references
 from ....checks.inputs import DTYPES, Inputs, make
 from ....norms import plans
 from ....norms.plans import Sum
-from ....providers.base import Bind, Call, by_order, compiled
+from ....providers.base import Bind, Call, by_order
 from ....providers.inductor import Inductor
+from ....providers.modes import Mode
 from ....providers.ours import Ours
 
 
@@ -28,6 +29,7 @@ class WithoutReset(Inductor):
     name = "inductor-without-reset"
 
     def __init__(self, sweep: Sequence[Sequence[int]]) -> None:
+        super().__init__()
         self._sweep = [(int(rows), int(cols)) for rows, cols in sweep]  # its first shapes
 
     def ready(self, case: Case, device: torch.device) -> Bind:
@@ -48,13 +50,8 @@ class Patched(Inductor):
     name = "inductor-patched"
 
     def __init__(self, patches: Mapping[str, Any]) -> None:
-        self._patches = dict(patches)
-
-    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
-        return compiled(function, options=self._patches)
-
-    def facts(self) -> dict[str, Any]:
-        return {"patches": self._patches}
+        self.mode = Mode(options=dict(patches))
+        super().__init__()
 
 
 class AlwaysPersistent(Inductor):
@@ -73,9 +70,6 @@ class AlwaysPersistent(Inductor):
                 return True
 
         virtual.set_choices_handler(Persistent()).__enter__()  # for good: the process has no other arm
-
-    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
-        return compiled(function)
 
 
 class MakeFx(Inductor):

@@ -23,6 +23,10 @@ EAGER = {"code": "e", "kind": "operators", "kernels": 4}
 SLOWER = CaseMove(WIDE, 1.08, confirmed=True, head=OTHER, baseline=BASE)
 FASTER = replace(SLOWER, ratio=0.90)
 SAME = replace(SLOWER, head=BASE, same_code=True, confirmed=False)
+RELEASED = replace(
+    SLOWER, head={**BASE, "replaced": {"triton": "3.7.1"}}, baseline={**BASE, "replaced": {"triton": "3.6.0"}}
+)
+LIGER = {"replaced": {"liger": "0.6.0"}}
 
 
 def now(move: CaseMove = SLOWER, **facts: object) -> CaseMove:
@@ -192,6 +196,64 @@ STORIES = [
         "not certain: torch.compile generated the same code, but its configuration is num_warps=16 instead of "
         "num_warps=8",
     ),
+    # -- the revisions are releases
+    (
+        RELEASED,
+        Kind.CODE,
+        False,
+        "slower with Triton 3.7.1 instead of 3.6.0, although the PTX of the kernels is the same; nothing recorded "
+        "explains its size",
+    ),
+    (
+        now(RELEASED, code="b", spills=50),
+        Kind.CODE,
+        False,
+        "slower with Triton 3.7.1 instead of 3.6.0, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    (
+        now(RELEASED, spills=50),  # from the same PTX, by another ptxas
+        Kind.CODE,
+        False,
+        "slower with Triton 3.7.1 instead of 3.6.0, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    (
+        now(RELEASED, code="b"),
+        Kind.CODE,
+        False,
+        "slower with Triton 3.7.1 instead of 3.6.0, probably because the code changed, with the same spills, "
+        "registers, bytes of shared memory, number of kernels and configuration; nothing recorded explains its size",
+    ),
+    (
+        replace(
+            RELEASED,
+            head={**COMPILED, "replaced": {"torch": "2.13.0", "triton": "3.7.1"}},
+            baseline={**COMPILED, "replaced": {"torch": "2.12.0", "triton": "3.6.0"}},
+        ),
+        Kind.CODE,
+        False,
+        "slower with torch 2.13.0 instead of 2.12.0 and Triton 3.7.1 instead of 3.6.0, although torch.compile "
+        "generated the same code; nothing recorded explains its size",
+    ),
+    (
+        replace(RELEASED, head={"replaced": {"quack": "0.6.5"}}, baseline={"replaced": {"quack": "0.6.4"}}),
+        Kind.CODE,
+        False,
+        "probably Quack 0.6.5 instead of 0.6.4: both ran in turn on one machine, and the compiled code is not known",
+    ),
+    (
+        replace(SLOWER, head={**BASE, **LIGER}, baseline={**BASE, "replaced": {"liger": "0.5.9"}}, case=f"{WIDE}.call"),
+        Kind.CODE,
+        False,
+        "probably the Python code around the kernels, with Liger 0.6.0 instead of 0.5.9: the compiled kernels are the "
+        "same",
+    ),
+    (
+        replace(RELEASED, machine=MachineReadings(control=0.031)),
+        Kind.MACHINE,
+        False,
+        "probably the machine: the compiled kernels are the same, and the A/A control differed by 3.1 % in this "
+        "session",
+    ),
     # -- the session
     (
         replace(SLOWER, machine=MachineReadings(control=-0.025), confirmed=False),
@@ -314,6 +376,7 @@ FACTS = st.fixed_dictionaries(
         "graph_breaks": st.integers(0, 3),
         "config": st.sampled_from(["num_warps=4", "num_warps=8"]),
         "sm_mhz": st.integers(1200, 1980),
+        "replaced": st.sampled_from([{"triton": "3.6.0"}, {"triton": "3.7.1", "torch": "2.13.0"}, {}, "3.7.1", None]),
     },
 )
 MOVES = st.builds(

@@ -129,6 +129,14 @@ def test_only_hashes_of_compiled_kernels_prove_the_same_code():
     assert not same_code(compiled, {**compiled, "code": "abd"})
 
 
+def test_another_compiler_may_make_other_machine_code_of_the_same_ptx():
+    compiled = {"kind": "triton", "code": "abc", "ops": []}
+    triton, liger = ({**compiled, "replaced": {name: "2"}} for name in ("triton", "liger"))
+    assert not same_code(triton, {**compiled, "replaced": {"triton": "1"}})
+    assert same_code(triton, triton)
+    assert same_code(liger, {**compiled, "replaced": {"liger": "1"}}), "both ran with the Triton of the stack"
+
+
 def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
     facts = {"code": "abc", "kind": "triton", "ops": []}
 

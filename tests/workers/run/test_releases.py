@@ -1,0 +1,82 @@
+"""Releases of torch as the revisions of a target: each contender in its own, side by side in one session."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from kernels.cases import Role
+from service.db.engine import reading, transaction
+from service.db.models import Measurement, Run, Stack, VerdictRow
+from service.domain.states import BaselineKind, RunState, TargetKind
+from service.ledger.intake import deliveries, targets
+from service.ledger.runs import queue
+from service.reports.words import cause_of
+from service.settings import settings
+from tests.fakes.releases import files_of_torch, write_wheel
+from tests.fakes.repository import MEASURED_ANYWHERE
+from workers import environments
+from workers.device import DeviceHere
+from workers.run import session
+
+CASE = "rmsnorm.fwd.256x1024.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "one"
+sota = "eager"
+[providers.eager]
+builtin = "eager"
+[suites]
+one = ["{CASE}"]
+[policy]
+screening = [3]
+confirmation = [2]
+rounds = 4
+smallest_change = 0.3
+smallest_change_short = 0.3
+"""
+
+
+@pytest.fixture
+def releases(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two releases of torch in a folder of wheels; the newer one computes each RMSNorm five times."""
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
+    settings.cache_clear()
+    environments.adopt_stack("host", Path(sys.executable), [])
+    for version, extra in (("2.90.0", 0), ("2.91.0", 4)):
+        write_wheel(tmp_path / "wheels", "torch", version, files_of_torch(version, extra))
+    where = {"location": str(tmp_path / "wheels"), "kind": TargetKind.PACKAGE, "package": "torch"}
+    with transaction() as database:
+        targets.register(database, "torch", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
+
+
+@pytest.mark.torch
+def test_a_slower_release_is_a_regression_that_is_named(releases: None) -> None:
+    deliveries.run_revision("torch", "2.91.0")
+    with transaction() as database:
+        lease = queue.next_run(database, "cpu", "test/cpu-0", settings().lease_s)
+    assert lease
+    session.measure(lease, DeviceHere("cpu", "the processor"))
+
+    with reading() as database:
+        run = database.get_one(Run, lease.run_id)
+        assert (run.state, run.baseline) == (RunState.DONE, "2.90.0"), run.reason
+        rows = database.scalars(select(Measurement).where(Measurement.run_id == run.id))
+        replaced = {row.contender: row.facts.get("replaced") for row in rows}
+        [verdict] = database.scalars(
+            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.baseline_kind == BaselineKind.PARENT)
+        )
+        versions = database.scalars(select(Stack.versions)).one()
+    assert replaced[f"{Role.HEAD}:eager"] == {"torch": "2.91.0"}
+    assert replaced[f"{Role.PARENT}:eager"] == replaced[f"{Role.CONTROL}:eager"] == {"torch": "2.90.0"}
+    assert replaced[f"{Role.SOTA}:eager"] is None, "SOTA ran with the torch of the stack"
+    assert versions["torch"] not in ("2.90.0", "2.91.0"), "so the stack is the same before and after the release"
+    assert verdict.outcome == "regression"
+    cause = cause_of(verdict)
+    assert cause is not None
+    assert cause.kind == "code"
+    assert cause.words.startswith(
+        "slower with torch 2.91.0 instead of 2.90.0, probably because each call now also runs"
+    )
