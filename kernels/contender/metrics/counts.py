@@ -76,24 +76,23 @@ class KernelsClock(CountClock):
     """
 
     def __init__(self, bench: Bench, case: Case, sets: Sequence[Inputs], calls: Sequence[Call]) -> None:
-        if bench.stream is None:
-            count, facts = _on_cpu(bench, case, sets[0]), {}
-        else:
-            count, facts = _on_gpu(bench.provider.name, calls[0])
-        super().__init__(calls, count, {"kernels": count, **facts})
+        launched = None if bench.stream is None else _on_gpu(bench.provider.name, calls[0])
+        count = _on_cpu(bench, case, sets[0]) if launched is None else len(launched)
+        named = {"launched": launched[: gather.MAX_NAMES]} if launched else {}
+        super().__init__(calls, count, {"kernels": count, **named})
 
 
-def _on_gpu(provider: str, call: Call) -> tuple[int, dict[str, Any]]:
+def _on_gpu(provider: str, call: Call) -> list[str]:
+    """Names of everything that a call launches, sorted."""
     call()  # whatever the first call does only once
     torch.cuda.synchronize()
     try:
-        names = kernels_of_call(call)
+        return sorted(kernels_of_call(call))
     except Exception as error:
         raise Unsupported(
             f"the kernels of {provider} cannot be counted, because its call cannot be captured in a CUDA graph: "
             f"{format_exception(error)}"
         ) from None
-    return len(names), {"launched": sorted(set(names))[: gather.MAX_NAMES]}
 
 
 def _on_cpu(bench: Bench, case: Case, inputs: Inputs) -> int:
