@@ -140,6 +140,13 @@ def _signed(ratio: float) -> str:
     return f"{change:+.1f}".replace("-", "−") if change else "0.0"
 
 
+def ratio_text(ratio: float | None, metric: Metric, places: int = 3) -> str:
+    """A ratio for a column: `1.102`; of counts their difference, `+1`; empty where there is none."""
+    if ratio is None:
+        return ""
+    return signed(ratio, metric) if metric.counts else f"{ratio:.{places}f}"
+
+
 def percent(ratio: float | None, metric: Metric = Metric.KERNEL) -> str:
     """A ratio in words: `10.2 % slower`, `3.0 % less memory`, `1 more kernel`; "slower" by time, not by speed."""
     if ratio is None:
