@@ -3,8 +3,8 @@
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
 "crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Counts are exact, 1 by default.  The
 facts of `facts.json`, {"rmsnorm.fwd.4x8.fp32.breaks": {"break_reasons": […]}}, are added.  Anything else that it is
-asked to run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined, and
-`code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
+asked to run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined,
+and `code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
 """
 
 import hashlib
