@@ -14,7 +14,7 @@ from statistics import median
 
 from dashboards.drawing import Scale, area, bars, dots, line, place, time_ticks
 from kernels.cases import Metric
-from service.domain.metrics import axis_unit, percent, signed
+from service.domain.metrics import WORDS, axis_unit, percent, signed
 from service.domain.states import PointState
 from service.domain.verdicts.judge import Outcome
 from service.reports.views import ChangePointView, Point, RegressionView
@@ -26,10 +26,13 @@ _LANES = 3
 _LETTER_PX = 6.1  # of the 11 px text in figures, about
 
 
+_THINGS = {words.name for words in WORDS.values() if words.thing}
+
+
 class Unit(StrEnum):
     """What the y axis shows."""
 
-    AMOUNT = "amount"  # µs, or bytes of memory
+    AMOUNT = "amount"  # µs, bytes of memory, or a count
     GB_S = "gb_s"
     RATIO = "ratio"  # time over the time of SOTA in the same session
     CEILING = "ceiling"  # GB/s as a share of a copy in the same session, in per cent
@@ -68,6 +71,7 @@ class Change:
     cause: str
     sota_ratio: float | None  # of the first revision after it
     regression_id: int | None
+    metric: Metric = Metric.KERNEL
 
     @property
     def slower(self) -> bool:
@@ -75,7 +79,7 @@ class Change:
 
     @property
     def size(self) -> str:
-        return signed(self.ratio)
+        return signed(self.ratio, self.metric)
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,15 @@ class Trend:
 
     def said(self, value: float) -> str:
         """A value with its unit."""
-        return f"{value:{self.digits}} {self.unit}"
+        one_thing = value == 1 and self.unit in _THINGS
+        return f"{value:{self.digits}} {self.unit.removesuffix('s') if one_thing else self.unit}"
 
 
 def changes(
-    points: Sequence[Point], steps: Iterable[ChangePointView], regressions: Iterable[RegressionView]
+    points: Sequence[Point],
+    steps: Iterable[ChangePointView],
+    regressions: Iterable[RegressionView],
+    metric: Metric = Metric.KERNEL,
 ) -> tuple[Change, ...]:
     """The changes of a series, the oldest first.  A revision has one: what history found, else what the pair showed."""
     by_ordinal = {point.ordinal: point for point in points}
@@ -138,6 +146,7 @@ def changes(
                 cause=(row.cause_text or "") if row else "",
                 sota_ratio=_over_sota(point),
                 regression_id=row.id if row else None,
+                metric=metric,
             )
     for step in steps:
         ordinal = step.revision.ordinal
@@ -162,6 +171,7 @@ def changes(
             cause=(row.cause_text or "") if row else (step.row.reason or ""),
             sota_ratio=_over_sota(here) if here else None,
             regression_id=row.id if row else step.row.regression_id,
+            metric=metric,
         )
     return tuple(found[ordinal] for ordinal in sorted(found))
 
@@ -204,6 +214,8 @@ def _unit(points: Sequence[Point], metric: Metric, unit: Unit) -> tuple[str, str
         case Unit.AMOUNT:
             largest = max((point.median for point in points if point.median is not None), default=1.0)
             divisor, name = axis_unit(largest, metric)
+            if metric.counts:
+                return name, ",.0f", divisor
             return name, ",.2f" if largest / divisor < 10 else ",.1f" if largest / divisor < 1000 else ",.0f", divisor
         case Unit.GB_S:
             return "GB/s", ",.0f", 1.0

@@ -42,10 +42,24 @@ class Metric(StrEnum):
     BLOCK = "block"  # forward and backward of a transformer block with this norm, in us
     COMPILE = "compile"  # the first call with empty caches, in us
     MEMORY = "memory"  # peak memory of a call in addition to its inputs, in bytes
+    RECOMPILES = "recompiles"  # compilations for other numbers of rows after the first call
+    BREAKS = "breaks"  # graph breaks of the first call
+    KERNELS = "kernels"  # kernels that a call launches
 
     @property
     def unit(self) -> str:
-        return "bytes" if self is Metric.MEMORY else "us"
+        """`us`, `bytes` or `count`."""
+        return "bytes" if self is Metric.MEMORY else "count" if self.counts else "us"
+
+    @property
+    def counts(self) -> bool:
+        """Is a value a number of things?  It is whole, 0 is a legal value, and it does not vary."""
+        return self in (Metric.RECOMPILES, Metric.BREAKS, Metric.KERNELS)
+
+    @property
+    def varies(self) -> bool:
+        """Do samples of equal code vary?  Times do; bytes and counts do not."""
+        return self.unit == "us"
 
 
 class CompileMode(StrEnum):
@@ -242,7 +256,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidate over baseline at one case.  `ratio` is a quotient of times or of bytes: 1.05 is 5 % more."""
+    """Candidate over baseline at one case.  `ratio` is a quotient of times or of bytes: 1.05 is 5 % more.
+
+    Of counts it encodes their difference (`service.domain.stats.effects`).
+    """
 
     ratio: float
     low: float

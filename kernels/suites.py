@@ -80,7 +80,7 @@ _AWKWARD = (
 _METRICS = tuple(
     f"{case}{metric}"
     for case in ("rmsnorm.fwd.2048x4096.bf16", "rmsnorm.fwdbwd.2048x4096.bf16", "layernorm.fwdbwd.2048x1024.bf16-fp32")
-    for metric in ("", ".call", ".block", ".compile", ".memory")
+    for metric in ("", ".call", ".block", ".compile", ".memory", ".recompiles", ".breaks", ".kernels")
     if metric != ".block" or "fwdbwd" in case
 )
 

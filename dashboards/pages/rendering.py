@@ -19,7 +19,7 @@ from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
 from service.domain.codefacts.source_lines import SourceLines
-from service.domain.metrics import WORDS, amount, metric_of, percent, signed
+from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text, signed
 from service.domain.states import (
     OPEN_REGRESSIONS,
     CellState,
@@ -27,6 +27,7 @@ from service.domain.states import (
     FoundBy,
     OutboxState,
 )
+from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
@@ -134,10 +135,16 @@ def calendar(seconds: float) -> str:
     return moment(seconds).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def _smallest(limit: float, metric: Metric) -> str:
+    return str(counts.smallest(limit)) if metric.counts else f"{limit * 100:.3g} %"
+
+
 def numbers(row: Row) -> str:
     """Format the limits of a decision: `smallest change that matters 1.4 %, q 0.0003`."""
     parts = (
-        [f"smallest change that matters {row.smallest_change * 100:.3g} %"] if row.smallest_change is not None else []
+        [f"smallest change that matters {_smallest(row.smallest_change, row.metric)}"]
+        if row.smallest_change is not None
+        else []
     )
     parts += [f"q {row.q:.2g}"] if row.q is not None else []
     return ", ".join(parts)
@@ -246,6 +253,7 @@ def _environment() -> Environment:
         "lasts": lasted,
         "metric": metric_of,
         "micros": micros,
+        "ratio": lambda ratio, case, places=3: ratio_text(ratio, metric_of(case), places),
         "percent": lambda ratio, case: percent(ratio, metric_of(case)),
         "rfc3339": rfc3339,
         "sentence": sentence,

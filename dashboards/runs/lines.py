@@ -104,7 +104,7 @@ class CaseLine:
     def lost(self) -> float:
         """How much more the head takes, in the unit of the metric."""
         head, parent = (side.median if side else None for side in (self.row.head, self.row.parent))
-        return head - parent if head and parent else 0.0
+        return head - parent if head is not None and parent is not None else 0.0
 
     @property
     def to_sota(self) -> float | None:

@@ -247,7 +247,7 @@ _FAR = 1.6  # a contender this many times off the head and its baseline would le
 
 def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Rounds]]]) -> RoundsFigure | None:
     """The rounds of contenders (role, provider, rounds of each trial); None where nothing was stored."""
-    known = [(role, who, trials) for role, who, trials in contenders if any(map(any, trials))]
+    known = [(role, who, trials) for role, who, trials in contenders if _every(trials)]
     if not known:
         return None
     known.sort(key=lambda one: (list(_NAMES).index(one[0]) if one[0] in _NAMES else len(_NAMES), one[1]))
@@ -256,7 +256,7 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
     values = [value for n, (_, _, trials) in enumerate(known) if n in near for value in _every(trials)]
     divisor, unit = axis_unit(max(values), metric_of(case))
     low, high = min(values) / divisor, max(values) / divisor
-    margin = max((high - low) * 0.04, abs(high) * 1e-4)
+    margin = max((high - low) * 0.04, abs(high) * 1e-4) or 0.5  # counts may all be 0
     scale = Scale(low - margin, high + margin, _LEFT, _ROUNDS_WIDTH - 12)
     strips, y = [], 6.0
     for n, (role, who, trials) in enumerate(known):

@@ -75,7 +75,7 @@ class SitePointRow(OfBoard):
     provider: str
     case: str = Field(description="Without its metric.")
     metric: str
-    unit: str = Field(description="Of the medians: us, or bytes.")
+    unit: str = Field(description="Of the medians: us, bytes or count.")
     revision: str
     subject: str
     ordinal: int = Field(description="The place on the mainline, from 0.")

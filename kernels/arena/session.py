@@ -70,6 +70,7 @@ class Pace:
     start_limit_s: float = 180
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
+    counts: bool = False  # samples are counts: whole numbers, 0 included
 
     def on(self, metric: Metric) -> "Pace":
         """The pace for a metric: samples of some take longer, or do not vary."""
@@ -80,6 +81,8 @@ class Pace:
                 return replace(self, rounds=min(self.rounds, 10), warm=1, timed=min(self.timed, 3))
             case Metric.COMPILE | Metric.MEMORY:
                 return replace(self, rounds=1, warm=0, timed=1)
+            case Metric.RECOMPILES | Metric.BREAKS | Metric.KERNELS:
+                return replace(self, rounds=1, warm=0, timed=1, counts=True)
 
 
 @dataclass
@@ -478,7 +481,7 @@ class _Session:
         cpu_after = process.cpu_s
         book.waits_us += self._waits_for(process)
         taken = answer.get("samples")
-        if not isinstance(taken, list) or not taken or not all(map(_is_figure, taken)):
+        if not isinstance(taken, list) or not taken or not all(map(_is_count if pace.counts else _is_figure, taken)):
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
         if examination is not None and process.channel is not None:
@@ -607,6 +610,10 @@ def _texts(value: object) -> dict[str, str]:
 
 def _is_figure(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SAMPLE
+
+
+def _is_count(value: object) -> bool:
+    return value == 0 or (_is_figure(value) and value % 1 == 0) if isinstance(value, int | float) else False
 
 
 def _count(value: object) -> int:

@@ -59,11 +59,10 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
     if compiled:
         if seen.generated:
             normal = [normalised(code) for code in seen.generated]
-            count = sum(len(_COUNTED.findall(code)) for code in normal)
-            facts |= {"kind": "generated", "code": hash_of(normal), "kernels": count}
+            facts |= {"kind": "generated", "code": hash_of(normal), "kernels": kernel_count(seen, compiled=True)}
     else:
         facts["ops"] = seen.operators[:MAX_NAMES]
-        facts["kernels"] = seen.launched + seen.hooked
+        facts["kernels"] = kernel_count(seen, compiled=False)
         foreign = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
         facts["operators"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MAX_NAMES]]
         ptx = [_ptx(launch.kernel) for launch in seen.triton]
@@ -75,6 +74,13 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
         elif versions := [f"{name} {metadata.version(name)}" for name in pinned]:
             facts |= {"kind": "pinned", "code": hash_of([*seen.described, *versions])}
     return facts | totals(kernels)
+
+
+def kernel_count(seen: Seen, *, compiled: bool) -> int:
+    """Kernels of one call: those in generated code with its library calls, or operators and Triton launches."""
+    if compiled:
+        return sum(len(_COUNTED.findall(normalised(code))) for code in seen.generated)
+    return seen.launched + seen.hooked
 
 
 def totals(kernels: list[dict[str, Any]]) -> dict[str, Any]:

@@ -379,7 +379,7 @@ class CompareItem(Document):
     provider: str
     case: str
     metric: str
-    # Of both medians: us or bytes.
+    # Of both medians: us, bytes or count.
     unit: str
     # `paired`: in turns, in one session.  `baseline` and `sota`: each in a session with the same third revision
     # or provider.  `chain`: through the revisions between.  `unpaired`: two medians, no ratio.
@@ -635,7 +635,7 @@ class GapItem(Document):
     ratio_at_start: float | None
     median: float | None
     sota_median: float | None
-    # Of both medians: us or bytes.
+    # Of both medians: us, bytes or count.
     unit: str
     # The revision from which it is behind.
     since: str | None
@@ -731,7 +731,7 @@ class IngestedSeriesDocument(Document):
     device: str
     provider: str
     case: str
-    # Of `median` and `samples`: us or bytes.
+    # Of `median` and `samples`: us, bytes or count.
     unit: str
     items: list[IngestedItem]
     next: str | None
@@ -813,7 +813,7 @@ class MeasurementItem(Document):
     state: CellState
     reason: str | None
     median: float | None
-    # Of `median`: us or bytes.
+    # Of `median`: us, bytes or count.
     unit: str
     gb_s: float | None
     trials: int
@@ -1198,7 +1198,10 @@ class VerdictItem(Document):
     outcome: str
     # The ratio in words.
     change: str
+    # Head over baseline; of counts exp(0.01 x difference).
     ratio: float | None
+    # Of counts: head minus baseline.
+    difference: int | None
     low: float | None
     high: float | None
     trials: int
@@ -1210,7 +1213,7 @@ class VerdictItem(Document):
     p: float | None
     # p corrected over the run (Benjamini-Hochberg).
     q: float | None
-    # The smallest relative change that matters at this case.
+    # The smallest relative change that matters at this case; of counts what their ratio must exceed.
     smallest_change: float
     # Ratio of the A/A control; only for the parent.
     control_ratio: float | None
@@ -1327,7 +1330,7 @@ class SamplesDocument(Document):
     state: CellState
     reason: str | None
     median: float | None
-    # Of `median` and the samples: us or bytes.
+    # Of `median` and the samples: us, bytes or count.
     unit: str
     # null for a round that was lost.
     screening: list[list[float | None]]
@@ -1343,7 +1346,7 @@ class SeriesDocument(Document):
     provider: str
     device: str
     metric: str
-    # Of `median` and `sota_median`: us or bytes.
+    # Of `median` and `sota_median`: us, bytes or count.
     unit: str
     points: list[PointItem]
 

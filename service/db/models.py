@@ -435,7 +435,7 @@ class Measurement(Base):
 
     @property
     def unit(self) -> str:
-        """Of the median and the samples: us, or bytes."""
+        """Of the median and the samples: us, bytes or count."""
         return metric_of(self.case).unit
 
 

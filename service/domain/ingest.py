@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -19,7 +19,7 @@ MAX_SAMPLES = 10_000  # of one measurement
 _MAX_CASES = 65_536
 
 Text = Annotated[str, Field(min_length=1, max_length=120)]
-Sample = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Sample = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Provenance(BaseModel):
@@ -54,7 +54,7 @@ class _First(BaseModel):
 
 @dataclass(frozen=True)
 class Sent:
-    """A measurement that was sent: `samples` in the unit of the case's metric, us or bytes."""
+    """A measurement that was sent: `samples` in the unit of the case's metric, us, bytes or count."""
 
     revision: str
     provider: str
@@ -85,17 +85,30 @@ def _read(number: int, line: bytes) -> Sent:
     try:
         one = _Line.model_validate_json(line)
         case = _checked(one.case)
+        _check_samples(case, one.samples)
     except ValidationError as error:
         raise BadInput(f"Line {number}: {_first_of(error)}") from None
     except ValueError as error:
-        raise BadInput(f"Line {number}: case: {error}.") from None
+        raise BadInput(f"Line {number}: {error}.") from None
     return Sent(one.revision, one.provider, case, median(one.samples), tuple(one.samples))
 
 
 @lru_cache(_MAX_CASES)
 def _checked(text: str) -> str:
     """The case as it is stored.  Raises ValueError."""
-    return str(Case.parse(text))
+    try:
+        return str(Case.parse(text))
+    except ValueError as error:
+        raise ValueError(f"case: {error}") from None
+
+
+def _check_samples(case: str, samples: Sequence[float]) -> None:
+    """Raises ValueError for a time or a size of 0, and for a count that is not whole."""
+    if metric_of(case).counts:
+        if any(one % 1 for one in samples):
+            raise ValueError("samples: a count is a whole number")
+    elif not all(samples):
+        raise ValueError("samples: a time or a size is more than 0")
 
 
 def _first_of(error: ValidationError) -> str:
@@ -121,5 +134,5 @@ def _rounded(value: float) -> float:
 
 
 def unit_of(case: str) -> str:
-    """The unit of a case's samples: us or bytes."""
+    """The unit of a case's samples: us, bytes or count."""
     return metric_of(case).unit

@@ -20,8 +20,8 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The confidence interval of a ratio: `1.081 to 1.124`."""
-    return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    """The confidence interval of a ratio: `1.081 to 1.124`; empty where one end is missing or nothing varied."""
+    return "" if low is None or high is None or low == high else f"{low:.3f} to {high:.3f}"
 
 
 def printable(text: str) -> str:

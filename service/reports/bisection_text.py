@@ -66,7 +66,7 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
         case Ending.SMALL_STEPS:
             culprit, parent = _pair(progress)
             return (
-                f"No single revision: {bad} is {_size(progress)} slower than {good}, half of that is reached at "
+                f"No single revision: {bad} {_slower(progress)} than {good}, half of that is reached at "
                 f"{culprit}, but {culprit} is not slower than its parent {parent}. The slow-down came in small steps."
             )
         case Ending.SPENT:
@@ -130,9 +130,11 @@ def _steadily(progress: Progress) -> str:
     return _shown(*largest) if largest else "no case moved"
 
 
-def _size(progress: Progress) -> str:
+def _slower(progress: Progress) -> str:
+    """`is 10.2 % slower`, or where all series are of one metric that counts `has 1 more kernel`."""
     ratio = math.exp(math.fsum(progress.sizes.values()) / len(progress.sizes))
-    return f"{(ratio - 1) * 100:.1f} %"
+    metric, *others = {metric_of(case) for _, case in progress.sizes}
+    return f"has {percent(ratio, metric)}" if metric.counts and not others else f"is {(ratio - 1) * 100:.1f} % slower"
 
 
 def _skipped(progress: Progress) -> str:

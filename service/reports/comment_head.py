@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from kernels.cases import Metric
 from service.domain.forges import commit_address, compare_address, lines_address
 from service.domain.markup import code, escaped, row_of
-from service.domain.metrics import WORDS, amount, in_range, signed
+from service.domain.metrics import WORDS, amount, in_range, percent, signed
 from service.domain.policy.policy import CommentWhen, GateKind
 from service.domain.states import OPEN_STATES, Purpose, RunState
 from service.domain.text import in_percent, listed, one_line, share_in_words
@@ -107,7 +107,8 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
         yield OutcomeGroup(_labelled(f"{WORDS[metric].less} {GOOD}", metric), rows)
     yield from _by_metric(f"undecided {OPEN}", news[Outcome.INCONCLUSIVE])
     for metric, rows in _metrics(news[Outcome.STEADY]):
-        yield OutcomeGroup(_labelled(f"unchanged (within {_limits(report, rows)})", metric), rows)
+        label = "unchanged" if metric.counts else f"unchanged (within {_limits(report, rows)})"
+        yield OutcomeGroup(_labelled(label, metric), rows)
     yield from _by_metric("new", news[Outcome.NEW])
     yield from _by_metric("removed", news[Outcome.REMOVED])
     yield from _by_metric("quarantined", report.quarantined)
@@ -116,7 +117,7 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
 
 def changed_by(row: Row, confidence: float) -> str:
     """The interval of a change with its confidence: `+9.6 to +10.8 %, 95 % confidence`."""
-    between = in_range(row.low, row.high)
+    between = in_range(row.low, row.high, row.metric)
     return f"{between}, {share_in_words(confidence)} confidence" if between else ""
 
 
@@ -149,10 +150,12 @@ Found = tuple[int, str, str]  # a number of cases, and what they do: `1`, `is`, 
 
 def _sized(rows: Sequence[Row]) -> list[Found]:
     """How many cases changed, and by how much: `10.2 % slower`, `up to 10.2 % slower`; for each metric."""
-    return [
-        (len(some), _be(len(some), WORDS[metric].is_), "up to " * (len(some) > 1) + max(some, key=_size).change)
-        for metric, some in _metrics(rows)
-    ]
+    return [(len(some), _be(len(some), WORDS[metric].is_), _largest(some, metric)) for metric, some in _metrics(rows)]
+
+
+def _largest(rows: Sequence[Row], metric: Metric) -> str:
+    worst = max(rows, key=_size)
+    return worst.change if len(rows) == 1 else f"up to {percent(worst.ratio, metric)}"
 
 
 def _size(row: Row) -> float:
@@ -165,7 +168,7 @@ def _counted(report: Report, outcome: Outcome, one: str, several: str, what: str
 
 
 def _be(count: int, one: str = "is") -> str:
-    return one if count == 1 else {"is": "are"}.get(one, one.removesuffix("s"))
+    return one if count == 1 else {"is": "are", "has": "have"}.get(one, one.removesuffix("s"))
 
 
 def _joined(report: Report, found: Sequence[Found]) -> str:
@@ -237,11 +240,19 @@ def _counts(report: Report) -> str:
     """The table of outcomes; empty where nothing was measured."""
     lines = [row_of(["", "cases", "mean", "range"]), "|---|--:|--:|---|"]
     for group in groups(report):
-        ratios = [row.ratio for row in group.rows if row.ratio is not None]
-        mean = signed(geometric_mean(ratios)) if ratios else ""
-        between = in_range(min(ratios), max(ratios)) if len(ratios) > 1 else ""
-        lines.append(row_of([group.label, str(len(group.rows)), mean, between]))
+        lines.append(row_of([group.label, str(len(group.rows)), *_mean_and_range(group.rows)]))
     return "\n".join(lines) if lines[2:] and report.state is RunState.DONE else ""
+
+
+def _mean_and_range(rows: Sequence[Row]) -> tuple[str, str]:
+    """`+3.1 %` and `+1.2 to +10.2 %`; of counts only the range, `+1 to +3`."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    if not ratios:
+        return "", ""
+    if (metric := rows[0].metric).counts:
+        ends = dict.fromkeys(signed(end, metric) for end in (min(ratios), max(ratios)))
+        return "", " to ".join(ends)
+    return signed(geometric_mean(ratios)), in_range(min(ratios), max(ratios)) if len(ratios) > 1 else ""
 
 
 def _by_metric(label: str, rows: Sequence[Row]) -> Iterator[OutcomeGroup]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from kernels.cases import Metric
 from service.domain.markup import code, escaped, fenced, row_of
-from service.domain.metrics import WORDS, amount, digits, in_range, signed
+from service.domain.metrics import WORDS, amount, digits, in_range, ratio_text, signed
 from service.domain.states import RunState
 from service.domain.text import in_percent, last_lines, listed, one_line, share_in_words
 from service.domain.verdicts.geomeans import Summary
@@ -198,7 +198,7 @@ def _timed(rows: Sequence[Row], *, why: bool = True) -> str:
         "|---|--:|" + "--:|" * lit + "---|" + "---|" * why,
     ]
     for row in rows:
-        change = _change(row.ratio, row.low, row.high)
+        change = _change(row.ratio, row.low, row.high, row.metric)
         if row.outcome is Outcome.REGRESSION:
             change = f"**{change}**"
         if row.outcome is Outcome.INCONCLUSIVE:
@@ -215,9 +215,10 @@ def _why(row: Row) -> str:
     return one_line("; ".join(filter(None, (*said, *(() if row.cause else row.explained)))), 400)
 
 
-def _change(ratio: float | None, low: float | None, high: float | None) -> str:
-    """`+10.2 % (+9.6 to +10.8 %)`."""
-    return " ".join(filter(None, (signed(ratio) if ratio else "", f"({in_range(low, high)})" if low else "")))
+def _change(ratio: float | None, low: float | None, high: float | None, metric: Metric) -> str:
+    """`+10.2 % (+9.6 to +10.8 %)`; of counts `+1`."""
+    between = in_range(low, high, metric)
+    return " ".join(filter(None, (signed(ratio, metric) if ratio else "", f"({between})" if between else "")))
 
 
 def _reasoned(rows: Sequence[Row]) -> str:
@@ -236,7 +237,7 @@ def _standing(rows: Sequence[Row]) -> str:
         if row.sota is None:
             continue
         taken = [amount(side.median if side else None, row.metric) for side in (row.head, row.sota.best)]
-        ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
+        ratio = ratio_text(row.sota.ratio, row.metric, 2)
         lines.append(row_of([_name(row), *taken, ratio, escaped(row.sota.summary)]))
     return "\n".join(lines)
 
@@ -253,7 +254,7 @@ def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
-        change = _change(side.ratio, side.low, side.high)
+        change = _change(side.ratio, side.low, side.high, row.metric)
         lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
     return "\n".join(lines)
 
@@ -261,7 +262,7 @@ def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
 def _summary(summaries: Sequence[Summary]) -> str:
     lines = ["| | cases | change |", "|---|--:|---|"]
     for one in summaries:
-        lines.append(row_of([_group(one), str(one.cases), _change(one.ratio, one.low, one.high)]))
+        lines.append(row_of([_group(one), str(one.cases), _change(one.ratio, one.low, one.high, Metric(one.metric))]))
     return "\n".join(lines)
 
 
@@ -312,7 +313,9 @@ def limits(report: Report) -> str:
     by_metric = {row.metric: report.policy.smallest_change_in(row.metric) for row in report.rows}
     others = [f"{_percents(short)} below {digits(report.policy.short_us)} µs"] if short > own else []
     others += [
-        f"{WORDS[metric].name} {_percents(by_metric[metric])}" for metric in Metric if by_metric.get(metric, own) != own
+        f"{WORDS[metric].name} {f'{by_metric[metric]:g}' if metric.counts else _percents(by_metric[metric])}"
+        for metric in Metric
+        if by_metric.get(metric, own) != own
     ]
     return _percents(own) + (f" ({', '.join(others)})" if others else "")
 

@@ -121,7 +121,7 @@ class Report:
     @property
     def without_sota(self) -> tuple[WithoutSota, ...]:
         """The cases that could not be compared with SOTA, by reason, the most cases first."""
-        timed = (row.sota for row in self.rows if row.head and row.head.median)
+        timed = (row.sota for row in self.rows if row.head and row.head.median is not None)
         reasons = Counter(sota.reason.rstrip(".") for sota in timed if sota and sota.ratio is None)
         return tuple(WithoutSota(reason, cases) for reason, cases in reasons.most_common())
 

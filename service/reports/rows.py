@@ -9,7 +9,7 @@ from service.domain.codefacts.comparison import Repeatability, differences, repe
 from service.domain.codefacts.diff import moved_definition
 from service.domain.codefacts.measured import Measured
 from service.domain.codefacts.source_lines import SourceLines
-from service.domain.metrics import metric_of, percent
+from service.domain.metrics import instead, metric_of, percent
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
@@ -163,8 +163,9 @@ class Row:
 
     @property
     def change(self) -> str:
-        """`10.2 % slower`, `3.0 % less memory`."""
-        return percent(self.ratio, self.metric)
+        """`10.2 % slower`, `3.0 % less memory`, `3 kernels instead of 2`."""
+        counts = instead(self.head.median, self.parent.median, self.metric) if self.head and self.parent else ""
+        return counts or percent(self.ratio, self.metric)
 
     @property
     def explained(self) -> tuple[str, ...]:

@@ -122,7 +122,23 @@ def _perhaps_behind(args: Args, _words: metrics.Words) -> str:
     return f"perhaps behind {args['baseline']}: its interval is {args['low']:.2f} to {args['high']:.2f} times"
 
 
-def _behind_since(args: Args, _words: metrics.Words) -> str:
+def _counted(args: Args, words: metrics.Words) -> str:
+    now, before, baseline = args["now"], args["before"], args.get("baseline")
+    said = metrics.number_of(now, words.thing)
+    where = f" of {baseline}" if baseline else ""
+    if now == before:
+        return f"{said}, like {baseline or 'its baseline'}"
+    small = abs(now - before) < args["smallest"]
+    return f"{said} instead of {before:,g}{where}{', less than the smallest change that matters' if small else ''}"
+
+
+def _counts_vary(args: Args, words: metrics.Words) -> str:
+    now, before = (" or ".join(f"{one:,g}" for one in args[side]) for side in ("now", "before"))
+    baseline = args.get("baseline") or "its baseline"
+    return f"its trials disagree: {now} {words.thing}s, and {before} of {baseline}; counts must not vary"
+
+
+def _behind_since(args: Args, words: metrics.Words) -> str:
     since, then, now = f"behind {args['baseline']} since {args['since']}", args["then"], args["now"]
     if args["first"]:
         return f"{since}, the first revision measured"
@@ -130,12 +146,20 @@ def _behind_since(args: Args, _words: metrics.Words) -> str:
         return since
     if not args["changed"]:
         return f"{since}; the gap did not change"
-    return f"{since}; the gap {'grew' if now > then else 'shrank'} from {then:.2f} to {now:.2f} times"
+    grew = "grew" if now > then else "shrank"
+    return f"{since}; the gap {grew} from {_distance(then, words, short=True)} to {_distance(now, words)}"
 
 
-def _behind_open(args: Args, _words: metrics.Words) -> str:
-    since = f"behind {args['baseline']} since {args['since']}, {args['then']:.2f} times at {args['at']}"
-    return f"{since}; this session could not decide whether it still is ({args['now']:.2f} times)"
+def _behind_open(args: Args, words: metrics.Words) -> str:
+    since = f"behind {args['baseline']} since {args['since']}, {_distance(args['then'], words)} at {args['at']}"
+    return f"{since}; this session could not decide whether it still is ({_distance(args['now'], words)})"
+
+
+def _distance(ratio: float, words: metrics.Words, *, short: bool = False) -> str:
+    """`1.25 times`, or `1 more kernel`; without the unit if `short`."""
+    if words.thing:
+        return metrics.more_or_fewer(ratio, words)
+    return f"{ratio:.2f}" if short else f"{ratio:.2f} times"
 
 
 def _fixed(text: str) -> Callable[[Args, metrics.Words], str]:
@@ -167,6 +191,8 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
         "suspect the machine, not the code: its compiled kernels and their launches are the same as its baseline's"
     ),
     ReasonCode.QUARANTINED: lambda args, _: f"quarantined: {args['why']}",
+    ReasonCode.COUNTED: _counted,
+    ReasonCode.COUNTS_VARY: _counts_vary,
     ReasonCode.CHANGED: _changed,
     ReasonCode.NOT_SLOWER: _not_slower,
     ReasonCode.UNDECIDED: _undecided,
@@ -302,6 +328,9 @@ _AFTER_DIRECTION: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.EXPLAINED: _explained,
     CauseCode.CODE_CHANGED: _code_changed,
     CauseCode.RELEASE: _release,
+    CauseCode.COUNTED: lambda cause: (
+        f" because {cause.args['what']}" if cause.args["what"] else ", because of the code: counts do not vary"
+    ),
     CauseCode.TEXT: lambda cause: str(cause.args["after"]),
 }
 _EQUAL = {
@@ -353,6 +382,8 @@ def _moved(cause: Cause, words: metrics.Words) -> str:
 
 def _size(cause: Cause, words: metrics.Words) -> str:
     ratio = cause.args["ratio"]
+    if words.thing:
+        return metrics.more_or_fewer(ratio, words)
     return f"{share_in_words(abs(ratio - 1))} {words.more if ratio > 1 else words.less}"
 
 

@@ -23,7 +23,7 @@ def verdict(outcome: str = "steady", ratio: float | None = 1.001, case: str = CA
         "cause_certain",
         "cause_by",
     )
-    ids = ("policy_version", "cause_code", "reason_code", "regression_id", "incident_id")
+    ids = ("policy_version", "difference", "cause_code", "reason_code", "regression_id", "incident_id")
     flags = (
         "suspected",
         "confirmed",

@@ -1,9 +1,10 @@
 """An interpreter that plays a contender: real processes and pipes, scripted timings.
 
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
-"crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Anything else that it is asked to
-run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined, and
-`code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
+"crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Counts are exact, 1 by default.  The
+facts of `facts.json`, {"rmsnorm.fwd.4x8.fp32.breaks": {"break_reasons": […]}}, are added.  Anything else that it is
+asked to run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined,
+and `code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
 """
 
 import hashlib
@@ -13,6 +14,8 @@ import random
 import sys
 import time
 
+COUNTS = (".recompiles", ".breaks", ".kernels")
+
 
 def play() -> None:
     random.seed()
@@ -20,10 +23,14 @@ def play() -> None:
     speed: dict[str, object] = {}
     where: dict[str, object] = {}
     kernels: list[dict[str, object]] = []
+    facts: dict[str, dict[str, object]] = {}
     for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "speed.json")):
             with open(os.path.join(folder, "speed.json")) as file:
                 speed = json.load(file)
+        if folder and os.path.exists(os.path.join(folder, "facts.json")):
+            with open(os.path.join(folder, "facts.json")) as file:
+                facts = json.load(file)
         if folder and os.path.exists(os.path.join(folder, "source.json")):
             with open(os.path.join(folder, "source.json")) as file:
                 where = {"source": json.load(file)}
@@ -44,18 +51,18 @@ def play() -> None:
             says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             wrong = isinstance(says, str) and says.startswith("invalid")
             answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
-            answer["facts"] = {"code": f"{says}", "kernels": 1, **where}
+            answer["facts"] = {"code": f"{says}", "kernels": 1, **where, **({} if builtin else facts.get(case, {}))}
         elif asked["do"] == "texts":
             answer = {"text": kernels[asked["kernel"]].get(asked["kind"], "")}
         elif asked["do"] == "turn":
-            says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
+            usual = 1 if case.endswith(COUNTS) else 100.0
+            says = usual if builtin else speed.get(f"{provider}:{case}", speed.get(case, usual))
             if says == "crash":
                 os.abort()
             if says == "hang":
                 time.sleep(3600)
-            answer = {
-                "samples": [float(says) * placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]
-            }
+            noise = [placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]
+            answer = {"samples": [float(says) * (1 if case.endswith(COUNTS) else one) for one in noise]}
         elif asked["do"] == "check":
             answer = {"state": "measured", "reason": None}
         print(json.dumps(answer), flush=True)

@@ -88,6 +88,9 @@ class Story:
     repo = "acme/norms"
     on = "github"
     word = "pull request"
+    recipe: ClassVar = RECIPE
+    names: ClassVar[dict[str, str]] = {"fast": FAST, "wide": WIDE}
+    first: ClassVar[dict[str, object]] = {"fast": 100.0, "wide": 200.0}
     heads = "refs/pull/{}/head"
     paths: ClassVar = {"comments": "/issues/{}/comments", "reactions": "/reactions", "permission": "/permission"}
     limited = "primary"
@@ -114,7 +117,7 @@ class Story:
         file = self.repository / "speed.json"
         table = json.loads(file.read_text()) if file.exists() else {}
         for name, value in speeds.items():
-            table[{"fast": FAST, "wide": WIDE}[name]] = value
+            table[self.names[name]] = value
         file.write_text(json.dumps(table))
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", message)
@@ -376,10 +379,10 @@ def told(kind: type[Story], folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
             story.git("init", "--quiet", "--initial-branch=main")
             story.git("config", "user.email", "ada@example.org")
             story.git("config", "user.name", "Ada")
-            story.commit("first", fast=100.0, wide=200.0)
+            story.commit("first", **kind.first)
             with transaction() as session:
                 where = {"location": str(repository), "branch": "main", "forge": f"{kind.on}:{kind.repo}"}
-                target = targets.register(session, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
+                target = targets.register(session, "norms", recipe_text=kind.recipe, **where, **MEASURED_ANYWHERE)
             deliveries.backfill_last(target.id, 1)
             story.settle()
             yield story

@@ -173,7 +173,7 @@ def _with_changes(
     key = SeriesKey.of(target.id, at.device, at.provider, at.case)
     regressions = listing.of_series(session, key)
     ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
-    return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings, every)
+    return _Series(points, trends.changes(points, steps, regressions, metric_of(at.case)), regressions, ceilings, every)
 
 
 def _points(
@@ -341,6 +341,8 @@ def figure_of(session: Session, target: Target, device: str, provider: str, case
 
 
 def _units(metric: Metric) -> list[tuple[Unit, str]]:
+    if metric.counts:
+        return [(Unit.AMOUNT, "count")]
     amount = "memory" if metric is Metric.MEMORY else "time"
     units = [(Unit.AMOUNT, amount), (Unit.RATIO, "× SOTA")]
     if metric is Metric.KERNEL:

@@ -9,6 +9,7 @@ from ..bench import Bench
 from ..clocks import Call, Clock, CpuClock, CudaClock
 from .call import CallClock
 from .compile import CompileClock
+from .counts import BreaksClock, KernelsClock, RecompilesClock
 from .memory import MemoryClock
 
 
@@ -30,5 +31,11 @@ def clock_of(
             return MemoryClock(bind, sets, calls, on_gpu=bench.stream is not None)
         case Metric.COMPILE:
             return CompileClock(bench, case, sets, calls)
+        case Metric.RECOMPILES:
+            return RecompilesClock(bench, case, sets, calls)
+        case Metric.BREAKS:
+            return BreaksClock(bench, case, sets, calls)
+        case Metric.KERNELS:
+            return KernelsClock(bench, case, sets, calls)
         case Metric.BLOCK:
             raise ValueError(f"{case}: use PreparedBlock for the block metric")

@@ -7,7 +7,7 @@ from kernels.cases import Metric
 from kernelwatch.client.models import MeasurementItem, RunDocument, SummaryItem, VerdictItem
 from service.commands.output.views import Column, Part, Sentence, Table, View, text
 from service.commands.output.wording import some
-from service.domain.metrics import WORDS, amount, metric_of, percent
+from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
 from service.domain.text import interval, last_lines, listed, one_line
 
 STYLES = {
@@ -139,7 +139,7 @@ def columns(run: RunDocument) -> Sequence[Column[Judged]]:
         Column("case", lambda row: row.verdict.case),
         Column("provider", lambda row: row.verdict.provider, spare=1 if several else 6),
         Column("outcome", lambda row: row.outcome, lambda row: STYLES.get(row.verdict.outcome, "")),
-        Column("ratio", lambda row: "" if row.verdict.ratio is None else f"{row.verdict.ratio:.3f}", right=True),
+        Column("ratio", lambda row: ratio_text(row.verdict.ratio, row.metric), right=True),
         Column("interval", lambda row: interval(row.verdict.low, row.verdict.high), spare=2),
         Column("baseline", lambda row: row.taken(row.baseline), right=True, spare=4),
         Column("head", lambda row: row.taken(row.head), right=True, spare=3),
@@ -152,7 +152,7 @@ def columns(run: RunDocument) -> Sequence[Column[Judged]]:
 def _to_sota(row: Judged) -> str:
     if row.sota is None or row.sota.ratio is None:
         return ""
-    return f"{row.sota.ratio:.2f}{' behind' * row.sota.behind_sota}"
+    return f"{ratio_text(row.sota.ratio, row.metric, 2)}{' behind' * row.sota.behind_sota}"
 
 
 def _sota_style(row: Judged) -> str:

@@ -13,7 +13,7 @@ from kernelwatch.client.models import (
     WeeklyTotalItem,
 )
 from service.commands.output.views import Column, Part, Table, View, text
-from service.domain.metrics import signed
+from service.domain.metrics import metric_of, ratio_text, signed
 from service.domain.text import short
 from service.reports.weekly import words
 
@@ -41,7 +41,7 @@ REGRESSIONS = (
     Column[WeeklyRegressionItem]("case", lambda one: one.case),
     Column[WeeklyRegressionItem]("cases", lambda one: str(one.cases), right=True, spare=4),
     Column[WeeklyRegressionItem]("time at stake", lambda one: words.at_stake(one.stake_us), right=True),
-    Column[WeeklyRegressionItem]("change", lambda one: signed(one.ratio), right=True),
+    Column[WeeklyRegressionItem]("change", lambda one: signed(one.ratio, metric_of(one.case)), right=True),
     Column[WeeklyRegressionItem]("state", lambda one: one.state, spare=1),
     Column[WeeklyRegressionItem]("target", lambda one: one.target, spare=2),
     Column[WeeklyRegressionItem]("device", lambda one: one.device, spare=3),
@@ -52,10 +52,8 @@ REGRESSIONS = (
 GAPS = (
     Column[WeeklyGapItem]("case", lambda one: one.case),
     Column[WeeklyGapItem]("time at stake", lambda one: words.at_stake(one.stake_us), right=True),
-    Column[WeeklyGapItem]("times SOTA", lambda one: f"{one.ratio:.3f}", right=True),
-    Column[WeeklyGapItem](
-        "before", lambda one: "" if one.ratio_before is None else f"{one.ratio_before:.3f}", right=True, spare=3
-    ),
+    Column[WeeklyGapItem]("times SOTA", lambda one: ratio_text(one.ratio, metric_of(one.case)), right=True),
+    Column[WeeklyGapItem]("before", lambda one: ratio_text(one.ratio_before, metric_of(one.case)), right=True, spare=3),
     Column[WeeklyGapItem]("target", lambda one: one.target, spare=1),
     Column[WeeklyGapItem]("device", lambda one: one.device, spare=2),
 )

@@ -14,10 +14,11 @@ from enum import StrEnum
 from math import exp, inf, log
 from typing import Any, Self
 
-from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained
+from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained, other_count
 from service.domain.codefacts.comparison import same_facts
 from service.domain.codefacts.releases import releases, same_compilers
 from service.domain.codefacts.tuned import choices, interchangeable
+from service.domain.metrics import metric_of
 from service.domain.verdicts.machine import MachineReadings, clock_ratio
 
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
@@ -55,6 +56,7 @@ class CauseCode(StrEnum):
     CODE_CHANGED = "code_changed"  # slower, confirmed, operators, switches, same, doubt
     CODE_UNKNOWN = "code_unknown"
     RELEASE = "release"  # slower, confirmed, equal, releases: another compiler was given the same code
+    COUNTED = "counted"  # of a count: slower, what: how the code differs, or nothing
     # Of a distance that changed between two sessions.  `who` is a baseline's name; nothing for the target itself.
     HEAD_MOVED = "head_moved"  # ratio, cause: of that, as `Cause.as_json`, or nothing
     OTHER_BEST = "other_best"  # now, then, since
@@ -139,6 +141,9 @@ def cause(move: CaseMove) -> Cause:
 
 
 def _cause(move: CaseMove) -> Cause:
+    if metric_of(move.case).counts:  # the machine and chance have no part in it
+        what = other_count(move.head, move.baseline)
+        return Cause(Kind.CODE, CauseCode.COUNTED, {"slower": move.slower, "what": what})
     if move.machine.equal_code_moved:
         return Cause(Kind.MACHINE, CauseCode.EQUAL_CODE_MOVED)
     doubts = list(move.machine.against_the_code(_clock(move), confirmed=move.confirmed))

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernels.cases import Case, Metric
 from service.domain.codefacts.comparison import LABELS, changed_settings
-from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of, mean_width, whole
+from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of, mean_width, texts_of, whole
 from service.domain.codefacts.diff import paired_kernels
 from service.domain.metrics import amount, metric_of
 from service.domain.text import listed
@@ -198,6 +198,25 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     ranked = sorted(able, key=lambda one: (-round(one.score(effect), 2), list(By).index(one.by)))
     same = all(_same_machine_code(was, now_) for was, now_ in pairs)
     return Explained(tuple(ranked), same, tuple(dict.fromkeys(switches)), tuple(known))
+
+
+def other_count(head: Mapping[str, Any], base: Mapping[str, Any]) -> str | None:
+    """What of the code makes a count another: the reasons of graph breaks, or what a call runs; None if unknown."""
+    new, old = (texts_of(facts.get("break_reasons")) for facts in (head, base))
+    if new != old:
+        more, fewer = ([one for one in some if one not in others] for some, others in ((new, old), (old, new)))
+        if more:
+            return f"torch.compile now breaks at: {'; '.join(more[:NAMED])}"
+        if fewer:
+            return f"torch.compile no longer breaks at: {'; '.join(fewer[:NAMED])}"
+    now, before = (tuple(replace(one, bytes=None) for one in _launched(side)) for side in (head, base))
+    came, went = _unmatched(now, before), _unmatched(before, now)
+    return _other_words(came, went) if came or went else None
+
+
+def _launched(facts: Mapping[str, Any]) -> tuple[Call, ...]:
+    """Everything that a call runs: what a GPU launched, or operators."""
+    return tuple(Call(name, None) for name in texts_of(facts.get("launched"))) or calls_of(facts.get("operators"))
 
 
 # -- operators and kernels --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.domain.attribution.causes import Cause, CauseCode, Kind
+from service.domain.metrics import metric_of, quotient
 from service.domain.verdicts.machine import clock_ratio
 
 
@@ -38,7 +39,7 @@ class Shift:
     @property
     def wider(self) -> float:
         """The ratio now over the ratio then: 1.05 is a distance that grew by 5 %."""
-        return _moved(self.own) / _moved(self.baseline)
+        return _moved(self, self.own) / _moved(self, self.baseline)
 
 
 def gap_cause(shift: Shift) -> Cause | None:
@@ -51,9 +52,9 @@ def gap_cause(shift: Shift) -> Cause | None:
     if then.name != now.name:
         args = {"now": now.name, "then": then.name, "since": shift.before}
         return Cause(Kind.BASELINE, CauseCode.OTHER_BEST, args)
-    if _explains(shift, 1 / _moved(shift.baseline)):
+    if _explains(shift, 1 / _moved(shift, shift.baseline)):
         return _theirs(shift)
-    if _explains(shift, _moved(shift.own)):
+    if _explains(shift, _moved(shift, shift.own)):
         return _ours_unconfirmed(shift)
     return Cause(Kind.UNKNOWN, CauseCode.NEITHER, certain=False)
 
@@ -67,7 +68,7 @@ def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
 def _theirs(shift: Shift) -> Cause:
     """The baseline moved: because of its version, another part of the stack, the machine, or for an unknown reason."""
     then, now = shift.baseline
-    moved = {"who": now.name, "ratio": _moved(shift.baseline)}
+    moved = {"who": now.name, "ratio": _moved(shift, shift.baseline)}
     if shift.stack:
         own = _package(now.name)
         if set(shift.stack) == {own}:
@@ -76,7 +77,7 @@ def _theirs(shift: Shift) -> Cause:
             return Cause(Kind.BASELINE, CauseCode.NEW_VERSION, args)
         kind = Kind.BASELINE if own in shift.stack else Kind.STACK
         return Cause(kind, CauseCode.STACK, moved | {"events": _events(shift)}, certain=False)
-    if (clock := _clock(shift.baseline)) is not None:
+    if (clock := _clock(shift, shift.baseline)) is not None:
         return Cause(Kind.MACHINE, CauseCode.CLOCK, moved | {"clock": clock}, certain=False)
     if then.facts.get("code") and then.facts.get("code") == now.facts.get("code"):
         return Cause(Kind.MACHINE, CauseCode.BASELINE_SAME_CODE, moved, certain=False)
@@ -85,10 +86,10 @@ def _theirs(shift: Shift) -> Cause:
 
 def _ours_unconfirmed(shift: Shift) -> Cause:
     """Our time is another than it was, and no session has shown that this commit did it."""
-    moved: dict[str, Any] = {"who": None, "ratio": _moved(shift.own)}
+    moved: dict[str, Any] = {"who": None, "ratio": _moved(shift, shift.own)}
     if shift.stack:
         return Cause(Kind.STACK, CauseCode.STACK, moved | {"events": _events(shift)}, certain=False)
-    if (clock := _clock(shift.own)) is not None:
+    if (clock := _clock(shift, shift.own)) is not None:
         return Cause(Kind.MACHINE, CauseCode.CLOCK, moved | {"clock": clock}, certain=False)
     args = {"ratio": moved["ratio"], "since": shift.before}
     return Cause(Kind.UNKNOWN, CauseCode.SMALL_STEPS, args, certain=False)
@@ -99,15 +100,17 @@ def _explains(shift: Shift, ratio: float) -> bool:
     return abs(ratio - 1) > shift.smallest_change and (ratio > 1) is (shift.wider > 1)
 
 
-def _moved(sides: tuple[GapSide, GapSide]) -> float:
+def _moved(shift: Shift, sides: tuple[GapSide, GapSide]) -> float:
     then, now = sides
-    return now.took / then.took
+    return quotient(now.took, then.took, metric_of(shift.case)) or 1.0
 
 
-def _clock(sides: tuple[GapSide, GapSide]) -> float | None:
-    """The ratio of SM clocks between the sessions, if it agrees with the direction of the change."""
+def _clock(shift: Shift, sides: tuple[GapSide, GapSide]) -> float | None:
+    """The ratio of SM clocks between the sessions, if it can be the cause and agrees with the direction."""
+    if not metric_of(shift.case).varies:
+        return None
     then, now = sides
-    return clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)
+    return clock_ratio(now.facts, then.facts, slower=_moved(shift, sides) > 1)
 
 
 def _package(provider: str) -> str:

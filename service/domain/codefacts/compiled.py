@@ -162,6 +162,12 @@ def calls_of(listed: Any) -> tuple[Call, ...]:
     return tuple(Call(_text(one.get("name")) or "?", whole(one.get("bytes"))) for one in tables)
 
 
+def texts_of(listed: Any) -> tuple[str, ...]:
+    """A list of texts; whatever else is in it is left out."""
+    texts = listed[:MAX_KERNELS] if isinstance(listed, list) else []
+    return tuple(_clean(one) for one in texts if isinstance(one, str))
+
+
 def _kernel(said: Mapping[str, Any]) -> Kernel:
     own = {_clean(name): _shown(value) for name, value in _entries(said.get("settings"))}
     usual = {"num_warps": whole(said.get("warps")), "num_stages": whole(said.get("stages"))}

@@ -23,7 +23,7 @@ class Measured:
     state: CellState
     reason: str | None
     median: float | None
-    unit: str  # of the median: us, or bytes
+    unit: str  # of the median: us, bytes or count
     gb_s: float | None
     trials: int
     rounds: int

@@ -78,8 +78,8 @@ def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[TomlMistake
 def over(below: Table, own: Any) -> Any:
     """`own` where it says something, and `below` where it does not: metric by metric, and case by case.
 
-    What a metric or a case inherits is at least as noisy on a noisier device as its kernels are; bytes are
-    as they were.  What is no table is left as it is, to be refused.
+    What a metric or a case inherits is at least as noisy on a noisier device as its kernels are; bytes and
+    counts are as they were.  What is no table is left as it is, to be refused.
     """
     if not isinstance(own, Mapping):
         return own
@@ -89,9 +89,7 @@ def over(below: Table, own: Any) -> Any:
         if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
             kept = {key: value for key, value in theirs.items() if key not in ours}
             if raised := _RAISED.get(name):
-                kept = {
-                    key: value if key.endswith(Metric.MEMORY) else raised(value, own) for key, value in kept.items()
-                }
+                kept = {key: value if key.endswith(_EXACT) else raised(value, own) for key, value in kept.items()}
             merged[name] = kept | dict(ours)  # of the patterns that fit a case the last counts: the nearest
     return merged
 
@@ -113,4 +111,5 @@ def _floor(own: Table) -> float:
     return floor if isinstance(floor, int | float) else 0.0
 
 
+_EXACT = tuple(metric.value for metric in Metric if not metric.varies)
 _RAISED = {"metrics": _raised_metric, "cases": _raised_case}

@@ -11,10 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
+from service.domain.stats import counts
 
 # Smallest change of the other metrics, where the recipe sets none: the host's time of a call varies
 # more than the device's, a compiler's still more, and how many bytes a call holds does not vary at all.
-METRICS: Mapping[Metric, float] = {Metric.CALL: 0.05, Metric.BLOCK: 0.02, Metric.COMPILE: 0.20, Metric.MEMORY: 0.01}
+# Of counts it is a number of things.
+METRICS: Mapping[Metric, float] = {
+    Metric.CALL: 0.05,
+    Metric.BLOCK: 0.02,
+    Metric.COMPILE: 0.20,
+    Metric.MEMORY: 0.01,
+    Metric.RECOMPILES: 1,
+    Metric.BREAKS: 1,
+    Metric.KERNELS: 1,
+}
 
 # Part of every version of a policy: raise it when the same numbers make other verdicts than before.
 METHOD = 3
@@ -77,7 +87,7 @@ class MetricPolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    smallest_change: float = Field(gt=0, lt=1)
+    smallest_change: float = Field(gt=0, le=counts.MAX_DIFFERENCE, description="Relative; of counts a whole number.")
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
 
     @model_validator(mode="before")
@@ -94,6 +104,7 @@ class CasePolicy(BaseModel):
 
     smallest_change: float | None = Field(None, gt=0, lt=1)
     smallest_change_ns: float | None = Field(None, ge=0)
+    smallest_change_count: int | None = Field(None, ge=1, le=counts.MAX_DIFFERENCE)
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
     behind_sota: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
@@ -164,6 +175,18 @@ class Policy(BaseModel):
                 raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
         return metrics
 
+    @field_validator("metrics")
+    @classmethod
+    def _in_its_unit(cls, metrics: Mapping[Metric, MetricPolicy]) -> Mapping[Metric, MetricPolicy]:
+        for metric, own in metrics.items():
+            if metric.counts and (own.smallest_change < 1 or own.smallest_change % 1):
+                raise ValueError(f"{metric} is a count: write the smallest change as a whole number from 1, e.g. 1")
+            if metric.counts and own.control_limit is not None:
+                raise ValueError(f"{metric} is a count, and counts have no control_limit: copies must be equal")
+            if not metric.counts and own.smallest_change >= 1:
+                raise ValueError(f"the smallest change of {metric} is relative: less than 1, e.g. 0.05 for 5 %")
+        return metrics
+
     @model_validator(mode="after")
     def _steps_grow(self) -> Self:
         for name in ("screening", "confirmation"):
@@ -191,6 +214,8 @@ class Policy(BaseModel):
         if metric is not Metric.KERNEL:
             limits = self.metrics.get(metric) or self._usual(metric)
             change = limits.smallest_change
+            if metric.counts:
+                return self._at_count(case, int(change))
             own = {"smallest_change": change, "smallest_change_short": change}
             own["control_limit"] = limits.control_limit or self.control_limit
             # The limits of `behind_sota` and `leak` are at least the smallest change.
@@ -201,6 +226,16 @@ class Policy(BaseModel):
             if named.smallest_change is not None:
                 own["smallest_change_short"] = named.smallest_change
         resolved = self.model_copy(update=own)
+        resolved._case = case
+        return resolved
+
+    def _at_count(self, case: str, smallest: int) -> Self:
+        """The policy of a count: one limit for every kind of baseline.  Relative limits do not apply."""
+        named = self._named(case)
+        limit = counts.limit((named.smallest_change_count if named else None) or smallest)
+        limits = dict.fromkeys(("smallest_change", "smallest_change_short", "behind_sota", "leak"), limit)
+        gate = {**self.gate, **(named.gate if named else {})}
+        resolved = self.model_copy(update={**limits, "smallest_change_ns": 0.0, "gate": gate})
         resolved._case = case
         return resolved
 
@@ -225,14 +260,14 @@ class Policy(BaseModel):
         Timer, clock and placement grow as the kernel shrinks, so short ones need more, and no nanosecond is acted on.
         """
         limits = self.at(case)
-        if metric_of(case) is Metric.MEMORY or value <= 0:
+        if not metric_of(case).varies or value <= 0:
             return limits.smallest_change
         short = value < limits.short_us
         share = max(limits.smallest_change, limits.smallest_change_short) if short else limits.smallest_change
         return max(share, limits.smallest_change_ns / 1e3 / value)
 
     def smallest_change_in(self, metric: Metric) -> float:
-        """Return the smallest change that matters in a metric, if its case has no limits of its own."""
+        """The smallest change that matters in a metric, if its case has no limits of its own; of counts a number."""
         if metric is Metric.KERNEL:
             return self.smallest_change
         return (self.metrics.get(metric) or self._usual(metric)).smallest_change
@@ -242,7 +277,7 @@ class Policy(BaseModel):
         return found[-1] if found else None
 
     def _usual(self, metric: Metric) -> MetricPolicy:
-        """A machine on which kernels are that noisy times nothing better; bytes are the same on all."""
-        if metric is Metric.MEMORY:
+        """A machine on which kernels are that noisy times nothing better; bytes and counts are the same on all."""
+        if not metric.varies:
             return MetricPolicy.model_validate(METRICS[metric])
         return MetricPolicy(smallest_change=max(METRICS[metric], self.smallest_change))

@@ -70,8 +70,8 @@ class Reading:
 
 
 def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
-    """One for each cell that has something to be compared with."""
-    compared = [cell for cell in cells if cell.comparable]
+    """One for each cell that has something to be compared with; counts are compared without statistics (`judge`)."""
+    compared = [cell for cell in cells if cell.comparable and not cell.looked.counts]
     looked, confirmed, controls = (
         dict(zip([cell.name for cell in compared], made(pairs), strict=True))
         for pairs in (
@@ -160,13 +160,13 @@ def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Metric, bool]:
 def _offsets(
     cells: Sequence[Cell], read: Mapping[Name, Reading], controls: Mapping[Name, Effects], policy: Policy
 ) -> dict[tuple[Metric, bool], Offset]:
-    """The offsets of each kind of case, from the first trials, for the same reason as the priors; memory has none."""
+    """The offsets of each kind of case, from the first trials, for the same reason as the priors; bytes have none."""
     kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
         one = read[cell.name]
         first = [effect for effect in controls[cell.name][: policy.screening[0]] if effect is not None]
         estimate = Estimate.of(first, one.prior)
-        if estimate is not None and metric_of(cell.case) is not Metric.MEMORY and cell.borrowed is None:
+        if estimate is not None and metric_of(cell.case).varies and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
             kinds[_kind(cell, one, policy.at(cell.case))].append(control)
     return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}

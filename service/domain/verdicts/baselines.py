@@ -16,9 +16,11 @@ from types import MappingProxyType
 from kernels.cases import Comparison, Role
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
+from service.domain.stats.counts import smallest
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg
 from service.domain.stats.sequential import MIN_SHARE
+from service.domain.verdicts.counted import counted
 from service.domain.verdicts.estimation import comparison, family, group_of, usual
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Name, Outcome, Pairs
@@ -44,7 +46,7 @@ class Rule:
 
 
 def _smallest_change(policy: Policy, case: str, pairs: Pairs) -> float:
-    return policy.smallest_change_at(case, usual(pairs.baseline, policy.screening[0]))
+    return policy.smallest_change_at(case, usual(pairs.baseline, policy.screening[0]) or 0.0)
 
 
 def _leak(policy: Policy, _case: str, _pairs: Pairs) -> float:
@@ -122,6 +124,7 @@ class _Tested:
     q: float
 
     def verdict(self, outcome: Outcome, why: Reason, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
+        why = counted(self.at.pairs, self.at.baseline, smallest(self.limit)) or why
         return BaselineVerdict(self.at.baseline, outcome, why, slower, self.comparison, self.p, self.q, is_open)
 
 
@@ -212,5 +215,5 @@ def best_of(baselines: Sequence[BaselineCase]) -> BaselineCase | None:
     being behind that is nothing, but which of two equally fast baselines is named here says nothing about them.
     """
     timed = [(usual(one.pairs.baseline), place) for place, one in enumerate(baselines)]
-    fastest = min(((took, place) for took, place in timed if took > 0), default=None)
+    fastest = min(((took, place) for took, place in timed if took is not None), default=None)
     return baselines[fastest[1]] if fastest else None

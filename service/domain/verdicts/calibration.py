@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from scipy.special import bdtrc, betaincinv, stdtr
 
 from kernels.cases import Role
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
 from service.domain.stats.sequential import MIN_SHARE
@@ -73,6 +74,8 @@ NONE = Rate(0, 0, 0)
 def compared(taken: Sequence[ContenderResult], policy: Policy, *, calibration: bool) -> list[Compared]:
     """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
+    Not of counts, which leave the case inconclusive wherever copies differ.
+
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
@@ -81,6 +84,7 @@ def compared(taken: Sequence[ContenderResult], policy: Policy, *, calibration: b
 
 
 def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compared]:
+    copies = [cell for cell in copies if not metric_of(cell.case).counts]
     judged = judge(copies, policy)
     found = []
     for cell in copies:

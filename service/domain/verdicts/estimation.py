@@ -17,13 +17,13 @@ from service.domain.verdicts.samples import Pairs
 def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
     """Estimate the usual variance of trials by group, from the first trials of these cases.
 
-    Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
-    no such family, for bytes vary or do not vary for reasons of their own.
+    Only from those that every case has: which cases got more must not change what is known of all of them.  Bytes
+    and counts have no such family, for they vary or do not vary for reasons of their own.
     """
     by_metric = defaultdict[Metric, list[tuple[float, str, int]]](list)
     for case, effects_of in looked:
         effects = [effect for effect in effects_of[: policy.screening[0]] if effect is not None]
-        if len(effects) > 1 and (metric := metric_of(case)) is not Metric.MEMORY:
+        if len(effects) > 1 and (metric := metric_of(case)).varies:
             by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))
     known: dict[str, Prior] = {}
     for seen in by_metric.values():
@@ -50,7 +50,7 @@ def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Compariso
     return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.trials)
 
 
-def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float:
-    """Median over all or the first trials of a side, in the unit of the metric; 0 without values."""
-    took = [median(times) for rounds in baseline[:trials] if (times := [each for each in rounds if each])]
-    return median(took) if took else 0.0
+def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float | None:
+    """Median over all or the first trials of a side, in the unit of the metric; None without values."""
+    took = [median(some) for rounds in baseline[:trials] if (some := [each for each in rounds if each is not None])]
+    return median(took) if took else None

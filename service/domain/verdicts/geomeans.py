@@ -38,13 +38,15 @@ class Summary:
 def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
     """One for each metric, provider, op and direction, in this order, from the first trials that all cases share.
 
+    Counts have none: a mean of differences over cases says nothing.
+
     The cases of a trial ran on one machine in one hour, so they err together, and the trial is what is counted: for
     each trial the mean over cases of the log of head over baseline, and over trials the mean with a t interval.
     Taking every pair of case and trial for a sample of its own would claim far more than was seen.
     """
     members = defaultdict[tuple[Metric, str, str, str], list[list[float | None]]](list)
     for cell in cells:
-        if cell.comparable:
+        if cell.comparable and not cell.looked.counts:
             op, direction = [*cell.case.split("."), ""][:2]
             made = cell.looked.made(policy.screening[0])
             members[metric_of(cell.case), cell.provider, op, direction].append(made)

@@ -4,6 +4,7 @@ The unit of sampling is the trial, a set of fresh processes.  The variance of tr
 run together.  A screening that looks like a change raises only a *suspicion*.  New trials, the confirmation, decide
 alone whether the change is real, for all suspected cases of the run at once.  `service.domain.verdicts.analysis` and
 `service.domain.stats` compute the numbers; docs/statistics.md explains them and gives the error rates.
+`service.domain.verdicts.counted` compares counts, which are exact.
 
 `judge` and `wanted` take all cells of a run.  No other module decides a verdict.
 """
@@ -15,9 +16,11 @@ from typing import Literal
 
 from kernels.cases import Comparison
 from service.domain.policy.policy import Policy
+from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import Doubt, Reading, readings
+from service.domain.verdicts.counted import compare_counts
 from service.domain.verdicts.estimation import compare, comparison
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
@@ -49,7 +52,12 @@ class Verdict:
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
     """A verdict for every cell of a run, each by the limits of its metric and case."""
     read = readings(cells, policy)
-    return {cell.name: _controlled(cell, read.get(cell.name), policy.at(cell.case)) for cell in cells}
+    return {
+        cell.name: _of_counts(cell, policy.at(cell.case))
+        if cell.looked.counts and cell.comparable
+        else _controlled(cell, read.get(cell.name), policy.at(cell.case))
+        for cell in cells
+    }
 
 
 def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
@@ -99,6 +107,18 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
     verdict = decide(cell, reading, policy)
     doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
     return replace(verdict, suspected=reading.suspected, smallest_change=reading.smallest_change, doubt=doubt)
+
+
+def _of_counts(cell: Cell, policy: Policy) -> Verdict:
+    """Decided without a confirmation, because a count does not vary by chance."""
+    found = compare_counts(cell, counts.smallest(policy.smallest_change))
+    changed = found.outcome in CHANGES
+    verdict = Verdict(found.outcome, found.reason, found.comparison, confirmed=changed, control=found.control)
+    if changed and cell.quarantined:
+        why = reason(ReasonCode.QUARANTINED, why=cell.quarantined.why)
+        verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=why, confirmed=False)
+        verdict = replace(verdict, quarantined_by=cell.quarantined.by)
+    return replace(verdict, suspected=changed, smallest_change=policy.smallest_change)
 
 
 def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:

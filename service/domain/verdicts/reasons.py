@@ -36,6 +36,9 @@ class ReasonCode(StrEnum):
     UNCONFIRMED = "unconfirmed"
     SAME_CODE = "same_code"
     QUARANTINED = "quarantined"  # why
+    # Of counts, against any baseline.
+    COUNTED = "counted"  # now, before, smallest: the smallest change that matters; baseline, nothing for the parent
+    COUNTS_VARY = "counts_vary"  # now, before: the counts of the trials; baseline, nothing for the parent
     # Against an earlier revision other than the parent: `baseline` names it.
     CHANGED = "changed"  # ratio, baseline
     NOT_SLOWER = "not_slower"  # limit, baseline

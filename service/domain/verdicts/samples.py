@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
+from service.domain.stats import counts
 from service.domain.stats.effects import trial_effects
 from service.domain.verdicts.reasons import Quarantined, Reason
 
@@ -29,13 +30,15 @@ class Pairs:
 
     candidate: tuple[Rounds, ...] = ()
     baseline: tuple[Rounds, ...] = ()
+    counts: bool = False  # the metric counts things
 
     def made(self, most: int | None = None) -> list[float | None]:
         """The log of candidate over baseline for each trial that was made, or for the first `most` of them.
 
         None for a trial that lost all its rounds.
         """
-        return trial_effects(self.trials[:most])
+        trials = self.trials[:most]
+        return [counts.trial_effect(*trial) for trial in trials] if self.counts else trial_effects(trials)
 
     @property
     def trials(self) -> list[tuple[Rounds, Rounds]]:
@@ -52,7 +55,7 @@ class Pairs:
 
 
 def made(many: Sequence[Pairs]) -> list[list[float | None]]:
-    """`Pairs.made` for many pairs in one call, which is faster."""
+    """`Pairs.made` for many pairs, none of which are counts, in one call, which is faster."""
     trials = [one.trials for one in many]
     effects = iter(trial_effects([trial for some in trials for trial in some]))
     return [list(islice(effects, len(some))) for some in trials]

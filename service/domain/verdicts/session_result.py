@@ -117,8 +117,8 @@ def _cell(
     return Cell(
         head.provider,
         str(head.case),
-        looked=Pairs(head.looked, baseline.looked if baseline else ()),
-        confirmed=Pairs(head.confirmed, baseline.confirmed if baseline else ()),
+        looked=Pairs(head.looked, baseline.looked if baseline else (), head.case.metric.counts),
+        confirmed=Pairs(head.confirmed, baseline.confirmed if baseline else (), head.case.metric.counts),
         control=control[0],
         borrowed=control[1],
         trouble=_trouble(head, parent, broken_before),
@@ -162,7 +162,8 @@ def _control(
         role = Role.PARENT if (Role.PARENT, copied) in by_contender else Role.HEAD
         original = by_contender.get((role, copied), {}).get(case)
         if copy is not None and original is not None and _measured(copy) and _measured(original):
-            pairs = Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
+            trials = (*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed)
+            pairs = Pairs(*trials, case.metric.counts)
             return pairs, None if copied == provider else copied
     return Pairs(), None
 
@@ -235,4 +236,5 @@ def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: st
         trouble = reason(ReasonCode.BASELINE_UNFIT, baseline=name, state=theirs.state.value, said=theirs.reason)
         return BaselineCase(provider, case, name, trouble=trouble)
     both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
-    return BaselineCase(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))
+    sides = tuple(mine for mine, _ in both), tuple(other for _, other in both)
+    return BaselineCase(provider, case, name, Pairs(*sides, head.case.metric.counts))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Role
+from kernels.cases import Metric, Role
 from service.db.models import WATCHED, Measurement, Revision, Run
 from service.domain.changepoints.series_table import Histories, Table
 from service.domain.states import CellState, RunState
@@ -78,7 +78,8 @@ def histories(
     """Load all series or `only` some, at all places or only the `newest`.
 
     The newest run of a revision that measured the case counts.  SOTA's value is of the same run, and left out where
-    SOTA was another provider than today.  Cases that failed, were wrong or not supported are left out.
+    SOTA was another provider than today.  Cases that failed, were wrong or not supported are left out, and counts: each
+    difference between neighbours is decided without a history.
     """
     first = max(0, len(measured.line) - newest) if newest else 0
     if first >= len(measured.line):
@@ -112,6 +113,7 @@ def _blocks(session: Session, measured: Mainline, first: int, only: Collection[N
         )
         .where(Measurement.run_id.in_(runs), Measurement.role.in_((Role.HEAD.value, Role.SOTA.value)))
         .where(Measurement.state == CellState.MEASURED, Measurement.median > 0)
+        .where(*(Measurement.case.not_like(f"%.{metric.value}") for metric in Metric if metric.counts))
         .group_by(*whose)
     )
     if only is not None and len(only) <= FEW:

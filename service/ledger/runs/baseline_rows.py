@@ -163,7 +163,7 @@ def _sides(measured: Iterable[ContenderResult | Measurement]) -> _Sides:
     own, baselines = dict[Name, GapSide](), dict[Name, GapSide]()
     for one in measured:
         kind = own if one.role == Role.HEAD else baselines if one.role in (Role.SOTA, Role.RIVAL) else None
-        if kind is not None and one.median:
+        if kind is not None and one.median is not None:
             kind[one.provider, str(one.case)] = GapSide(one.provider, one.median, one.facts)
     return _Sides(own, baselines)
 

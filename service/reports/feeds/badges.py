@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from kernels.cases import Metric
+from service.domain.metrics import WORDS
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.domain.stats import counts
 from service.domain.text import one_line
 from service.domain.weekly.stake import TIMES
 
@@ -131,9 +133,13 @@ def sota(facts: SotaFacts, stale_days: int) -> Badge:
     mean = math.exp(math.fsum(map(math.log, facts.ratios)) / len(facts.ratios))
     colour = Colour.GOOD if mean <= LEVEL else Colour.FAIR if mean <= BEHIND else Colour.BEHIND
     cases = _counted(len(facts.ratios), "case")
-    amount, less = ("time", "faster") if facts.metric in TIMES else ("memory", "less")
-    message = f"{mean:.3f} × {amount} of {facts.sota}"
-    title = f"{where}: {message}, the geometric mean of {cases}; below 1 is {less}"
+    if facts.metric.counts:
+        message = f"{math.log(mean) / counts.EFFECT:+.2g} {WORDS[facts.metric].name} over {facts.sota}"
+        title = f"{where}: {message}, the mean of {cases}; below 0 is fewer"
+    else:
+        amount, less = ("time", "faster") if facts.metric in TIMES else ("memory", "less")
+        message = f"{mean:.3f} × {amount} of {facts.sota}"
+        title = f"{where}: {message}, the geometric mean of {cases}; below 1 is {less}"
     return _aged(label, message, colour, title, facts.measured_at, facts.now, stale_days)
 
 

@@ -52,7 +52,7 @@ def _of_regressions(report: Report) -> Iterator[CheckAnnotation]:
 
 
 def _case(row: Row) -> str:
-    between = in_range(row.low, row.high)
+    between = in_range(row.low, row.high, row.metric)
     interval = f" ({between})" if between else ""
     return one_line(f"{row.case}: {times(row)}{interval}, {row.because}", 600)
 

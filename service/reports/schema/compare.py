@@ -42,7 +42,7 @@ class CompareItem(Document):
     provider: str
     case: str
     metric: str
-    unit: str = Field(description="Of both medians: us or bytes.")
+    unit: str = Field(description="Of both medians: us, bytes or count.")
     method: ComparisonMethod = Field(
         description=(
             "`paired`: in turns, in one session.  `baseline` and `sota`: each in a session with the same third "

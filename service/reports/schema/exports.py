@@ -136,7 +136,7 @@ class ExportedSample(OfRun):
     )
     case: str
     metric: str
-    unit: str = Field(description="us or bytes.")
+    unit: str = Field(description="us, bytes or count.")
     phase: str = Field(description="screening, or confirmation for the trials that only confirm a suspicion.")
     trial: int = Field(description="1, 2, … in its phase.")
     round: int = Field(description="1, 2, … in its trial.")
@@ -225,7 +225,7 @@ class ExportedIngested(Document):
     device: str
     provider: str
     case: str
-    unit: str = Field(description="Of `median` and `samples`: us or bytes.")
+    unit: str = Field(description="Of `median` and `samples`: us, bytes or count.")
     revision: str = Field(description="As it was sent.")
     median: Number
     samples: list[float]

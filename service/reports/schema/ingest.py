@@ -52,7 +52,7 @@ class IngestedSeriesDocument(Document):
     device: str
     provider: str
     case: str
-    unit: str = Field(description="Of `median` and `samples`: us or bytes.")
+    unit: str = Field(description="Of `median` and `samples`: us, bytes or count.")
     items: list[IngestedItem]
     next: str | None
 

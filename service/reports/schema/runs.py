@@ -11,6 +11,7 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState
+from service.domain.stats import counts
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
 from service.reports.gate import GateState
@@ -170,7 +171,7 @@ class MeasurementItem(Document):
     state: CellState
     reason: str | None
     median: Number
-    unit: str = Field(description="Of `median`: us or bytes.")
+    unit: str = Field(description="Of `median`: us, bytes or count.")
     gb_s: Number
     trials: int
     rounds: int
@@ -204,8 +205,11 @@ class VerdictItem(Document):
     )
     baseline: str | None = Field(description="A commit, a release or a provider.")
     outcome: str
-    change: str = Field(description="The ratio in words.", examples=["10.2 % slower", "3.0 % less memory"])
-    ratio: Number
+    change: str = Field(
+        description="The ratio in words.", examples=["10.2 % slower", "3.0 % less memory", "1 more kernel"]
+    )
+    ratio: Number = Field(description="Head over baseline; of counts exp(0.01 x difference).")
+    difference: int | None = Field(description="Of counts: head minus baseline.")
     low: Number
     high: Number
     trials: int
@@ -214,7 +218,9 @@ class VerdictItem(Document):
     confirmed: bool
     p: Number = Field(description="Of the confirmation trials if there are any, else of the screening.")
     q: Number = Field(description="p corrected over the run (Benjamini-Hochberg).")
-    smallest_change: float = Field(description="The smallest relative change that matters at this case.")
+    smallest_change: float = Field(
+        description="The smallest relative change that matters at this case; of counts what their ratio must exceed."
+    )
     control_ratio: Number = Field(description="Ratio of the A/A control; only for the parent.")
     doubt: str | None = Field(
         description="Which measurement of equal code in the session left it inconclusive: control, offset or machine."
@@ -248,6 +254,7 @@ class VerdictItem(Document):
         named = {
             "metric": metric.value,
             "change": percent(verdict.ratio, metric),
+            "difference": counts.difference(verdict.ratio) if metric.counts and verdict.ratio else None,
             "smallest_change": verdict.smallest_change or policy.at(verdict.case).smallest_change,
             "control_ratio": verdict.control,
             "cause_text": words.cause_text(verdict),
@@ -343,7 +350,7 @@ class SamplesDocument(Document):
     state: CellState
     reason: str | None
     median: Number
-    unit: str = Field(description="Of `median` and the samples: us or bytes.")
+    unit: str = Field(description="Of `median` and the samples: us, bytes or count.")
     screening: list[list[float | None]] = Field(description="null for a round that was lost.")
     confirmation: list[list[float | None]] = Field(description="Of the trials that only confirm a suspicion.")
 

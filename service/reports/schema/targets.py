@@ -280,7 +280,7 @@ class SeriesDocument(Document):
     provider: str
     device: str
     metric: str
-    unit: str = Field(description="Of `median` and `sota_median`: us or bytes.")
+    unit: str = Field(description="Of `median` and `sota_median`: us, bytes or count.")
     points: list[PointItem]
 
     @classmethod
@@ -309,7 +309,7 @@ class GapItem(Document):
     ratio_at_start: Number = Field(description="The same, in the run that first found it.")
     median: Number
     sota_median: Number
-    unit: str = Field(description="Of both medians: us or bytes.")
+    unit: str = Field(description="Of both medians: us, bytes or count.")
     since: str | None = Field(description="The revision from which it is behind.")
     run_id: int = Field(description="The latest mainline run that measured it.")
 

@@ -1,4 +1,4 @@
-"""The metrics other than kernel: call, block, compile and memory."""
+"""The metrics other than kernel: call, block, compile, memory, and those that count."""
 
 import gc
 import os
@@ -24,7 +24,7 @@ from kernels.contender.bench import Bench
 from kernels.contender.metrics import caches
 from kernels.contender.metrics.caches import TritonCaches, empty_caches
 from kernels.contender.metrics.call import CallClock
-from kernels.contender.metrics.compile import compilations
+from kernels.contender.metrics.compilations import compilations
 from kernels.contender.metrics.memory import MemoryClock
 from kernels.contender.metrics.steps import BlockInputs, BlockOracle, full_precision, step
 from kernels.contender.metrics.transformer import transformer
@@ -111,6 +111,45 @@ def notes_its_graphs(x, weight, eps):
 @torch.compile(backend="eager")
 def compiled_by_itself(x, weight, eps):
     return norm(x, weight, eps)
+
+
+@torch.compile(backend="eager")
+def breaks_twice(x, weight, eps):
+    y = x * 1.0
+    torch._dynamo.graph_break()
+    y = norm(y, weight, eps)
+    print("", end="")
+    return y + 0.0
+
+
+@torch.compile(backend="eager", dynamic=True)
+def for_any_rows(x, weight, eps):
+    return norm(x, weight, eps)
+
+
+@torch.compile(backend="eager", dynamic=False)
+def for_each_number_of_rows(x, weight, eps):
+    return norm(x, weight, eps)
+
+
+def for_many_rows(x, weight, eps):
+    if len(x) < 8:
+        raise ValueError("needs 8 rows")
+    return for_each_number_of_rows(x, weight, eps)
+
+
+def breaks(x, weight, eps):
+    y = x * 1.0
+    torch._dynamo.graph_break()
+    return norm(y, weight, eps)
+
+
+def one_kernel(x, weight, eps):
+    return torch.compile(norm, dynamic=False)(x, weight, eps)
+
+
+def a_kernel_on_each_side_of_a_break(x, weight, eps):
+    return torch.compile(breaks, dynamic=False)(x, weight, eps)
 """
 
 
@@ -364,6 +403,65 @@ def test_a_triton_function_is_compiled_again_and_then_has_its_kernel_back(tmp_pa
         [sys.executable, "-c", OF_TRITON], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# -- counts ----------------------------------------------------------------------------------------------------------
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("provider", "metric", "count", "facts"),
+    [
+        ("compiled_by_itself", "breaks", 0, {"graphs": 1}),
+        ("breaks_twice", "breaks", 2, {"graphs": 3}),
+        ("for_any_rows", "recompiles", 0, {"recompiled_at_rows": [8, 15]}),
+        ("for_each_number_of_rows", "recompiles", 2, {"recompiled_at_rows": [8, 15]}),
+        ("compiled_by_itself", "recompiles", 1, {}),  # the first other number of rows makes it for any
+        ("eager", "kernels", 6, {"kernels": 6}),
+        ("inductor", "kernels", 1, {"kernels": 1}),
+        ("one_kernel", "kernels", 1, {"kernels": 1}),
+        ("a_kernel_on_each_side_of_a_break", "kernels", 2, {"kernels": 2}),
+    ],
+)
+def test_counts_are_exact(norms, provider, metric, count, facts):
+    at = prepare(bench_of(provider), Case.parse(f"rmsnorm.fwd.16x128.fp32.{metric}"), seed=1)
+
+    assert at.turn(warm=0, timed=2) == [count, count]
+    assert at.describe()["facts"].items() >= facts.items()
+    at.check()
+
+
+@compiles
+def test_a_graph_break_has_its_reason(norms):
+    at = prepare(bench_of("breaks_twice"), Case.parse("rmsnorm.fwd.16x128.fp32.breaks"), seed=1)
+
+    by_hand, by_builtin = sorted(at.describe()["facts"]["break_reasons"])
+    assert by_hand == "Call to `torch._dynamo.graph_break()`"
+    assert "print" in by_builtin or "builtin" in by_builtin
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("provider", "metric", "reason"),
+    [
+        ("eager", "breaks", "eager does not use torch.compile here"),
+        ("eager", "recompiles", "eager compiles nothing here"),
+        ("for_many_rows", "recompiles", "does not take other numbers of rows: ValueError: needs 8 rows"),
+    ],
+)
+def test_what_cannot_be_counted_says_why(norms, provider, metric, reason):
+    with pytest.raises(Unsupported, match=reason):
+        prepare(bench_of(provider), Case.parse(f"rmsnorm.fwd.8x128.fp32.{metric}"), seed=1)
+
+
+@compiles
+def test_a_session_keeps_counts_of_zero(contender):
+    cases = [Case.parse(f"rmsnorm.fwd.16x128.fp32.{metric}") for metric in ("breaks", "kernels")]
+    inductor = contender("inductor", protocol.built_in("inductor"))
+
+    trial = run_trial([inductor], cases, Pace(rounds=4), device="cpu", seed=1)
+
+    assert [trial.cells["inductor", case].samples for case in cases] == [[0], [1]]
 
 
 # -- block -----------------------------------------------------------------------------------------------------------

@@ -146,7 +146,13 @@ def test_which_commits_matter(changed, matters):
         (
             "blocking = true",
             "metrics.call = 4",
-            "line 35: policy.metrics.call.smallest_change: Input should be less",
+            "line 32: policy.metrics: the smallest change of call is relative: less than 1",
+        ),
+        ("blocking = true", "metrics.kernels = 0.02", "policy.metrics: kernels is a count: write the smallest change"),
+        (
+            "blocking = true",
+            "metrics.breaks = {smallest_change = 1, control_limit = 0.5}",
+            "policy.metrics: breaks is a count, and counts have no control_limit",
         ),
         ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
         (

@@ -3,6 +3,7 @@
 import pytest
 
 from service.db.models import VerdictRow
+from service.domain.stats import counts
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.reasons import ReasonCode as R
 from service.reports.words import of_reason, of_verdict
@@ -76,6 +77,19 @@ SENTENCES = [
     (reason(R.BASELINE_ABSENT, baseline="v1.2"), "v1.2 was not measured in this session"),
     (reason(R.NO_TIMES), "no baseline has times for this case"),
     (reason(R.NO_TIMES, baseline="quack"), "quack has no times for this case"),
+    (reason(R.COUNTED, now=3, before=2, smallest=1), "3 kernels instead of 2"),
+    (reason(R.COUNTED, now=1, before=0, smallest=1), "1 kernel instead of 0"),
+    (reason(R.COUNTED, now=2, before=2, smallest=1), "2 kernels, like its baseline"),
+    (reason(R.COUNTED, now=0, before=0, smallest=1, baseline="quack"), "0 kernels, like quack"),
+    (reason(R.COUNTED, now=3, before=1, smallest=1, baseline="quack"), "3 kernels instead of 1 of quack"),
+    (
+        reason(R.COUNTED, now=3, before=2, smallest=2),
+        "3 kernels instead of 2, less than the smallest change that matters",
+    ),
+    (
+        reason(R.COUNTS_VARY, now=[2, 3], before=[2]),
+        "its trials disagree: 2 or 3 kernels, and 2 of its baseline; counts must not vary",
+    ),
     (reason(R.CHANGED, ratio=1.05, baseline="v1.2"), "5.0% slower than v1.2"),
     (reason(R.CHANGED, ratio=0.9, baseline="v1.2"), "10.0% faster than v1.2"),
     (reason(R.NOT_SLOWER, limit=0.03, baseline="v1.2"), "not more than 3% slower than v1.2"),
@@ -104,7 +118,8 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("why", "sentence"), SENTENCES)
 def test_a_reason_is_one_clause(why: Reason, sentence: str) -> None:
-    assert of_reason(why, CASE) == sentence
+    counted = why.code in (R.COUNTED, R.COUNTS_VARY)
+    assert of_reason(why, f"{CASE}.kernels" if counted else CASE) == sentence
 
 
 def test_every_code_has_a_sentence() -> None:
@@ -117,6 +132,14 @@ def test_every_code_has_a_sentence() -> None:
 def test_a_change_of_memory_is_not_said_to_be_one_of_time(ratio: float, begins: str) -> None:
     why = reason(R.CONFIRMED, ratio=ratio, trials=3, control=None)
     assert of_reason(why, f"{CASE}.memory").startswith(begins)
+
+
+def test_the_gap_of_a_count_is_a_number() -> None:
+    then, now = counts.ratio(1), counts.ratio(3)
+    grew = reason(R.BEHIND_SINCE, baseline="quack", since="c1", first=False, then=then, now=now, changed=True)
+    assert of_reason(grew, f"{CASE}.kernels") == (
+        "behind quack since c1; the gap grew from 1 more kernel to 3 more kernels"
+    )
 
 
 def test_what_was_so_before_says_so() -> None:
