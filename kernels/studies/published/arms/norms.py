@@ -1,4 +1,4 @@
-"""Arms of the studies of norms: torch.compile in other ways than the built-in providers, graphs, ways to sum dweight."""
+"""Arms of the studies of norms: other ways to compile them, traced graphs, and ways to sum dweight."""
 
 import importlib
 import importlib.util

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ class Training:
             self._train(number)
             event.record()
         torch.cuda.synchronize()
-        return [began.elapsed_time(ended) * 1e3 for began, ended in zip(events, events[1:], strict=False)]
+        return [began.elapsed_time(ended) * 1e3 for began, ended in pairwise(events)]
 
     def check(self) -> str | None:
         """Compare loss and gradients of the first step with those of eager, at the first weights."""
@@ -164,7 +164,7 @@ def _bit_sums(tensor: Tensor) -> Iterator[Tensor]:
 def _error(right: Tensor, seen: Tensor) -> float:
     """The l2 norm of the difference relative to that of `right`."""
     size = torch.linalg.vector_norm(right.float()).clamp_min(1e-30)
-    return float(torch.linalg.vector_norm((seen.float() - right.float())) / size)
+    return float(torch.linalg.vector_norm(seen.float() - right.float()) / size)
 
 
 def _repeatable() -> None:
