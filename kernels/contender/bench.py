@@ -10,7 +10,7 @@ import torch
 
 from ..cases import Case, Direction
 from ..checks.outputs import Wrong
-from ..providers import Provider, forward_backward, open_provider
+from ..providers import Provider, open_provider
 from ..providers.base import Bind
 
 OTHER_NUMBERS = 1 << 20  # input sets from this number on belong to the check after the timing
@@ -79,7 +79,7 @@ class Bench:
     def provider_at(self, case: Case) -> Bind:
         """How the provider binds input sets at a case.  Raises what the provider raises."""
         if case.direction is Direction.FWDBWD:
-            return forward_backward(case, self.provider.differentiable(case, self.device))
+            return self.provider.joint(case, self.device)
         return self.provider.ready(case, self.device)
 
     def check_threads(self) -> None:

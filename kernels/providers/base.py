@@ -50,6 +50,13 @@ class Provider:
         """A differentiable function of the forward inputs and eps.  Raises Unsupported or Broken."""
         raise Unsupported(f"{self.name} has no {case.key}")
 
+    def joint(self, case: Case, device: torch.device) -> Bind:
+        """Prepare for the forward and backward pass in one call, by default of `differentiable` through autograd.
+
+        Raises Unsupported or Broken.
+        """
+        return forward_backward(case, self.differentiable(case, device))
+
     def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
         """The forward pass of a transformer block, which `with_norm` builds around a norm.
 

@@ -174,7 +174,7 @@ class Offline:
         """Bind and call a case as for a measurement, with tensors without storage."""
         import torch
 
-        from ...providers import Unsupported, forward_backward
+        from ...providers import Unsupported
         from .pretend import inputs_of
 
         if case.metric is Metric.BLOCK:
@@ -184,7 +184,7 @@ class Offline:
         device = torch.device("cuda", 0)
         with self._mode, dumps(), torch.no_grad():
             if case.direction is Direction.FWDBWD:
-                bind = forward_backward(case, self._provider.differentiable(case, device))
+                bind = self._provider.joint(case, device)
             else:
                 bind = self._provider.ready(case, device)
             call = bind(inputs_of(case))

@@ -1,22 +1,27 @@
-"""Arms of the studies of norms: torch.compile in other ways than the built-in providers, and ways to sum dweight."""
+"""Arms of the studies of norms: other ways to compile them, traced graphs, and ways to sum dweight."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.fx import GraphModule
 
 from ....cases import DTYPE_BYTES, OPS, Case, Direction
 from ....checks import references
 from ....checks.inputs import DTYPES, Inputs, make
 from ....norms import plans
 from ....norms.plans import Sum
-from ....providers.base import Bind, Call, by_order
+from ....providers.base import Bind, Call, Provider, by_order, warm_compiler
 from ....providers.inductor import Inductor
 from ....providers.modes import Mode
 from ....providers.ours import Ours
+from . import fused_norm
+from .graphs import traced, with_compiled_norms
 
 
 class WithoutReset(Inductor):
@@ -72,28 +77,79 @@ class AlwaysPersistent(Inductor):
         virtual.set_choices_handler(Persistent()).__enter__()  # for good: the process has no other arm
 
 
-class MakeFx(Inductor):
-    """The graph of torch's operators that `make_fx` traces, run operator by operator: nothing is compiled."""
+class MakeFx(Provider):
+    """The graph of torch's operators that `make_fx` traces for a forward and backward pass; nothing is compiled."""
 
     name = "make-fx"
-    compiled = False
 
     def warm(self) -> None:
         importlib.import_module("torch.fx.experimental.proxy_tensor")
 
-    def ready(self, case: Case, device: torch.device) -> Bind:
+    def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
+        if case.key != "rmsnorm.fwdbwd" or case.weight_dtype != case.dtype:
+            return "it traces rmsnorm.fwdbwd with one dtype, for which torch has a fused operator"
+        return None
+
+    def joint(self, case: Case, device: torch.device) -> Bind:
+        """Trace at the first call; every input set has the same graph."""
         self.refuse(case, device)
-        make_fx: Any = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
-        function = references.BY_KEY[case.key]
-        traced: list[Callable[..., Any]] = []
+        if device.type == "cpu":
+            fused_norm.enable_on_cpu()
+        graphs: list[GraphModule] = []
 
         def bind(inputs: Inputs) -> Call:
-            *tensors, eps = inputs.arguments
-            if not traced:
-                traced.append(make_fx(lambda *given: function(*given, eps))(*tensors))
-            return partial(traced[0], *tensors)
+            tensors = [inputs[name] for name in ("x", "weight", "dy")]
+
+            def call() -> Any:
+                if not graphs:
+                    graphs.append(self.traced(tensors, inputs.eps))
+                return graphs[0](*tensors)
+
+            return call
 
         return bind
+
+    def traced(self, tensors: Sequence[Tensor], eps: float) -> GraphModule:
+        """The graph of (x, weight, dy) to (y, dx, dweight)."""
+
+        def passes(x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+            y = fused_norm.rms_norm(x, weight, eps)
+            return (y, *torch.autograd.grad(y, (x, weight), dy))
+
+        x, weight, dy = tensors
+        # detached aliases: the inputs must not require gradients
+        return traced(passes, (x.detach().requires_grad_(), weight.detach().requires_grad_(), dy))
+
+
+class TaggedGraph(MakeFx):
+    """The same graph with its fused norms tagged and compiled by Inductor, each alone.
+
+    `configs` are Inductor's settings for them; without any, its defaults hold.
+    """
+
+    name = "tagged-graph"
+    compiled = True
+    tunes = True
+
+    def __init__(self, configs: Mapping[str, Any] | None = None) -> None:
+        self._configs = dict(configs or {})
+        self._norms = 0
+
+    def warm(self) -> None:
+        super().warm()
+        warm_compiler()
+
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        if importlib.util.find_spec("torch.fx.passes.regional_inductor") is None:
+            return f"torch {torch.__version__} has no regional Inductor"
+        return super().supports(case, device)
+
+    def traced(self, tensors: Sequence[Tensor], eps: float) -> GraphModule:
+        graph, self._norms = with_compiled_norms(super().traced(tensors, eps), self._configs)
+        return graph
+
+    def facts(self) -> dict[str, Any]:
+        return {"tagged": self._norms, "configs": self._configs}
 
 
 class DweightBy(Ours):
