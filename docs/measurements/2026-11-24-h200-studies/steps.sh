@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Studies on a GPU host that has torch and Triton but no package index.  Usage: steps.sh STEP...
-# GIFTS holds what was carried there: an archive of Quack, the CUTLASS DSL and Liger in two parts, a/quack.aa and b/quack.ab.
+# GIFTS holds what was carried there: a/quack.tar.xz, an archive of Quack, the CUTLASS DSL and Liger.
 set -uo pipefail
 TREE=$(cd "$(dirname "$0")/../../.." && pwd)
 GIFTS=${GIFTS:-$TREE/.gpu} PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-h200} OUT=${OUT:-/tmp/out}
@@ -12,9 +12,7 @@ machine() {
     { nvidia-smi; nproc; "$PYTHON" -c "import torch, triton, sys; print(torch.__version__, triton.__version__, sys.version)"; } > "$OUT/machine.txt" 2>&1
 }
 
-first_part() { cp "$GIFTS/a/quack.aa" /tmp/; }
-
-second_part() { [ -d /tmp/q/quack ] || cat /tmp/quack.aa "$GIFTS/b/quack.ab" | tar -C /tmp/q -xJf -; ls /tmp/q | wc -l; }
+quack() { [ -d /tmp/q/quack ] || tar -C /tmp/q -xJf "$GIFTS/a/quack.tar.xz"; }
 
 run() {  # NAME LIMIT_S [STEP...]
     local name=$1 limit=$2
@@ -23,7 +21,7 @@ run() {  # NAME LIMIT_S [STEP...]
         --device "$DEVICE" --limit-s "$limit" ${1:+--only "$@"} > "$OUT/$name.md" 2> "$OUT/$name.log.txt")
     echo "$name ended with $?"
     tail -n 3 "$OUT/$name.log.txt" | cut -c1-300
-    xz -9 -c "$KEPT/$name.jsonl" > "$OUT/$name.jsonl.xz"
+    xz -c "$KEPT/$name.jsonl" > "$OUT/$name.jsonl.xz"
 }
 
 for step in "$@"; do
