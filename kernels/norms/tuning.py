@@ -213,7 +213,10 @@ def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:
         raise ValueError("no cases: name some, or a suite")
     for text in [*texts, *(SUITES[suite] if suite else ())]:
         case = Case.parse(text)
-        if case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
+        if OPS[case.op].region:
+            if text in texts:
+                raise ValueError(f"{text}: only the plans of norms without a region can be tuned")
+        elif case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
             yield case
         elif text in texts:
             raise ValueError(f"{text}: forward and backward are tuned apart, each for the kernel metric")

@@ -11,6 +11,8 @@ from ..checks.inputs import make
 from .base import Bind, compiled, forward_backward
 from .inductor import Inductor
 
+WITHOUT_ROWS = ("weight", "bias", "matrix")
+
 
 class Graphs:
     """Inductor as a backend of torch.compile that counts its graphs, and those with dynamic shapes."""
@@ -83,10 +85,9 @@ class AutomaticDynamic(Dynamic):
 
 
 def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
-    op = OPS[case.op]
-    names = op.inputs(Direction.BWD if case.direction is Direction.BWD else Direction.FWD)
+    names = OPS[case.op].inputs(Direction.BWD if case.direction is Direction.BWD else Direction.FWD)
     for name, argument in zip(names, arguments, strict=False):
-        if name not in op.weights:
+        if name not in WITHOUT_ROWS:
             torch._dynamo.mark_dynamic(argument, 0)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cases import DTYPE_BYTES, OPS, Case, Direction, Metric
+from kernels.cases import DTYPE_BYTES, NORMS, OPS, Case, Direction, Metric
 
 dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 
@@ -12,12 +12,12 @@ dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 @st.composite
 def cases(draw):
     metric = draw(st.sampled_from(Metric))
+    op, rows = draw(st.sampled_from(sorted(NORMS if metric is Metric.BLOCK else OPS))), draw(st.integers(1, 1 << 24))
     if metric is Metric.BLOCK:
         direction, cols, stride = Direction.FWDBWD, 128 * draw(st.integers(1, 1 << 13)), 0
     else:
-        direction, cols = draw(st.sampled_from(Direction)), draw(st.integers(1, 1 << 20))
+        direction, cols = draw(st.sampled_from(OPS[op].directions)), draw(st.integers(1, 1 << 20))
         stride = draw(st.sampled_from([0, cols + 1, 2 * cols]))
-    op, rows = draw(st.sampled_from(sorted(OPS))), draw(st.integers(1, 1 << 24))
     return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, metric)
 
 
