@@ -286,6 +286,13 @@ class Case:
         by_row = (3 + op.residual) * self.rows * self.cols * DTYPE_BYTES[self.dtype]
         return by_row + weights_in_and_out + len(op.statistics) * self.rows * 4
 
+    @property
+    def set_bytes(self) -> int:
+        """Of the matrices of an input set, with what is between their rows."""
+        op, rows_apart = OPS[self.op], self.rows * (self.stride or self.cols) * DTYPE_BYTES[self.dtype]
+        others = sum(self._bytes(name) for name in op.added if name not in BY_ROW)
+        return sum(name in BY_ROW for name in self.inputs) * rows_apart + others
+
     def _bytes(self, name: str) -> int:
         """Of an input or output, without gaps between its rows."""
         return math.prod(self.shape(name)) * (DTYPE_BYTES | OTHER_BYTES)[self.dtypes(name)[0]]

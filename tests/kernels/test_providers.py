@@ -87,6 +87,11 @@ def test_those_that_time_candidates_say_so():
     [
         ("inductor", "rmsnorm.fwd.65x96.bf16-fp32", {}),
         ("inductor-coordinate-descent", "layernorm_nobias.fwd.65x96.fp32", {}),
+        ("inductor", "rmsnorm_fp8.fwd.65x96.bf16-fp32", {}),
+        ("inductor", "rmsnorm_gelu_gate.fwd.65x96.bf16", {}),
+        ("inductor-dynamic", "layernorm_residual_int8.fwd.64x96.fp32", {"graphs": 1, "dynamic_graphs": 1}),
+        ("inductor-dynamic", "rmsnorm_linear.fwd.64x96.fp32", {"graphs": 1, "dynamic_graphs": 1}),
+        ("inductor-automatic-dynamic", "rmsnorm_residual_dropout.fwd.64x96.bf16", {"graphs": 2, "dynamic_graphs": 1}),
         ("inductor-dynamic", "rmsnorm_residual.bwd.64x96.fp32", {"graphs": 1, "dynamic_graphs": 1}),
         ("inductor-dynamic", "rmsnorm.fwdbwd.65x96.bf16", {"graphs": 1, "dynamic_graphs": 1}),
         ("inductor-automatic-dynamic", "rmsnorm.fwd.65x96.bf16", {"graphs": 2, "dynamic_graphs": 1}),
@@ -125,6 +130,7 @@ def test_one_row_is_never_dynamic():
         ("rmsnorm.fwd.65x96.bf16-fp32", "aten.rsqrt.default", []),
         ("rmsnorm.bwd.65x96.bf16-fp32", "aten._fused_rms_norm_backward.default", []),
         ("layernorm_residual.fwd.65x96.fp32", "aten.native_layer_norm.default", []),
+        ("rmsnorm_int8.fwd.65x96.bf16-fp32", "aten.amax.default", []),
         # without the fused operator of a GPU, two gradients of x are added up, and that is never tagged
         ("rmsnorm.fwdbwd.65x96.fp32", "aten.sum.dim_IntList", ["aten.add.Tensor"]),
     ],
@@ -250,6 +256,8 @@ def test_quack_is_called_with_what_it_takes(op):
         ("layernorm_nobias.bwd.8x8.bf16-fp32", None),
         ("rmsnorm_noweight_bias.fwd.8x8.bf16", None),
         ("rmsnorm_noweight_bias.bwd.8x8.bf16", "only together with that of a weight"),
+        ("rmsnorm_fp8.fwd.8x8.bf16", "no norm with fp8 codes"),
+        ("rmsnorm_silu_gate.fwd.8x8.bf16", "no norm with SiLU gate"),
         ("layernorm.fwd.8x8.bf16", "fp32 weights"),
         ("layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
         ("rmsnorm.fwd.8x8.fp64", "bf16, fp16, fp32"),
