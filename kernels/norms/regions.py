@@ -35,7 +35,7 @@ LOOPED_BLOCK = 8192  # columns of a block of a wider row; with 4096 two register
 TILE = 2048  # elements: narrow rows share a program
 
 
-class Config(NamedTuple):
+class RegionConfig(NamedTuple):
     """The compile-time constants of the kernel; the first ones are those that `tiles` reads."""
 
     COLS: int  # of a row
@@ -145,7 +145,7 @@ def _launch(
     unit = vector(x, residual, gate)
     strides = (row_stride(tensor) // unit for tensor in (x, residual, gate))
     masked = cols % block != 0 or rows % tile_rows != 0
-    config = Config(cols, tile_rows, unit, masked, block, center, epilogue, max_code, kept)
+    config = RegionConfig(cols, tile_rows, unit, masked, block, center, epilogue, max_code, kept)
     _region[(triton.cdiv(rows, tile_rows),)](
         x, residual, mask, gate, weight, bias, out, scale, residual_out, rows, *strides, eps, config,
         num_warps=max(4, min(16, tile_rows * block // 512)),
