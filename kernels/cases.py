@@ -78,8 +78,14 @@ class Region(StrEnum):
     @property
     def text(self) -> str:
         """In a sentence."""
-        names = {"fp8": "fp8 codes", "int8": "int8 codes", "linear": "a linear layer"}
-        return names.get(self.value, self.value.replace("_", " ").replace("silu", "SiLU").replace("gelu", "GELU"))
+        names = {
+            Region.FP8: "fp8 codes",
+            Region.INT8: "int8 codes",
+            Region.SILU_GATE: "a SiLU gate",
+            Region.GELU_GATE: "a GELU gate",
+            Region.LINEAR: "a linear layer",
+        }
+        return names.get(self, self.value)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def changed(inputs: Inputs, before: dict[str, tuple[Tensor, ...]]) -> list[str]:
 
 def _pool_size(case: Case, device: torch.device) -> int:
     """How many sets are generated together; independent of how many a caller wants, as the numbers depend on it."""
-    return 1 if device.type == "cpu" else max(1, POOLED // max(1, case.rows * (case.stride or case.cols)))
+    longest = max(case.rows, case.cols) if "matrix" in case.inputs else case.rows
+    return 1 if device.type == "cpu" else max(1, POOLED // max(1, longest * (case.stride or case.cols)))
 
 
 def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) -> dict[str, Tensor]:

@@ -257,7 +257,7 @@ def test_quack_is_called_with_what_it_takes(op):
         ("rmsnorm_noweight_bias.fwd.8x8.bf16", None),
         ("rmsnorm_noweight_bias.bwd.8x8.bf16", "only together with that of a weight"),
         ("rmsnorm_fp8.fwd.8x8.bf16", "no norm with fp8 codes"),
-        ("rmsnorm_silu_gate.fwd.8x8.bf16", "no norm with SiLU gate"),
+        ("rmsnorm_silu_gate.fwd.8x8.bf16", "no norm with a SiLU gate"),
         ("layernorm.fwd.8x8.bf16", "fp32 weights"),
         ("layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
         ("rmsnorm.fwd.8x8.fp64", "bf16, fp16, fp32"),
