@@ -1,7 +1,8 @@
 """Ops, cases, metrics and roles.  Torch-free: the service imports this module."""
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Self
@@ -23,9 +24,12 @@ BUILT_IN_PROVIDERS = (
 # The distributions of the providers that are not part of torch.  Quack tunes itself: another version is another SOTA.
 QUACK = "quack-kernels==0.6.5"
 PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
-BY_ROW = ("dy", "dresidual_out", "x", "residual")  # inputs of [rows, columns], in the dtype of the case
-BY_ROW_OUT = ("y", "residual_out", "dx")  # outputs of [rows, columns], in the dtype of the case; others are [columns]
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+BY_ROW = ("dy", "dresidual_out", "x", "residual", "gate")  # inputs of [rows, columns], in the dtype of the case
+BY_ROW_OUT = ("y", "residual_out", "dx", "q")  # outputs of [rows, columns]
+EACH_ROW = ("mean", "rstd", "scale")  # one value for each row, in fp32
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}  # of a case
+OTHER_BYTES = {"fp8": 1, "int8": 1, "uint8": 1}  # of tensors that a region adds
+DROPOUT_P = 0.1  # of BERT (arXiv 1810.04805) and GPT-2
 
 
 class Direction(StrEnum):
@@ -85,9 +89,33 @@ class Role(StrEnum):
     CONTROL = "control"  # a second copy of the parent (of the head where there is none): the A/A control
 
 
+class Region(StrEnum):
+    """What is fused with a norm; y is the norm with weight and bias.  docs/providers.md has the sources."""
+
+    NONE = ""
+    FP8 = "fp8"  # q = y / scale in float8_e4m3fn, scale = the largest |y| of the row / 448
+    INT8 = "int8"  # the same in int8 with 127
+    SILU_GATE = "silu_gate"  # y * silu(gate)
+    GELU_GATE = "gelu_gate"  # y * gelu(gate)
+    LINEAR = "linear"  # y @ matrix^T
+    DROPOUT = "dropout"  # the norm of residual + x * mask / (1 - p)
+
+    @property
+    def text(self) -> str:
+        """In a sentence."""
+        names = {
+            Region.FP8: "fp8 codes",
+            Region.INT8: "int8 codes",
+            Region.SILU_GATE: "a SiLU gate",
+            Region.GELU_GATE: "a GELU gate",
+            Region.LINEAR: "a linear layer",
+        }
+        return names.get(self, self.value)
+
+
 @dataclass(frozen=True)
 class Op:
-    """A norm with or without weight, bias and residual.
+    """A norm with or without weight, bias and residual, and what is fused with it.
 
     A residual is added before the norm, and the sum is returned as the new residual.
     """
@@ -97,6 +125,28 @@ class Op:
     weight: bool
     bias: bool
     residual: bool
+    region: Region = Region.NONE
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return tuple(Direction) if self.region is Region.NONE else (Direction.FWD,)
+
+    @property
+    def quantised(self) -> bool:
+        return self.region in (Region.FP8, Region.INT8)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The inputs that belong to the region."""
+        match self.region:
+            case Region.SILU_GATE | Region.GELU_GATE:
+                return ("gate",)
+            case Region.LINEAR:
+                return ("matrix",)
+            case Region.DROPOUT:
+                return ("mask",)
+            case _:
+                return ()
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -113,7 +163,7 @@ class Op:
         added = ("residual",) * self.residual
         weights = self.weights
         if direction is Direction.FWD:
-            return ("x", *added, *weights)
+            return ("x", *added, *weights, *self.added)
         gradients = ("dy", *("dresidual_out",) * self.residual)
         if direction is Direction.FWDBWD:
             return (*gradients, "x", *added, *weights)
@@ -121,12 +171,12 @@ class Op:
 
     def outputs(self, direction: Direction) -> tuple[str, ...]:
         """The outputs of a call, in order; a single one without a tuple.  dx is also the gradient of the residual."""
-        forward = ("y", *("residual_out",) * self.residual)
+        forward = (*(("q", "scale") if self.quantised else ("y",)), *("residual_out",) * self.residual)
         backward = ("dx", *(f"d{name}" for name in self.weights))
         return {"fwd": forward, "bwd": backward, "fwdbwd": forward + backward}[direction]
 
 
-def _ops() -> dict[str, Op]:
+def _norms() -> dict[str, Op]:
     """`rmsnorm` has a weight, `layernorm` a weight and a bias; names of other ops have a suffix."""
     ops = {}
     norms = (("rmsnorm", False), ("layernorm", True))
@@ -138,7 +188,20 @@ def _ops() -> dict[str, Op]:
     return ops
 
 
-OPS = _ops()
+def _regions() -> dict[str, Op]:
+    """The regions around `rmsnorm` and `layernorm`, named after the norm, `_residual` and the region."""
+    found = []
+    for norm, residual in product(("rmsnorm", "layernorm"), (False, True)):
+        regions = [Region.FP8, Region.INT8]
+        regions += [Region.DROPOUT] if residual else [Region.LINEAR]
+        regions += [Region.SILU_GATE, Region.GELU_GATE] if norm == "rmsnorm" and not residual else []
+        plain = NORMS[norm + "_residual" * residual]
+        found += [replace(plain, name=f"{plain.name}_{region}", region=region) for region in regions]
+    return {op.name: op for op in found}
+
+
+NORMS = _norms()
+OPS = {**NORMS, **_regions()}
 
 _CASE = re.compile(
     r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwdbwd|fwd|bwd)\.(?P<rows>[0-9]+)x(?P<cols>[0-9]+)(?:s(?P<stride>[0-9]+))?"
@@ -186,11 +249,16 @@ class Case:
         if metric not in list(Metric):
             raise ValueError(f"{text!r}: unknown metric {metric!r}; known: {', '.join(Metric)}")
         direction = Direction(found["direction"])
+        op = OPS[found["op"]]
+        if direction not in op.directions:
+            raise ValueError(f"{text!r}: {op.name} has no {direction}; directions: {', '.join(op.directions)}")
+        if metric == Metric.BLOCK and Direction.FWDBWD not in op.directions:
+            raise ValueError(f"{text!r}: the block metric needs a norm with a backward pass, which {op.name} is not")
         if metric == Metric.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
             raise ValueError(
                 f"{text!r}: the block metric needs direction fwdbwd, dense rows, and columns that are a multiple of 128"
             )
-        return cls(found["op"], direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric))
+        return cls(op.name, direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric))
 
     def __str__(self) -> str:
         mixed = "" if self.weight_dtype == self.dtype else f"-{self.weight_dtype}"
@@ -211,6 +279,26 @@ class Case:
     def outputs(self) -> tuple[str, ...]:
         return OPS[self.op].outputs(self.direction)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of an input or output."""
+        if name in (*BY_ROW, *BY_ROW_OUT, "mask"):
+            return self.rows, self.cols
+        if name in EACH_ROW:
+            return (self.rows,)
+        return (self.cols, self.cols) if name == "matrix" else (self.cols,)
+
+    def dtypes(self, name: str) -> tuple[str, ...]:
+        """Of an input or output.  A gradient may also be more precise than its weight."""
+        if name in EACH_ROW:
+            return ("fp32",)
+        if name == "q":
+            return (OPS[self.op].region.value,)
+        if name == "mask":
+            return ("uint8",)
+        if name in (*BY_ROW, *BY_ROW_OUT, "matrix"):
+            return (self.dtype,)
+        return tuple(dict.fromkeys((self.weight_dtype, "fp32")) if name.startswith("d") else (self.weight_dtype,))
+
     @property
     def least_bytes(self) -> int:
         """The minimum of bytes that an implementation moves: each input read once, each output written once.
@@ -221,13 +309,24 @@ class Case:
         return sum(self._least_bytes(part) for part in parts)
 
     def _least_bytes(self, direction: Direction) -> int:
-        op, size, weight_size = OPS[self.op], DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.weight_dtype]
-        elements = self.rows * self.cols
+        op = OPS[self.op]
         if direction is Direction.FWD:
-            return 2 * (1 + op.residual) * elements * size + len(op.weights) * self.cols * weight_size
+            return sum(self._bytes(name) for name in (*op.inputs(direction), *op.outputs(direction)))
         # reads x, dy, the residual's gradient, weight and statistics; writes dx and a gradient for each weight (fp32)
         weights_in_and_out = self.cols * 4 * (op.weight + len(op.weights))
-        return (3 + op.residual) * elements * size + weights_in_and_out + len(op.statistics) * self.rows * 4
+        by_row = (3 + op.residual) * self.rows * self.cols * DTYPE_BYTES[self.dtype]
+        return by_row + weights_in_and_out + len(op.statistics) * self.rows * 4
+
+    @property
+    def set_bytes(self) -> int:
+        """Of the matrices of an input set, with what is between their rows."""
+        op, rows_apart = OPS[self.op], self.rows * (self.stride or self.cols) * DTYPE_BYTES[self.dtype]
+        others = sum(self._bytes(name) for name in op.added if name not in BY_ROW)
+        return sum(name in BY_ROW for name in self.inputs) * rows_apart + others
+
+    def _bytes(self, name: str) -> int:
+        """Of an input or output, without gaps between its rows."""
+        return math.prod(self.shape(name)) * (DTYPE_BYTES | OTHER_BYTES)[self.dtypes(name)[0]]
 
     @property
     def flops(self) -> int:
@@ -250,8 +349,28 @@ class Case:
         op = OPS[self.op]
         centred = op.norm == "layernorm"
         if direction is Direction.FWD:
-            return 3 + 2 * centred + op.weight + op.bias + op.residual
+            return 3 + 2 * centred + op.weight + op.bias + op.residual + self._flops_of_the_region(op.region)
         return 6 + 3 * centred + 3 * op.weight + op.bias + op.residual
+
+    def _flops_of_the_region(self, region: Region) -> int:
+        """Exponentials, erf and divisions count as one operation, comparisons and conversions as none.
+
+        Quantisation: y / scale 1.  Gates: silu(g) = g / (1 + exp(-g)) 4, gelu(g) = g * 0.5 * (1 + erf(g * c)) 5, and
+        times y 1.  Dropout: times mask and 1 / (1 - p) 2.  A linear layer multiplies and adds for each column.
+        """
+        match region:
+            case Region.FP8 | Region.INT8:
+                return 1
+            case Region.SILU_GATE:
+                return 5
+            case Region.GELU_GATE:
+                return 6
+            case Region.DROPOUT:
+                return 2
+            case Region.LINEAR:
+                return 2 * self.cols
+            case _:
+                return 0
 
 
 @dataclass(frozen=True)

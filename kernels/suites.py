@@ -84,6 +84,22 @@ _METRICS = tuple(
     if metric != ".block" or "fwdbwd" in case
 )
 
+# Around one shape of Llama 3 and Qwen3 8B and of Llama 3 70B, the bare norms for comparison; then the gated norms of
+# Qwen3-Next (128 columns a head, 32 heads) and Mamba-2 2.7B, and the residual of BERT large.
+_REGIONS = (
+    *_cases(["rmsnorm", "rmsnorm_residual"], ["fwd"], ["4096x4096", "8192x8192"], "bf16"),
+    *_cases(
+        [f"rmsnorm{residual}_{codes}" for residual in ("", "_residual") for codes in ("fp8", "int8")],
+        ["fwd"],
+        ["64x4096", "4096x4096", "8192x8192"],
+        "bf16",
+    ),
+    *_cases(["rmsnorm", "rmsnorm_silu_gate", "rmsnorm_gelu_gate"], ["fwd"], ["131072x128", "4096x5120"], "bf16"),
+    *_cases(["rmsnorm_linear"], ["fwd"], ["64x4096", "4096x4096"], "bf16"),
+    *_cases(["layernorm_residual", "layernorm_residual_dropout"], ["fwd"], ["16384x1024"], "bf16-fp32"),
+    *_cases(["rmsnorm_residual_dropout"], ["fwd"], ["4096x4096"], "bf16"),
+)
+
 SUITES: dict[str, tuple[str, ...]] = {
     "smoke": (
         "rmsnorm.fwd.4096x1024.bf16-fp32",
@@ -99,4 +115,5 @@ SUITES: dict[str, tuple[str, ...]] = {
     "small": _cases(["rmsnorm", "rmsnorm_residual"], ["fwd"], _SMALL_SHAPES, "bf16"),
     "awkward": _AWKWARD,
     "metrics": _METRICS,
+    "regions": _REGIONS,
 }

@@ -1,7 +1,8 @@
 """RMSNorm and LayerNorm in Triton for use in a model (docs/kernels.md): modules, functions and ops.
 
 Importing this defines torch.ops.kernelwatch.norm, norm_forward and norm_backward.  `forward` and `backward` are the
-kernels without autograd, and `plans` says how they are launched.
+kernels without autograd, and `plans` says how they are launched.  `quantised`, `gated` and `dropped` are norms with
+what follows or precedes them in a model, forward only.
 """
 
 from .extras import how_to_install
@@ -11,7 +12,19 @@ try:
     from kernels.norms.backward import backward
     from kernels.norms.forward import forward
     from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
+    from kernels.norms.regions import dropped, gated, quantised
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(how_to_install(missing) or str(missing), name=missing.name) from None
 
-__all__ = ["LayerNorm", "RMSNorm", "backward", "forward", "layer_norm", "plans", "rms_norm"]
+__all__ = [
+    "LayerNorm",
+    "RMSNorm",
+    "backward",
+    "dropped",
+    "forward",
+    "gated",
+    "layer_norm",
+    "plans",
+    "quantised",
+    "rms_norm",
+]

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..cases import BY_ROW_OUT, DTYPE_BYTES, Case
+from ..cases import BY_ROW_OUT, DTYPE_BYTES, EACH_ROW, OTHER_BYTES, Case
 from . import protocol
 from .channel import ContenderLost
 from .pool import Connection, Contender, reason_of
 
 MAX_ROWS, MAX_BYTES = 4, 1 << 15  # of an output that are drawn in a turn; at least one row
 MAX_STRIDE = 1 << 40
+BYTES = DTYPE_BYTES | OTHER_BYTES
 AT_ONCE = 16  # draws in one request
 DURING = "in its turns, with other numbers in its inputs: "
 
@@ -167,7 +168,7 @@ class Examination:
         """Draw an output of the last turn, and some of its rows."""
         one = self._examined[label]
         # Sums over all rows cost a float64 computation of all numbers, so they are drawn in one round of a case.
-        sums = [name for name in self._case.outputs if name not in BY_ROW_OUT]
+        sums = [name for name in self._case.outputs if name not in (*BY_ROW_OUT, *EACH_ROW)]
         names = sums if self._columns and sums else [name for name in self._case.outputs if name in BY_ROW_OUT]
         if one.wrong is not None:
             return
@@ -179,12 +180,16 @@ class Examination:
         if not _are_addresses(outputs[number], len(self._case.outputs)):
             one.wrong = "did not say where the outputs of its turn are"
             return
-        address, stride, size = outputs[number][self._case.outputs.index(name)]
+        found_at = dict(zip(self._case.outputs, outputs[number], strict=True))
+        address, stride, size = found_at[name]
         given_at = one.inputs[number]
         rows = self._drawn_rows() if name in BY_ROW_OUT else [0]
         dtype = self._dtype(name, size)
         try:
             data = b"".join(connection.read(address + row * stride, self._case.cols * size) for row in rows)
+            # a vector is one row of its elements
+            address, _, bytes_of_scale = found_at.get("scale", (0, 0, 0)) if name == "q" else (0, 0, 0)
+            scale = b"".join(connection.read(address + row * bytes_of_scale, bytes_of_scale) for row in rows)
             same = all(
                 connection.read(given_at[0] + row * given_at[1], self._row_bytes)
                 == bytes(self._numbers[number][row * self._row_bytes : (row + 1) * self._row_bytes])
@@ -204,6 +209,7 @@ class Examination:
                 "rows": rows,
                 "dtype": dtype,
                 "data": base64.b64encode(data).decode(),
+                "scale": base64.b64encode(scale).decode(),
             }
         )
 
@@ -237,8 +243,7 @@ class Examination:
 
     def _dtype(self, name: str, size: int) -> str | None:
         """The dtype of an output with elements of this size; None if it may not have that."""
-        allowed = (self._case.dtype,) if name in BY_ROW_OUT else (self._case.weight_dtype, "fp32")
-        return next((dtype for dtype in allowed if DTYPE_BYTES[dtype] == size), None)
+        return next((dtype for dtype in self._case.dtypes(name) if BYTES[dtype] == size), None)
 
 
 def _are_addresses(value: object, count: int) -> bool:
@@ -248,5 +253,5 @@ def _are_addresses(value: object, count: int) -> bool:
         and len(value) == count
         and all(isinstance(one, list) and len(one) == 3 for one in value)
         and all(type(number) is int and 0 <= number < 1 << 62 for one in value for number in one)
-        and all(one[1] < MAX_STRIDE and one[2] in DTYPE_BYTES.values() for one in value)
+        and all(one[1] < MAX_STRIDE and one[2] in BYTES.values() for one in value)
     )

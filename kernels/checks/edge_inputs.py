@@ -38,5 +38,7 @@ def _put(inputs: Inputs, edge: str, row: int) -> None:
         x: Tensor = inputs["x"][row]
         x.copy_(x * 0.0 if edge == "zeros" else x + MEAN)
         return
+    if "mask" in inputs.tensors:  # to multiply inf by 0 and to leave it out differ
+        inputs["mask"][row, middle] = 1
     poisoned = "dy" if inputs.case.direction is Direction.BWD else "x"
     inputs[poisoned][row, middle] = math.inf if edge == "inf" else math.nan

@@ -15,11 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..cases import BY_ROW_OUT, OPS, Case, Direction
+from ..cases import BY_ROW_OUT, OPS, Case, Direction, Op, Region
 from . import references
 from .inputs import BY_ROW, DTYPES, Inputs, blocks
 
-_BY_ROW = (*BY_ROW, "mean", "rstd")  # inputs
+_BY_ROW = (*BY_ROW, "mean", "rstd", "mask")  # inputs
+_WITH_ROWS = (*BY_ROW_OUT, "scale")  # outputs that have a part for each row; the others are sums over all rows
 _SMALLEST = torch.finfo(torch.float32).tiny
 
 Outputs = Mapping[str, Tensor]
@@ -32,7 +33,7 @@ def noise(case: Case, name: str) -> float:
     Rounding errors of a sum grow with about the square root of its length, and twice as much in the worst of many sums.
     In short sums the half dozen roundings around the sum dominate.
     """
-    growth = math.sqrt(case.cols) if name in BY_ROW_OUT else 2 * math.sqrt(case.rows)
+    growth = math.sqrt(case.cols) if name in _WITH_ROWS else 2 * math.sqrt(case.rows)
     return 2.0**-24 * max(8.0, growth)
 
 
@@ -41,8 +42,18 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 def roundings(case: Case, name: str) -> int:
-    """How often an honest implementation rounds an output: a residual's gradient is added to a rounded one."""
-    return 2 if name == "dx" and _adds(case) else 1
+    """How often an honest implementation rounds an output to the dtype of the case.
+
+    A residual's gradient is added to a rounded one.  vLLM's kernels round the normalised row before the product with
+    the weight and after it, and then quantise.  A matrix product takes rounded rows.  What dropout keeps is not exact
+    in fp32, so that its rounded sum may be the next number.
+    """
+    before = OPS[case.op].region in (Region.LINEAR, Region.DROPOUT) if name == "y" else name in ("q", "scale")
+    return 2 if before or _rounds_before_adding(case, name) else 1
+
+
+def _rounds_before_adding(case: Case, name: str) -> bool:
+    return name == "dx" and _adds(case)
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,9 @@ def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, flo
     An implementation may normalise the exact sum of x and residual, or the rounded one, or compute the backward pass
     from the rounded sum with the statistics of the exact one (as Quack does).  With few columns that rounding can cause
     an error of any size, so float64 computes all variants, and the nearest counts.
+
+    The error of codes `q` is not relative: it is the largest |q * scale - y|, divided by half a step between codes at y
+    plus what rounding y may add, so that it must not exceed 1.
     """
     found = torch.stack([_errors(inputs, seen, way) for way in _ways(inputs.case)]).amin(0)
     values = found.tolist()  # the only place that waits for the device
@@ -91,21 +105,20 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     none = torch.zeros(1, dtype=torch.float64, device=device)
     worst: list[dict[str, list[Tensor]]] = [{name: [none] for name in case.outputs} for _ in seen]
     exact_sums, sums = Part(), Part()
+    by_row = [name for name in case.outputs if name in _WITH_ROWS]
     for rows in blocks(case, device):
         exact = _part(inputs, rows, torch.float64, way)
         honest = _part(inputs, rows, torch.float32, "rounded") if None in seen else Part()
+        rounded = _rounded(case, honest)
         for name in case.outputs:
-            if name not in BY_ROW_OUT:
+            if name not in _WITH_ROWS:
                 _add(exact_sums, exact, name)
                 _add(sums, honest, name)
                 continue
-            scale = _largest(exact.outputs[name])
-            finite = scale.isfinite()
-            scale = _scale(case, name, scale, exact.terms[name])
+            finite = _largest(exact.outputs[name]).isfinite()
             for number, outputs in enumerate(seen):
-                output = honest.outputs[name].to(DTYPES[case.dtype]) if outputs is None else outputs[name][rows]
-                error = _largest(exact.outputs[name] - output) / scale
-                worst[number][name].append(torch.where(finite, error, 0.0))
+                some = rounded if outputs is None else {key: outputs[key][rows] for key in by_row}
+                worst[number][name].append(torch.where(finite, _errors_of_rows(case, name, exact, some), 0.0))
     for name in exact_sums.outputs:
         total, squares = exact_sums.outputs[name], exact_sums.terms[name]
         finite = total.isfinite()
@@ -116,46 +129,92 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     return torch.stack([torch.stack([torch.cat(each[name]).amax() for name in case.outputs]) for each in worst])
 
 
-def partial_errors(inputs: Inputs, name: str, output: Tensor, rows: Sequence[int]) -> float:
-    """The error of one output as in `errors`; inf if a value is nan.
+def partial_errors(inputs: Inputs, name: str, outputs: Outputs, rows: Sequence[int]) -> float:
+    """The error of output `name` as in `errors`; inf if a value is nan.
 
-    `output`: these rows [len(rows), columns], or a sum over all rows [1, columns].
+    `outputs`: the output, and `scale` for `q`: these rows [len(rows), ...], or a sum over all rows [columns].
     """
     case = inputs.case
     found = []
     for way in _ways(case):
-        if name in BY_ROW_OUT:
+        if name in _WITH_ROWS:
             some = Inputs(
                 case, {key: value[list(rows)] if key in _BY_ROW else value for key, value in inputs.tensors.items()}
             )
-            exact = _part(some, slice(None), torch.float64, way)
-            scale = _scale(case, name, _largest(exact.outputs[name]), exact.terms[name])
-            error = (_largest(exact.outputs[name] - output) / scale).amax()
+            error = _errors_of_rows(case, name, _part(some, slice(None), torch.float64, way), outputs).amax()
         else:
             sums = Part()
             for block in blocks(case, inputs["x"].device):
                 _add(sums, _part(inputs, block, torch.float64, way), name)
             total = sums.outputs[name]
-            error = (total - output[0]).abs().amax() / _scale(case, name, total.abs(), sums.terms[name].sqrt()).amax()
+            scale = _scale(case, name, total.abs(), sums.terms[name].sqrt())
+            error = (total - outputs[name]).abs().amax() / scale.amax()
         found.append(math.inf if error.isnan() else float(error))
     return min(found)
 
 
 def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
-    """Names of the outputs that are finite where float64 has inf or nan."""
+    """Names of the outputs that are finite where float64 has inf or nan.
+
+    Codes count with their scale.  Those of int8 may be anything: they have no nan, and vLLM's maximum of a row skips
+    nan, so that the scale is finite.
+    """
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
     exact_sums = Part()
     for rows in blocks(inputs.case, inputs["x"].device):
         exact = _part(inputs, rows, torch.float64, "exact")
         for name, output in outputs.items():
-            if name in BY_ROW_OUT:
-                hidden[name].append((output[rows].isfinite() & ~exact.outputs[name].isfinite()).any())
+            if name in _WITH_ROWS:
+                if name != "scale" and output.dtype is not torch.int8:
+                    seen = dequantised(output[rows], outputs["scale"][rows]) if name == "q" else output[rows]
+                    hidden[name].append((seen.isfinite() & ~exact.outputs[name].isfinite()).any())
             else:
                 _add(exact_sums, exact, name)
     for name, total in exact_sums.outputs.items():
         hidden[name].append((outputs[name].isfinite() & ~total.isfinite()).any())
-    flags = torch.stack([torch.stack(each).any() for each in hidden.values()]).tolist()
-    return [name for name, flag in zip(hidden, flags, strict=True) if flag]
+    checked = {name: torch.stack(each).any() for name, each in hidden.items() if each}
+    flags = torch.stack([*checked.values()]).tolist() if checked else []
+    return [name for name, flag in zip(checked, flags, strict=True) if flag]
+
+
+def dequantised(q: Tensor, scale: Tensor) -> Tensor:
+    """[rows, columns] in float64."""
+    return q.double() * scale.double()[:, None]
+
+
+def _errors_of_rows(case: Case, name: str, exact: Part, outputs: Outputs) -> Tensor:
+    """[rows]: the error of an output as in `errors`; nan for nan."""
+    expected, terms, output = exact.outputs[name], exact.terms[name], outputs[name]
+    if name == "q":
+        return _largest((expected - dequantised(output, outputs["scale"])) / _tolerance(case, exact))
+    size = _largest(expected)
+    if name == "y" and "rounded" in exact.terms:
+        size = torch.maximum(size, exact.terms["rounded"])
+    error = _largest(expected - output) / _scale(case, name, size, terms)
+    if name == "scale":  # of a row of zeros it may be any finite number
+        is_zero = expected <= references.SMALLEST_MAX / references.MAX_CODE[OPS[case.op].region]
+        return torch.where(is_zero, output.double() * 0.0, error)
+    return error
+
+
+def _tolerance(case: Case, exact: Part) -> Tensor:
+    """[rows, columns]: half a step between the codes at y, and what its roundings may add."""
+    y, scale = exact.outputs["q"].abs(), exact.outputs["scale"][:, None]
+    if OPS[case.op].region is Region.FP8:  # three bits of mantissa down to 2^-6, and below that steps of 2^-9
+        _, exponent = torch.frexp(y / scale)
+        half = torch.ldexp(torch.ones_like(y), exponent.clamp_min(-5) - 5) * scale
+    else:
+        half = 0.5 * scale
+    relative = 1.01 * roundings(case, "q") * rounding(DTYPES[case.dtype])
+    return (half * 1.001 + relative * y + noise(case, "q") * exact.terms["q"][:, None]).clamp_min(_SMALLEST)
+
+
+def _rounded(case: Case, part: Part) -> dict[str, Tensor]:
+    """The outputs of some rows as a call returns them."""
+    found = {name: part.outputs[name].to(DTYPES[case.dtype]) for name in BY_ROW_OUT if name in part.outputs}
+    if "q" in found:
+        found["q"], found["scale"] = references.quantised(OPS[case.op], part.outputs["q"])
+    return found
 
 
 def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
@@ -173,17 +232,18 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
         normal = (x if mean is None else x - mean) * rstd
     else:
         if op.residual:
-            x = x + t["residual"]
+            x = references.summed(op, x, t)
             part.outputs["residual_out"] = x
             part.terms["residual_out"] = torch.zeros_like(x[:, 0])
             x = x.to(narrow).to(dtype) if way == "rounded" else x
         normal, rstd, mean = references.normalised(op, x, inputs.eps)
-        part.outputs["y"] = references.weighted(op, normal, t)
-        part.terms["y"] = _largest(x) * rstd[:, 0]
+        y = references.weighted(op, normal, t)
+        terms = _largest(x) * rstd[:, 0]
         if op.weight:
-            part.terms["y"] = part.terms["y"] * t["weight"].abs().amax()
+            terms = terms * t["weight"].abs().amax()
         if op.bias:
-            part.terms["y"] = part.terms["y"] + t["bias"].abs().amax()
+            terms = terms + t["bias"].abs().amax()
+        _put_through_region(part, op, y, terms, t, narrow)
     if direction is Direction.FWD:
         return part
     if direction is Direction.FWDBWD and op.residual and way == "rounded for backward":
@@ -215,11 +275,34 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
     return part
 
 
+def _put_through_region(
+    part: Part, op: Op, y: Tensor, terms: Tensor, t: Mapping[str, Tensor], narrow: torch.dtype
+) -> None:
+    """Add the outputs of the region, and the size of their terms, to a part."""
+    match op.region:
+        case Region.FP8 | Region.INT8:
+            part.outputs.update(q=y, scale=references.scale_of(op, y)[:, 0])
+            part.terms.update(q=terms, scale=terms / references.MAX_CODE[op.region])
+        case Region.SILU_GATE | Region.GELU_GATE:
+            part.outputs["y"] = references.gated(op, y, t)
+            part.terms["y"] = terms * _largest(t["gate"])  # both functions are at most |gate|
+        case Region.LINEAR:
+            rows = y.to(narrow).to(y.dtype) if y.dtype is torch.float32 else y
+            longest = t["matrix"].norm(dim=1).amax()
+            part.outputs["y"] = rows @ t["matrix"].T
+            part.terms["y"] = terms * longest
+            part.terms["rounded"] = _largest(rows) * longest  # where terms cancel, their roundings do not
+        case _:
+            part.outputs["y"], part.terms["y"] = y, terms
+
+
 def _largest(values: Tensor) -> Tensor:
-    """The largest absolute value of each row; nan if the row contains nan.
+    """The largest absolute value of each row, [rows]; nan if the row contains nan.  Of one value, its absolute value.
 
     Two passes without writes; torch's inf norm, in one pass, took eight times as long on a CPU.
     """
+    if values.ndim == 1:
+        return values.abs()
     return torch.maximum(values.amax(1), -values.amin(1))
 
 
@@ -229,9 +312,9 @@ def _scale(case: Case, name: str, largest: Tensor, terms: Tensor) -> Tensor:
     In fp32 the rounding is part of the noise; in a narrower dtype it is added.  A gradient that is rounded before it is
     added has an error of its own size, however small the sum is.
     """
-    dtype = DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]
+    dtype = DTYPES[case.dtype if name in _WITH_ROWS else case.weight_dtype]
     counted = noise(case, name) / rounding(dtype)
-    if counted >= 1.0 or roundings(case, name) > 1:
+    if counted >= 1.0 or _rounds_before_adding(case, name):
         return torch.maximum(largest, terms).clamp_min(_SMALLEST)
     return (largest + terms * counted).clamp_min(_SMALLEST)
 

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from .. import cases
-from ..cases import OPS, Case, Direction
+from ..cases import DROPOUT_P, OPS, Case, Direction
 from .references import normalised
 
 EPS = 1e-6
 BY_ROW = cases.BY_ROW
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+# Of any tensor of a case, by the names of `Case.dtypes`.
+ANY_DTYPE = {**DTYPES, "fp8": torch.float8_e4m3fn, "int8": torch.int8, "uint8": torch.uint8}
 
 # Every 61st row is a thousand times smaller: its mean square is about eps, so that a kernel without eps, or with
 # another eps, is clearly wrong there.  With fewer rows it is the last one; a single row is small in every second set.
@@ -104,9 +106,8 @@ def fingerprint(inputs: Inputs) -> dict[str, tuple[Tensor, ...]]:
     prints: dict[str, tuple[Tensor, ...]] = {}
     for name, tensor in inputs.tensors.items():
         stride = inputs.case.stride or inputs.case.cols
-        prints[name] = bit_sums(
-            tensor if tensor.ndim == 1 else tensor.as_strided((inputs.case.rows, stride), (stride, 1))
-        )
+        whole = tensor.as_strided((inputs.case.rows, stride), (stride, 1)) if name in BY_ROW else tensor
+        prints[name] = bit_sums(whole)
     return prints
 
 
@@ -127,7 +128,8 @@ def changed(inputs: Inputs, before: dict[str, tuple[Tensor, ...]]) -> list[str]:
 
 def _pool_size(case: Case, device: torch.device) -> int:
     """How many sets are generated together; independent of how many a caller wants, as the numbers depend on it."""
-    return 1 if device.type == "cpu" else max(1, POOLED // max(1, case.rows * (case.stride or case.cols)))
+    longest = max(case.rows, case.cols) if "matrix" in case.inputs else case.rows
+    return 1 if device.type == "cpu" else max(1, POOLED // max(1, longest * (case.stride or case.cols)))
 
 
 def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) -> dict[str, Tensor]:
@@ -143,6 +145,12 @@ def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) ->
         elif name in OPS[case.op].weights:
             values = torch.rand(size, case.cols, device=device, generator=generator)
             pool[name] = values.add_(0.5 if name == "weight" else -0.5).to(DTYPES[case.weight_dtype])
+        elif name == "mask":
+            values = torch.rand(size, *case.shape(name), device=device, generator=generator)
+            pool[name] = (values >= DROPOUT_P).to(ANY_DTYPE["uint8"])
+        elif name == "matrix":  # y then has the size of the normalised rows
+            values = torch.randn(size, *case.shape(name), dtype=DTYPES[case.dtype], device=device, generator=generator)
+            pool[name] = values.mul_(case.cols**-0.5)
     if case.direction is Direction.BWD:
         every_row = pool["x"].flatten(0, 1)[:, : case.cols]
         pool |= {name: values.view(size, case.rows) for name, values in statistics(case, every_row).items()}

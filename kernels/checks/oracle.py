@@ -14,10 +14,13 @@ from torch import Tensor
 
 from ..cases import BY_ROW_OUT, Case
 from .error_bounds import errors, hidden_infinities, noise, partial_errors, rounding, roundings
-from .inputs import DTYPES, Inputs
+from .inputs import ANY_DTYPE, DTYPES, Inputs
 
 ALLOWANCE = 1.5
+MAX_OF_CODES = 1.0  # by the definition of their error
 FAR = 16  # times the rounding of an output: no honest one is as far off
+
+_is_finite = torch.isfinite  # referenced before any code of a target runs, which might replace it
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,10 @@ def named(case: Case, returned: Any) -> dict[str, Tensor]:
             raise WrongShape(f"{name} is {_kind(tensor)} instead of a tensor")
         if type(tensor) not in (Tensor, torch.nn.Parameter):
             raise WrongShape(f"{name} is a {type(tensor).__name__}, not a plain tensor")
-        shape = (case.rows, case.cols) if name in BY_ROW_OUT else (case.cols,)
+        shape = case.shape(name)
         if tuple(tensor.shape) != shape:
             raise WrongShape(f"{name} has the shape {tuple(tensor.shape)} instead of {shape}")
-        allowed = _dtypes(case, name)
+        allowed = tuple(ANY_DTYPE[dtype] for dtype in case.dtypes(name))
         if tensor.dtype not in allowed:
             raise WrongShape(f"{name} is {_short(tensor.dtype)} instead of {' or '.join(map(_short, allowed))}")
     return outputs
@@ -79,7 +82,7 @@ class Oracle:
             [found] = errors(inputs, [outputs])
         for name, error in found.items():
             if not math.isfinite(error):
-                bad = int((~torch.isfinite(outputs[name])).sum())
+                bad = int(not_numbers(outputs[name]).sum())
                 return Finding(f"{name} has {bad} {'value that is' if bad == 1 else 'values that are'} not finite", {})
         return self._compared(found)
 
@@ -97,20 +100,45 @@ class Oracle:
 
     def _compared(self, found: dict[str, float], when: str = "") -> Finding:
         for name, error in found.items():
-            if not error <= self.limits[name]:
-                allowed = f"{ALLOWANCE} times a rounded fp32 reference would be {self.limits[name]:.1e}"
-                return Finding(f"{when}{name} is wrong by {error:.1e}, {allowed}", found)
+            if reason := too_far(name, error, self.limits[name]):
+                return Finding(f"{when}{reason}", found)
         return Finding(None, found)
 
     def _allowed(self, honest: dict[str, float]) -> dict[str, float]:
         """With few numbers the reference can be exact by chance; one rounding is always allowed."""
         return {
-            name: max(ALLOWANCE * error, noise(self.case, name), self._rounding_error(name))
+            name: MAX_OF_CODES
+            if name == "q"
+            else max(ALLOWANCE * error, noise(self.case, name), self._rounding_error(name))
             for name, error in honest.items()
         }
 
     def _rounding_error(self, name: str) -> float:
-        return 1.01 * roundings(self.case, name) * rounding(_dtypes(self.case, name)[0])
+        """A scale is as exact as y, although it is fp32."""
+        case = self.case
+        dtype = case.weight_dtype if name.startswith(("dweight", "dbias")) else case.dtype
+        return 1.01 * roundings(case, name) * rounding(DTYPES[dtype])
+
+
+def too_far(name: str, error: float, allowed: float, where: str = "") -> str | None:
+    """Why an output is wrong whose error is larger than allowed; None if it is not."""
+    if error <= allowed:
+        return None
+    if name == "q":
+        return f"q * scale is {error:.2g} times as far from y as a rounded code can be{where}"
+    return f"{name} is wrong by {error:.1e}{where}, {ALLOWANCE} times a rounded fp32 reference would be {allowed:.1e}"
+
+
+def not_numbers(tensor: Tensor) -> Tensor:
+    """Where a tensor is not finite; of integers, where it has the number that `poison` leaves."""
+    if not tensor.is_floating_point():
+        return tensor == torch.iinfo(tensor.dtype).min
+    return ~_is_finite(tensor if tensor.element_size() > 1 else tensor.float())  # torch has no isfinite of fp8
+
+
+def poison(dtype: torch.dtype) -> float:
+    """What shows that an output was not written: nan, and for int8 a code that no row has, whose largest is 127."""
+    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 def require_rows(inputs: Inputs, outputs: dict[str, Tensor], rows: Sequence[int]) -> str | None:
@@ -119,13 +147,15 @@ def require_rows(inputs: Inputs, outputs: dict[str, Tensor], rows: Sequence[int]
     Costs about a millisecond on a GPU, where a full comparison takes a hundred times as long.
     """
     case = inputs.case
+    some = {name: tensor[list(rows)] for name, tensor in outputs.items() if name in (*BY_ROW_OUT, "scale")}
     for name, tensor in outputs.items():
-        if name not in BY_ROW_OUT:
-            if not bool(torch.isfinite(tensor).all()):
+        if name not in some:
+            if bool(not_numbers(tensor).any()):
                 return f"{name} has values that are not finite"
             continue
-        allowed = FAR * max(noise(case, name), roundings(case, name) * rounding(DTYPES[case.dtype]))
-        error = partial_errors(inputs, name, tensor[list(rows)], rows)
+        rounded = roundings(case, name) * rounding(DTYPES[case.dtype])
+        allowed = MAX_OF_CODES if name == "q" else FAR * max(noise(case, name), rounded)
+        error = partial_errors(inputs, name, some, rows)
         if not error <= allowed:
             return f"{name} is wrong by {error:.1e} in rows {', '.join(map(str, rows))}"
     return None
@@ -139,13 +169,6 @@ def _on_wrong_device(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | No
     return None
 
 
-def _dtypes(case: Case, name: str) -> tuple[torch.dtype, ...]:
-    if name in BY_ROW_OUT:
-        return (DTYPES[case.dtype],)
-    weight = DTYPES[case.weight_dtype]  # a gradient may be more precise than its weight
-    return (weight,) if weight is torch.float32 else (weight, torch.float32)
-
-
 def _kind(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
@@ -153,4 +176,4 @@ def _kind(value: Any) -> str:
 
 
 def _short(dtype: torch.dtype) -> str:
-    return next((short for short, known in DTYPES.items() if known is dtype), str(dtype))
+    return next((short for short, known in ANY_DTYPE.items() if known is dtype), str(dtype))

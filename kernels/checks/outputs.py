@@ -5,7 +5,6 @@ are therefore referenced here, before the target is imported, and after the timi
 """
 
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import BY_ROW_OUT, Case, Metric
-from .inputs import DTYPES, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
-from .oracle import Finding, Oracle, named
+from ..cases import Case, Metric
+from .inputs import ANY_DTYPE, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
+from .oracle import Finding, Oracle, named, not_numbers, poison
 
 Outputs = dict[str, Tensor]
 Span = tuple[int, int]  # first byte and the one after the last
@@ -23,7 +22,7 @@ Span = tuple[int, int]  # first byte and the one after the last
 FEW_ROWS = 16
 FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3); fits into fp16
 
-_equal, _clone, _all, _is_finite = torch.equal, Tensor.clone, Tensor.all, torch.isfinite
+_equal, _clone, _any = torch.equal, Tensor.clone, Tensor.any
 
 
 class Wrong(Exception):
@@ -63,9 +62,12 @@ def _weights(count: int, device: torch.device) -> Tensor:
 
 
 def fill_with_nan(case: Case, device: torch.device, count: int) -> None:
-    """Leave NaN in the memory that `count` outputs are likely to get, to show what a kernel does not write."""
+    """Leave NaN in the memory that `count` outputs are likely to get, to show what a kernel does not write.
+
+    Integers get the number that `poison` says.
+    """
     freed = [
-        torch.full(_shape(case, name), math.nan, dtype=_dtype(case, name), device=device)
+        torch.full(case.shape(name), poison(_dtype(case, name)), dtype=_dtype(case, name), device=device)
         for name in case.outputs
         for _ in range(count)
     ]
@@ -139,7 +141,7 @@ def require_correct(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str 
 def require_finite(outputs: Outputs, when: str) -> None:
     """Raises Wrong if an output has a value that is not finite; `when` is the prefix of the reason."""
     for name, tensor in outputs.items():
-        if not bool(_all(_is_finite(tensor))):
+        if bool(_any(not_numbers(tensor))):
             raise Wrong(f"{when}{name} has values that are not finite")
 
 
@@ -151,16 +153,17 @@ def require_working_oracle(case: Case, device: torch.device, seed: int) -> None:
     small = replace(case, rows=min(case.rows, FEW_ROWS), metric=Metric.KERNEL)
     inputs = make(small, device, seed)
     outputs = {
-        name: torch.full(_shape(small, name), FAR_OFF, dtype=_dtype(small, name), device=device)
+        name: torch.full(small.shape(name), _far_off(_dtype(small, name)), dtype=_dtype(small, name), device=device)
         for name in small.outputs
     }
     if Oracle(inputs).judge(inputs, outputs).reason is None:
         raise Wrong("the checks were tampered with: an output that is wrong on purpose is called right")
 
 
-def _shape(case: Case, name: str) -> tuple[int, ...]:
-    return (case.rows, case.cols) if name in BY_ROW_OUT else (case.cols,)
+def _far_off(dtype: torch.dtype) -> float:
+    """FAR_OFF, or the largest number of a narrow dtype; its scale is then far off."""
+    return min(FAR_OFF, torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max)
 
 
 def _dtype(case: Case, name: str) -> torch.dtype:
-    return DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]
+    return ANY_DTYPE[case.dtypes(name)[0]]

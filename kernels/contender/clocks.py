@@ -15,6 +15,7 @@ import torch
 
 from ..arena.sizes import GRAPH_S, calls_in_graph
 from ..cases import Case
+from ..checks.oracle import poison
 from ..errors import format_exception
 from ..facts.graph_kernels import kernels_of_graph
 
@@ -120,9 +121,9 @@ class CpuClock:
 
 
 def _forget(output: Any) -> None:
-    """Fill outputs with NaN: what a replay does not write stays wrong."""
+    """Fill outputs with NaN, or what `poison` says: what a replay does not write stays wrong."""
     for tensor in output if isinstance(output, tuple | list) else (output,):
-        tensor.data.fill_(math.nan)
+        tensor.data.fill_(poison(tensor.dtype))
 
 
 class CudaClock:

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..arena.sizes import sets_needed
 from ..cases import BY_ROW_OUT, OPS, Case
 from ..checks.error_bounds import partial_errors
-from ..checks.inputs import DTYPES, Inputs, make_sets
-from ..checks.oracle import ALLOWANCE, Oracle
+from ..checks.inputs import ANY_DTYPE, DTYPES, Inputs, make_sets
+from ..checks.oracle import Oracle, too_far
 
 POOL = 2  # times the numbers of one tensor; each turn gets other parts of it
 
@@ -50,22 +50,21 @@ class Judging:
         fresh = self._pool[first : first + self._numbers].view(self.case.rows, self.case.cols)
         inputs = Inputs(self.case, {**before.tensors, before.fresh: fresh})
         name = str(draw["output"])
-        output = self._output(name, draw)
+        outputs = {name: self._output(str(draw["dtype"]), draw["data"])}
+        if name not in BY_ROW_OUT:
+            outputs[name] = outputs[name][0]
+        if draw.get("scale"):  # codes and their scale are judged together
+            outputs["scale"] = torch.frombuffer(bytearray(base64.b64decode(draw["scale"])), dtype=torch.float32)
         rows = [int(row) for row in draw["rows"]]
-        error = partial_errors(inputs, name, output, rows)
-        allowed = self._oracle.limits[name]
-        if error <= allowed:
-            return None
-        where = f"in rows {', '.join(map(str, rows))}" if name in BY_ROW_OUT else "in some column"
-        return (
-            f"{name} is wrong by {error:.1e} {where}, {ALLOWANCE} times a rounded fp32 reference would be {allowed:.1e}"
-        )
+        where = f" in rows {', '.join(map(str, rows))}" if name in BY_ROW_OUT else " in some column"
+        for each in outputs:
+            error = partial_errors(inputs, each, outputs, rows)
+            if reason := too_far(each, error, self._oracle.limits[each], where):
+                return reason
+        return None
 
-    def _output(self, name: str, draw: Mapping[str, Any]) -> Tensor:
-        data = bytearray(base64.b64decode(draw["data"]))
-        case = self.case
-        dtype = DTYPES[case.dtype] if name in BY_ROW_OUT else DTYPES[str(draw["dtype"])]
-        return torch.frombuffer(data, dtype=dtype).view(-1, case.cols)
+    def _output(self, dtype: str, data: str) -> Tensor:
+        return torch.frombuffer(bytearray(base64.b64decode(data)), dtype=ANY_DTYPE[dtype]).view(-1, self.case.cols)
 
 
 def addresses(tensors: Sequence[Tensor]) -> list[list[int]]:

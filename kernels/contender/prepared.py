@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from ..arena.sizes import GRAPH_S, sets_needed, stays_in_l2
-from ..cases import BY_ROW, DTYPE_BYTES, Case, Metric
+from ..cases import Case, Metric
 from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
@@ -214,12 +214,10 @@ class PreparedCase:
     def _make_inputs(self) -> None:
         case = self.case
         l2_bytes = self.bench.l2_bytes
-        by_row = sum(name in BY_ROW for name in case.inputs)
-        set_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * by_row
         count = CHECKED
         if case.metric is Metric.KERNEL:
-            count = sets_needed(case, set_bytes, l2_bytes, self.bench.memory_bytes, self.graph_s)
-        self.l2_resident = None if l2_bytes is None else stays_in_l2(set_bytes, count, l2_bytes)
+            count = sets_needed(case, case.set_bytes, l2_bytes, self.bench.memory_bytes, self.graph_s)
+        self.l2_resident = None if l2_bytes is None else stays_in_l2(case.set_bytes, count, l2_bytes)
         self.sets = make_sets(case, self.bench.device, self.seed, count)
         watched = {*range(CHECKED), *range(count)[-CHECKED:]} if self.thorough else {count - 1}
         self.untouched = Untouched(self.sets, sorted(watched))

@@ -141,16 +141,13 @@ class OnDevice:
 
     def _inputs(self, case: Case) -> list[Any]:
         from ..arena.sizes import sets_needed
-        from ..cases import BY_ROW
         from ..checks.inputs import make_sets
         from ..checks.oracle import Oracle
 
         if case != self._case:
-            by_row = sum(name in BY_ROW for name in case.inputs)
-            each = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * by_row
             l2, memory = int(self._about.L2_cache_size), int(self._about.total_memory)
             self._sets = []
-            self._sets = make_sets(case, self.device, 1, sets_needed(case, each, l2, memory, GRAPH_S))
+            self._sets = make_sets(case, self.device, 1, sets_needed(case, case.set_bytes, l2, memory, GRAPH_S))
             self._case, self._oracle = case, Oracle(self._sets[0])
         return self._sets
 
@@ -213,7 +210,10 @@ def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:
         raise ValueError("no cases: name some, or a suite")
     for text in [*texts, *(SUITES[suite] if suite else ())]:
         case = Case.parse(text)
-        if case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
+        if OPS[case.op].region:
+            if text in texts:
+                raise ValueError(f"{text}: only the plans of norms without a region can be tuned")
+        elif case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
             yield case
         elif text in texts:
             raise ValueError(f"{text}: forward and backward are tuned apart, each for the kernel metric")

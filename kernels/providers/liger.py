@@ -34,6 +34,8 @@ class Liger(Provider):
         op = OPS[case.op]
         if op.norm not in ("rmsnorm", "layernorm"):
             return f"this provider does not use Liger for {op.norm}"
+        if op.region:
+            return f"Liger has no norm with {op.region.text}"
         if device.type != "cuda":
             return "Liger needs a GPU"
         if case.cols > MAX_COLS:

@@ -15,6 +15,7 @@ from .base import Broken, Unsupported, WithNorm, by_order, compiled, forward_bac
 
 TAG = "compile_with_inductor"  # in the metadata of a node: regional Inductor compiles it
 MAX_AUTOTUNE = "max-autotune-no-cudagraphs"  # the arena captures CUDA graphs itself
+WITHOUT_ROWS = ("weight", "bias", "matrix")  # inputs whose first dimension is not that of the rows
 NEAR = 3  # names of options that are suggested
 
 Function = Callable[..., Any]
@@ -172,10 +173,9 @@ def _automatic_dynamic(function: Function, case: Case, device: torch.device, opt
 
 
 def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
-    op = OPS[case.op]
-    names = op.inputs(Direction.BWD if case.direction is Direction.BWD else Direction.FWD)
+    names = OPS[case.op].inputs(Direction.BWD if case.direction is Direction.BWD else Direction.FWD)
     for name, argument in zip(names, arguments, strict=False):
-        if name not in op.weights:
+        if name not in WITHOUT_ROWS:
             torch._dynamo.mark_dynamic(argument, 0)
 
 

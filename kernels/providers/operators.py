@@ -8,16 +8,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ..cases import OPS, Case, Direction, Op
+from ..cases import OPS, Case, Direction, Op, Region
+from ..checks import references
 from .base import Unsupported, returned
 
 Function = Callable[..., Any]
 
 
 def forward_of(op: Op) -> Function:
-    """f(x, [residual], [weight], [bias], eps) by name: y, or (y, residual_out); differentiable."""
+    """f(x, [residual], [weight], [bias], [of the region], eps) by name: y, or (y, residual_out); differentiable.
+
+    Of a quantised op q and scale instead of y.
+    """
     _known(op)
-    return _rms_norm if op.norm == "rmsnorm" else _layer_norm
+    norm = _rms_norm if op.norm == "rmsnorm" else _layer_norm
+    return partial(_with_region, op, norm) if op.region else norm
 
 
 def backward_of(op: Op) -> Function:
@@ -36,6 +41,8 @@ def rounds_twice(case: Case, op: Op) -> bool:
     """Would the operators round an intermediate result?  Below fp32 that exceeds the allowed error."""
     if case.dtype not in ("bf16", "fp16"):
         return False
+    if op.region in (Region.SILU_GATE, Region.GELU_GATE, Region.DROPOUT):
+        return True
     added_after = op.norm == "rmsnorm" and op.bias and case.direction is not Direction.BWD
     return added_after or (op.residual and case.direction is not Direction.FWD)
 
@@ -50,18 +57,26 @@ def too_coarse(case: Case, device: torch.device) -> bool:
 
 
 def in_fp32(function: Function) -> Function:
-    """The function on fp32 copies of narrower tensors, rounded once; gradients of weights have their dtype."""
+    """The function on fp32 copies of narrower tensors, rounded once; gradients of weights have their dtype.
+
+    The matrix of a linear layer is not copied: its product takes rounded rows.  Codes and scales stay as they are.
+    """
 
     def upcast(*, eps: float, has_bias: bool | None = None, **tensors: Tensor) -> Any:
         x = tensors["x"]
         weight = tensors.get("weight")
-        wide = {name: tensor if tensor.dtype == torch.float64 else tensor.float() for name, tensor in tensors.items()}
+        wide = {
+            name: tensor if tensor.dtype == torch.float64 or name == "matrix" else tensor.float()
+            for name, tensor in tensors.items()
+        }
         more = {} if has_bias is None else {"has_bias": has_bias}
         outputs = function(**wide, eps=eps, **more)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         # without a weight the dtype of the bias is unknown: its gradient is not rounded
+        of_vectors = None if weight is None or has_bias is None else weight.dtype
         dtypes = (
-            x.dtype if output.ndim > 1 else output.dtype if weight is None else weight.dtype for output in outputs
+            (x.dtype if output.dtype.itemsize > 1 else output.dtype) if output.ndim > 1 else of_vectors or output.dtype
+            for output in outputs
         )
         return returned(*(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True)))
 
@@ -83,6 +98,28 @@ def _layer_norm(
     added = x if residual is None else x + residual
     y = F.layer_norm(added, (x.shape[-1],), weight, bias, eps)
     return returned(y, None if residual is None else added)
+
+
+def _with_region(
+    op: Op,
+    norm: Function,
+    *,
+    x: Tensor,
+    gate: Tensor | None = None,
+    mask: Tensor | None = None,
+    matrix: Tensor | None = None,
+    **given: Any,
+) -> Any:
+    kept = x if mask is None else x * mask * references.KEPT
+    outputs = norm(x=kept, **given)
+    y, *added = outputs if isinstance(outputs, tuple) else (outputs,)
+    if op.quantised:
+        return (*references.quantised(op, y.float() if y.dtype.itemsize < 4 else y), *added)
+    if gate is not None:
+        y = y * (F.silu(gate) if op.region is Region.SILU_GATE else F.gelu(gate))
+    if matrix is not None:
+        y = F.linear(y.to(matrix.dtype), matrix)
+    return returned(y, *added)
 
 
 def _rms_norm_backward(

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from ..cases import OPS, Case, Direction, Op
+from ..cases import DROPOUT_P, OPS, Case, Direction, Op, Region
 from ..checks.inputs import DTYPES, Inputs
 from ..norms import launching
 from ..norms.implementations import refusal
 from .base import Bind, Call, Provider, by_position
 
+FP8_CAPABILITY = (8, 9)  # the lowest with a conversion to float8_e4m3fn
 TAKEN = tuple(short for short, dtype in DTYPES.items() if dtype in launching.DTYPES)
 
 
@@ -30,8 +31,13 @@ class Ours(Provider):
             return "Triton kernels need a GPU"
         if OPS[case.op].norm not in ("rmsnorm", "layernorm"):
             return f"kernelwatch has no Triton kernel for {case.op}"
+        region = OPS[case.op].region
+        if region is Region.LINEAR:
+            return "kernelwatch has no Triton kernel for a norm with a linear layer"
         if not {case.dtype, case.weight_dtype} <= {*TAKEN}:
             return f"these kernels take {', '.join(TAKEN)}"
+        if region is Region.FP8 and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+            return f"fp8 codes need compute capability {'.'.join(map(str, FP8_CAPABILITY))}"
         return refusal(device)
 
     def ready(self, case: Case, device: torch.device) -> Bind:
@@ -45,12 +51,33 @@ class Ours(Provider):
 
 def forward(case: Case) -> Bind:
     op = OPS[case.op]
+    if op.region:
+        return of_region(case)
     function = _norm("forward")
     outputs = _outputs(op)
 
     def bind(inputs: Inputs) -> Call:
         call = partial(function, **inputs.tensors, eps=inputs.eps, center=op.norm == "layernorm")
         return lambda: outputs(call())
+
+    return bind
+
+
+def of_region(case: Case) -> Bind:
+    op = OPS[case.op]
+    regions: Any = importlib.import_module("..norms.regions", __package__)
+    functions = {
+        Region.FP8: partial(regions.quantised, dtype=torch.float8_e4m3fn),
+        Region.INT8: partial(regions.quantised, dtype=torch.int8),
+        Region.SILU_GATE: partial(regions.gated, activation="silu"),
+        Region.GELU_GATE: partial(regions.gated, activation="gelu"),
+        Region.DROPOUT: partial(regions.dropped, p=DROPOUT_P),
+    }
+    function = functions[op.region]
+
+    def bind(inputs: Inputs) -> Call:
+        call = partial(function, **inputs.tensors, eps=inputs.eps, center=op.norm == "layernorm")
+        return (lambda: tuple(call()[: len(case.outputs)])) if len(case.outputs) > 1 else call
 
     return bind
 

@@ -66,6 +66,8 @@ def unsupported(case: Case, op: Op) -> str | None:
     backward = case.direction is not Direction.FWD
     if op.norm not in ("rmsnorm", "layernorm"):
         return f"this provider does not use Quack for {op.norm}"
+    if op.region:
+        return f"Quack has no norm with {op.region.text}"
     if not {case.dtype, case.weight_dtype} <= {*DTYPES}:
         return f"Quack takes {', '.join(DTYPES)}"
     if op.norm == "layernorm" and (op.residual or not op.weight):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from kernels.blocks import Shape
-from kernels.cases import DTYPE_BYTES, Case, Metric
+from kernels.cases import DTYPE_BYTES, OPS, Case, Metric, Region
 from service.domain.metrics import metric_of
 
 _OF_A_PRODUCT = ("bf16", "fp16")  # dtypes whose ceiling is that of the matrix product that is measured
@@ -25,7 +25,7 @@ class Speed:
     l2_resident: bool = False  # the inputs stay in L2: then the GB/s are not memory's, and there is no share
     cycles: float | None = None  # of the SM clock that was read in its rounds
     tokens_s: float | None = None  # of a block
-    utilisation: float | None = None  # of a bf16 or fp16 block: its model's operations over those of a matrix product
+    utilisation: float | None = None  # of a bf16 or fp16 block or linear layer: its operations over those of a product
 
     @property
     def of_ceiling(self) -> str:
@@ -97,7 +97,10 @@ def speed(
             in_cache = facts.get("l2_resident") is True
             share = None if in_cache else _over(gb_s, best.get("copy_gb_s"))
             mhz = number(facts.get("sm_mhz"))
-            return Speed(share, in_cache, cycles=mhz and median * mhz)  # us times a million a second
+            cycles = mhz and median * mhz  # us times a million a second
+            if flops := _of_a_product(case):
+                return Speed(cycles=cycles, utilisation=_over(flops / median / 1e6, best.get("matmul_tflop_s")))
+            return Speed(share, in_cache, cycles=cycles)
         case Metric.BLOCK:
             rows, flops = _block(case)
             tflop_s = flops and flops / median / 1e6
@@ -114,6 +117,16 @@ def number(value: Any) -> float | None:
 
 def _over(value: float | None, best: float | None) -> float | None:
     return value / best if value and best else None
+
+
+def _of_a_product(text: str) -> int | None:
+    """The operations of a case that is mostly a matrix product; None of other cases."""
+    try:
+        case = Case.parse(text)
+    except ValueError:  # written by another version
+        return None
+    is_product = OPS[case.op].region is Region.LINEAR and case.dtype in _OF_A_PRODUCT
+    return case.flops if is_product else None
 
 
 def _block(text: str) -> tuple[int | None, int | None]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cases import DTYPE_BYTES, OPS, Case, Direction, Metric
+from kernels.cases import DTYPE_BYTES, NORMS, OPS, Case, Direction, Metric
 
 dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 
@@ -12,12 +12,12 @@ dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 @st.composite
 def cases(draw):
     metric = draw(st.sampled_from(Metric))
+    op, rows = draw(st.sampled_from(sorted(NORMS if metric is Metric.BLOCK else OPS))), draw(st.integers(1, 1 << 24))
     if metric is Metric.BLOCK:
         direction, cols, stride = Direction.FWDBWD, 128 * draw(st.integers(1, 1 << 13)), 0
     else:
-        direction, cols = draw(st.sampled_from(Direction)), draw(st.integers(1, 1 << 20))
+        direction, cols = draw(st.sampled_from(OPS[op].directions)), draw(st.integers(1, 1 << 20))
         stride = draw(st.sampled_from([0, cols + 1, 2 * cols]))
-    op, rows = draw(st.sampled_from(sorted(OPS))), draw(st.integers(1, 1 << 24))
     return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, metric)
 
 
@@ -38,6 +38,17 @@ def test_a_case_is_read_as_it_is_printed(case):
         ("rmsnorm_residual.fwd.8x4.fp32", "rmsnorm_residual.fwd.8x4.fp32", 4 * 8 * 4 * 4 + 4 * 4),
         ("rmsnorm_residual.bwd.8x4.fp32", "rmsnorm_residual.bwd.8x4.fp32", 4 * 8 * 4 * 4 + 2 * 4 * 4 + 8 * 4),
         ("rmsnorm_noweight.bwd.8x4.fp32", "rmsnorm_noweight.bwd.8x4.fp32", 3 * 8 * 4 * 4 + 8 * 4),
+        # a byte for each code, and a scale of 4 bytes for each row
+        ("rmsnorm_fp8.fwd.8x4.bf16", "rmsnorm_fp8.fwd.8x4.bf16", 8 * 4 * 2 + 4 * 2 + 8 * 4 + 8 * 4),
+        (
+            "rmsnorm_residual_int8.fwd.8x4.bf16",
+            "rmsnorm_residual_int8.fwd.8x4.bf16",
+            3 * 8 * 4 * 2 + 4 * 2 + 8 * 4 + 32,
+        ),
+        ("rmsnorm_silu_gate.fwd.8x4.fp32", "rmsnorm_silu_gate.fwd.8x4.fp32", 3 * 8 * 4 * 4 + 4 * 4),
+        ("rmsnorm_linear.fwd.8x4.bf16-fp32", "rmsnorm_linear.fwd.8x4.bf16-fp32", 2 * 8 * 4 * 2 + 4 * 4 + 4 * 4 * 2),
+        # a byte for each element of the mask
+        ("rmsnorm_residual_dropout.fwd.8x4.fp32", "rmsnorm_residual_dropout.fwd.8x4.fp32", 4 * 8 * 4 * 4 + 16 + 8 * 4),
         # forward and backward one after the other; what lies between the rows is nobody's to read
         (
             "rmsnorm.fwdbwd.8x4s6.fp32.call",
@@ -52,6 +63,20 @@ def test_cases(text, printed, least_bytes):
 
 
 @pytest.mark.parametrize(
+    ("text", "set_bytes"),
+    [
+        ("rmsnorm.fwd.8x4.bf16", 8 * 4 * 2),
+        ("rmsnorm_residual.bwd.8x4s6.fp32", 3 * 8 * 6 * 4),
+        ("rmsnorm_silu_gate.fwd.8x4.bf16", 2 * 8 * 4 * 2),
+        ("rmsnorm_linear.fwd.8x4s6.bf16", 8 * 6 * 2 + 4 * 4 * 2),
+        ("rmsnorm_residual_dropout.fwd.8x4.bf16", 2 * 8 * 4 * 2 + 8 * 4),
+    ],
+)
+def test_bytes_of_an_input_set(text, set_bytes):
+    assert Case.parse(text).set_bytes == set_bytes
+
+
+@pytest.mark.parametrize(
     ("text", "for_an_element"),
     [
         ("rmsnorm.fwd.8x4.bf16", 4),  # square and add, times rstd, times w
@@ -62,6 +87,9 @@ def test_cases(text, printed, least_bytes):
         ("layernorm.bwd.8x4.bf16", 13),
         ("layernorm_nobias.bwd.8x4.bf16", 12),
         ("rmsnorm_residual.fwdbwd.8x4.bf16", 5 + 10),
+        ("rmsnorm_int8.fwd.8x4.bf16", 4 + 1),
+        ("rmsnorm_silu_gate.fwd.8x4.bf16", 4 + 5),
+        ("rmsnorm_linear.fwd.8x4.bf16", 4 + 2 * 4),
     ],
 )
 def test_flops(text, for_an_element):
@@ -112,6 +140,9 @@ def test_the_definition_makes_as_many_flops(text):
         ("rmsnorm.fwd.8x8s8.bf16", "a row stride must be more than the columns"),
         ("rmsnorm.fwd.8x8.bf16.sideways", "unknown metric 'sideways'; known: kernel"),
         ("rmsnorm.fwd.8x128.bf16.block", "the block metric needs direction fwdbwd"),
+        ("rmsnorm_fp8.bwd.8x128.bf16", "rmsnorm_fp8 has no bwd; directions: fwd"),
+        ("rmsnorm_fp8.fwdbwd.8x128.bf16.block", "rmsnorm_fp8 has no fwdbwd; directions: fwd"),
+        ("rmsnorm_fp8.fwd.8x128.bf16.block", "a norm with a backward pass, which rmsnorm_fp8 is not"),
     ],
 )
 def test_invalid_cases(text, complaint):
@@ -129,6 +160,10 @@ def test_invalid_cases(text, complaint):
         ("rmsnorm_bias.fwdbwd", "dy x weight bias", "y dx dweight dbias"),
         ("layernorm.bwd", "dy x weight mean rstd", "dx dweight dbias"),
         ("layernorm_nobias.bwd", "dy x weight mean rstd", "dx dweight"),
+        ("layernorm_residual_fp8.fwd", "x residual weight bias", "q scale residual_out"),
+        ("rmsnorm_silu_gate.fwd", "x weight gate", "y"),
+        ("layernorm_linear.fwd", "x weight bias matrix", "y"),
+        ("rmsnorm_residual_dropout.fwd", "x residual weight mask", "y residual_out"),
         (
             "layernorm_residual.fwdbwd",
             "dy dresidual_out x residual weight bias",

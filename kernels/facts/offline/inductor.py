@@ -157,6 +157,7 @@ def _pretend(architecture: Architecture) -> None:
     cuda.Worker.current_device = staticmethod(lambda: 0)
     core: Any = torch._C
     core._dynamo.guards._empty_strided_cuda = _empty_strided
+    core._dynamo.guards._reinterpret_tensor = _reinterpret  # its C++ forgets the device of a fake tensor
     helpers: Any = importlib.import_module("torch._inductor.runtime.triton_helpers")
     helpers.set_driver_to_gpu = lambda: None
     config: Any = importlib.import_module("torch._inductor.config")
@@ -173,6 +174,10 @@ def _pretend(architecture: Architecture) -> None:
 
 def _on_cpu(prepare: Any) -> Any:
     return lambda *_: prepare(torch.device("cpu"))
+
+
+def _reinterpret(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
+    return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
 
 
 def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Any:

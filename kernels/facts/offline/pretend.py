@@ -17,7 +17,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...cases import Case
-from ...checks.inputs import BY_ROW, DTYPES, Inputs
+from ...checks.inputs import ANY_DTYPE, BY_ROW, DTYPES, Inputs
 from .architectures import REGISTERS, RESERVED, Architecture
 
 # torch's CUDA allocator aligns to 512 bytes; the value is arbitrary.
@@ -182,9 +182,7 @@ def inputs_of(case: Case) -> Inputs:
             # a slice of wider rows if the case has a stride
             wide = torch.empty(case.rows, case.stride or case.cols, dtype=DTYPES[case.dtype], device="cuda")
             return wide[:, : case.cols]
-        if name in ("weight", "bias"):
-            return torch.empty(case.cols, dtype=DTYPES[case.weight_dtype], device="cuda")
-        return torch.empty(case.rows, dtype=torch.float32, device="cuda")  # mean, rstd
+        return torch.empty(case.shape(name), dtype=ANY_DTYPE[case.dtypes(name)[0]], device="cuda")
 
     return Inputs(case, {name: tensor(name) for name in case.inputs})
 

@@ -112,6 +112,8 @@ class Provider(_Part):
             op, _, direction = key.partition(".")
             if op not in OPS or direction not in list(Direction):
                 raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
+            if direction not in OPS[op].directions:
+                raise ValueError(f"{key!r}: {op} has no {direction}; directions: {', '.join(OPS[op].directions)}")
             if not _FUNCTION.fullmatch(call):
                 raise ValueError(f"{key} = {call!r} is not of the form module:function")
         return calls

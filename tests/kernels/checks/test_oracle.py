@@ -14,7 +14,7 @@ from kernels.checks.oracle import Oracle, WrongShape, named
 from kernels.providers import forward_backward
 
 CPU = torch.device("cpu")
-KEYS = [f"{op}.{direction}" for op in OPS for direction in Direction]
+KEYS = [f"{op}.{direction}" for op, flags in OPS.items() for direction in flags.directions]
 DTYPES = ["fp32", "bf16", "fp16-fp32", "fp32-bf16"]
 ORDINARY = ["512x1024", "2048x128", "64x4096"]
 

@@ -34,6 +34,19 @@ def test_a_norm_is_one_kernel(inductor):
     assert "async_compile.triton(" in generated
 
 
+@pytest.mark.parametrize("region", ["fp8", "silu_gate", "residual_dropout"])
+def test_a_region_is_one_kernel(inductor, region):
+    found = facts(inductor, f"rmsnorm_{region}.fwd.4096x1024.bf16")
+
+    assert (len(found["kernels"]), found["extern"]) == (1, 0)
+
+
+def test_a_linear_layer_is_not_fused_with_its_norm(inductor):
+    found = facts(inductor, "rmsnorm_linear.fwd.4096x1024.bf16")
+
+    assert (len(found["kernels"]), found["extern"]) == (1, 1)
+
+
 def test_wide_rows_of_many_spill(inductor):
     """pytorch 185814: the block of rows grows with their number and not with their width."""
     first = facts(inductor, "rmsnorm.bwd.131072x16384.bf16")["kernels"][0]

@@ -1,10 +1,11 @@
 """Providers on a real GPU: every supported op and direction is captured and right; and the kernels that ran."""
 
 from collections import Counter
+from itertools import product
 
 import pytest
 
-from kernels.cases import OPS, Direction
+from kernels.cases import NORMS, OPS, Direction, Region
 
 from .in_process import ready
 
@@ -15,10 +16,10 @@ pytestmark = [
 ]
 FEW = ("rmsnorm", "layernorm_nobias_residual")
 OPS_OF = {
-    "eager": tuple(OPS),
+    "eager": tuple(NORMS),
     "quack": ("rmsnorm", "rmsnorm_bias_residual", "rmsnorm_noweight", "layernorm", "layernorm_nobias"),
     "liger": ("rmsnorm", "rmsnorm_noweight", "rmsnorm_residual", "layernorm"),
-    "triton": tuple(OPS),
+    "triton": tuple(NORMS),
     "inductor": ("rmsnorm", "rmsnorm_noweight_bias_residual", "layernorm"),
     "inductor-dynamic": FEW,
     "inductor-automatic-dynamic": FEW,
@@ -40,6 +41,34 @@ def test_it_is_captured_and_right(name, op, direction):
         print(f"providers: {at.case} {name} {sample:.2f} us, ran {at.facts['ran']}")
         assert sample > 0
         assert at.facts["ran"]
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "shape"),
+    [
+        (name, op, shape)
+        for name, (op, flags), shape in product(
+            ("eager", "inductor", "triton"), OPS.items(), ("4096x1024", "300x20480", "1000x100s128")
+        )
+        # a matrix of 20480 columns has 800 MB
+        if flags.region and (flags.region is not Region.LINEAR or (name != "triton" and shape != "300x20480"))
+    ],
+)
+def test_a_region_is_captured_and_right(name, op, shape):
+    for dtypes in ("bf16", "bf16-fp32") if name == "eager" else ("bf16", "fp16-fp32"):
+        at = ready(name, f"{op}.fwd.{shape}.{dtypes}")
+        [sample, *_] = at.turn(warm=1, timed=2)
+        at.check()
+        print(f"providers: {at.case} {name} {sample:.2f} us, ran {at.facts['ran']}")
+        assert at.facts["graph_bits"] == "same"
+
+
+@pytest.mark.parametrize("name", ["inductor-regional", "inductor-dynamic", "inductor-max-autotune"])
+@pytest.mark.parametrize("op", ["rmsnorm_residual_fp8", "rmsnorm_int8", "rmsnorm_silu_gate", "rmsnorm_linear"])
+def test_torch_compile_captures_regions(name, op):
+    at = ready(name, f"{op}.fwd.4096x1024.bf16")
+    at.turn(warm=1, timed=1)
+    at.check()
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -12,7 +12,7 @@ import pytest
 
 import kernels
 from kernels.arena import protocol
-from kernels.cases import OPS, Case, Direction
+from kernels.cases import NORMS, Case, Direction
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 from kernels.studies import occupancy
 from tests.pairwise import pairwise
@@ -92,11 +92,11 @@ def kernels_of(channel, text):
     return answer["facts"]["kernels"]
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", NORMS)
 def test_every_op_has_facts_there_and_back(ours, op):
     first, *others = kernels_of(ours, f"{op}.fwdbwd.64x512.bf16-fp32")
 
-    assert (first["name"], first["settings"]["CENTER"]) == ("_forward", OPS[op].norm == "layernorm")
+    assert (first["name"], first["settings"]["CENTER"]) == ("_forward", NORMS[op].norm == "layernorm")
     assert others[0]["name"] == "_backward"
 
 

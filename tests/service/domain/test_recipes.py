@@ -126,6 +126,7 @@ def test_which_commits_matter(changed, matters):
             '"norms.rmsnorm"',
             "line 15: providers.norms: rmsnorm.fwd = 'norms.rmsnorm' is not of the form module:function",
         ),
+        ("rmsnorm.bwd", "rmsnorm_fp8.bwd", "'rmsnorm_fp8.bwd': rmsnorm_fp8 has no bwd; directions: fwd"),
         ("rmsnorm.bwd", "rmsnorm.backward", "line 15: providers.norms: 'rmsnorm.backward' is not op.direction"),
         (
             "layernorm.fwd =",

@@ -22,6 +22,13 @@ def test_what_stays_in_l2_has_no_share_of_the_memory():
     assert (found.copy_share, found.l2_resident) == (None, True)
 
 
+def test_a_linear_layer_is_compared_with_a_product():
+    found = speed("rmsnorm_linear.fwd.4096x4096.bf16", 250.0, 400.0, {}, BEST)
+    assert found == Speed(utilisation=pytest.approx(4096 * 4096 * (4 + 2 * 4096) / 250e-6 / 790e12))
+    assert speed("rmsnorm_linear.fwd.4096x4096.fp32", 250.0, 400.0, {}, BEST).utilisation is None
+    assert speed("rmsnorm_fp8.fwd.4096x4096.bf16", 25.0, 2129.0, {}, BEST).copy_share == pytest.approx(0.5)
+
+
 def test_a_block_is_told_in_tokens_and_operations():
     found = speed(BLOCK, 1000.0, None, {"sm_mhz": 1980}, BEST)
     assert found == Speed(tokens_s=4_096_000.0, utilisation=pytest.approx(367.2e9 / 790e9, rel=1e-3))

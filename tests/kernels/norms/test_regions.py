@@ -1,0 +1,144 @@
+"""Quantised, gated and dropped norms in Triton: in the interpreter against the oracle, and compiled without a GPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from kernels.arena import protocol
+from kernels.cases import OPS, Case, Region
+from kernels.norms.regions import dropped, gated, quantised
+from kernels.providers import open_provider
+from tests.pairwise import pairwise
+
+ROOT = Path(kernels.__file__).parents[1]
+OURS = [name for name, op in OPS.items() if op.region not in (Region.NONE, Region.LINEAR)]
+
+# In a process of its own, because Triton is interpreted if the variable is set before its first import.  Of fp8 the
+# interpreter (3.7) loses the carry of a mantissa that is rounded up to the next power of two.
+INTERPRETED = """
+import json, sys
+import torch
+from kernels.cases import Case
+from kernels.checks import oracle, references
+from kernels.checks.edge_inputs import edge_inputs
+from kernels.checks.inputs import make
+from kernels.providers import ours
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+
+
+def outputs_of(case, inputs):
+    outputs = oracle.named(case, ours.forward(case)(inputs)())
+    if "fp8" in case.op:
+        exact = oracle.named(case, references.BY_KEY[case.key](*inputs.arguments))["q"].float()
+        q = outputs["q"].float()
+        lost = (torch.frexp(q)[0].abs() == 0.5) & ((2 * q - exact).abs() < (q - exact).abs())
+        outputs["q"] = torch.where(lost, 2 * q, q).to(outputs["q"].dtype)
+    return outputs
+
+
+found = {}
+for text in sys.argv[1:]:
+    case = Case.parse(text)
+    first, edges = make(case, CPU, 1), edge_inputs(case, CPU, 1)
+    judge = oracle.Oracle(first)
+    found[text] = [
+        judge.judge(first, outputs_of(case, first)).reason, judge.judge_edges(edges, outputs_of(case, edges)).reason
+    ]
+print(json.dumps(found))
+"""
+# The interpreter cuts off where a GPU rounds to bf16.
+CASES = [
+    f"{op}.fwd.{shape}.{dtypes}"
+    for op, shape, dtypes in pairwise(product(OURS, ("9x100s128", "3x17000", "70x16"), ("fp32", "fp16-fp32")))
+]
+
+
+def test_regions_are_right_in_the_interpreter_and_at_the_edges():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERPRETED, *CASES],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found) == len(CASES)
+    assert {text: reasons for text, reasons in found.items() if any(reasons)} == {}
+
+
+@pytest.fixture(scope="module")
+def compiling(open_contender, tmp_path_factory):
+    @cache
+    def opened(architecture):
+        channel = open_contender(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("regions")))
+        assert channel.ask(protocol.start(protocol.built_in("triton"), architecture, 1, None), 120)["ready"]
+        return channel
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("architecture", "text", "store_bytes"),
+    [
+        ("sm_90", "rmsnorm_residual_int8.fwd.4096x16384.fp32", "4"),
+        ("sm_90", "layernorm_fp8.fwd.4096x20480.bf16-fp32", "4"),
+        ("sm_90", "rmsnorm_silu_gate.fwd.131072x128.bf16", "16"),
+        ("sm_90", "layernorm_residual_dropout.fwd.16384x1024.bf16-fp32", "16"),
+        ("sm_100", "rmsnorm_fp8.fwd.4096x8192.bf16", "4"),
+        ("sm_100", "rmsnorm_gelu_gate.fwd.4096x5120.bf16", "16"),
+    ],
+)
+def test_a_region_is_one_kernel_without_spills(compiling, architecture, text, store_bytes):
+    answer = compiling(architecture).ask(protocol.compile(Case.parse(text)), 120)
+
+    assert (answer["state"], answer["reason"]) == ("compiled", None)
+    [kernel] = answer["facts"]["kernels"]
+    assert (kernel["name"], kernel["spills"]) == ("_region", 0)
+    assert store_bytes in kernel["stores"]
+
+
+X = torch.ones(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: quantised(X, eps=1e-6, center=False, dtype=torch.float8_e5m2), "quantise to torch.float8_e4m3fn or"),
+        (lambda: quantised(X, residual=X[:2], eps=1e-6, center=False), "residual must be like x"),
+        (lambda: gated(X, X, eps=1e-6, center=False, activation="relu"), "silu or gelu, not 'relu'"),
+        (lambda: gated(X, X.half(), eps=1e-6, center=False), "gate must be like x"),
+        (lambda: dropped(X, X, X, eps=1e-6, center=False, p=0.1), "mask must be contiguous, (4, 8) in uint8"),
+        (lambda: dropped(X, X, X.byte(), eps=1e-6, center=False, p=1.0), "at least 0 and less than 1, not 1.0"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(call, complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        call()
+
+
+def test_no_rows_give_no_codes():
+    q, scale, residual_out = quantised(X[:0], eps=1e-6, center=False, dtype=torch.int8)
+    assert (q.shape, q.dtype, scale.shape, residual_out) == ((0, 8), torch.int8, (0,), None)
+
+
+def test_what_our_provider_does_not_have(monkeypatch):
+    gpu, provider = torch.device("cuda"), open_provider(protocol.built_in("triton"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+
+    assert "no Triton kernel for a norm with a linear layer" in provider.supports(
+        Case.parse("rmsnorm_linear.fwd.8x8.bf16"), gpu
+    )
+    assert provider.supports(Case.parse("rmsnorm_fp8.fwd.8x8.bf16"), gpu) == "fp8 codes need compute capability 8.9"
+    assert provider.supports(Case.parse("rmsnorm_int8.fwd.8x8.bf16"), gpu) is None
