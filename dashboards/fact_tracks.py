@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.drawing import Scale, bars, place
-from service.domain.codefacts.history import FactsAt, FactsMove, FactTrack, MovedBy, tracks
+from service.domain.codefacts.history import FactsAt, FactsMove, FactTrack, tracks
+from service.domain.states import MovedBy
 
 WIDTH, HEIGHT = 640, 24
 _NAMED = 3  # differences in the heading

@@ -465,19 +465,24 @@ class DevicePlanItem(Document):
     policy_version: str
 
 
+MovedBy: TypeAlias = Literal["commit", "stack", "nothing"] | str
+
+
 class DriftItem(Document):
-    """A configuration that changed without a commit: two runs of one revision and one stack chose differently."""
+    """A configuration that changed: with a commit, with another stack, or with neither, as an autotuner chose again."""
 
     id: int
     target: str
     device: str
     provider: str
     case: str
+    # What changed it; `nothing` where revision and stack were the same.
+    by: MovedBy
     # The run that chose differently.
     run_id: int
-    # The run before, of the same revision and stack.
+    # The run before, of the same revision; `run_id` of a commit, as it measured the parent too.
     earlier_run_id: int
-    # That both runs measured.
+    # That both runs measured, or the commit.
     revision: str
     at: datetime
     before: str

@@ -20,7 +20,7 @@ from service.api.lists import (
     run_items,
     seconds,
 )
-from service.domain.states import Purpose
+from service.domain.states import MovedBy, Purpose
 from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
 from service.ledger.reading import facts_history, revisions
@@ -132,8 +132,14 @@ def list_gaps(name: str, session: Reading, cursor: Cursor = None, limit: Limit =
 
 @router.get("/{name}/drifts", response_model=Page[DriftItem])
 def list_drifts(
-    name: str, session: Reading, device: DeviceName = None, cursor: Cursor = None, limit: Limit = 50
+    name: str,
+    session: Reading,
+    device: DeviceName = None,
+    by: Annotated[MovedBy | None, Query(description="What changed the configuration.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> Page[DriftItem]:
-    """List its configurations that changed without a commit, the newest first."""
-    found = facts_history.drift_page(session, target_named(session, name), device, cursor, limit)
+    """List its configurations that changed, the newest first."""
+    where = facts_history.drifts_of(target_named(session, name), device, by)
+    found = facts_history.drift_page(session, where, cursor, limit)
     return page_of(found, DriftItem.of)

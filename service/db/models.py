@@ -43,6 +43,7 @@ from service.domain.states import (
     FactsState,
     ForgeKind,
     FoundBy,
+    MovedBy,
     NoticeState,
     Origin,
     OutboxState,
@@ -835,13 +836,15 @@ class GapEvent(OfSeries, Base):
 
 
 class ConfigurationDrift(OfSeries, Base):
-    """A session chose another configuration of a kernel than an earlier one, of the same revision and stack."""
+    """A session ran another configuration of a kernel than its baseline or an earlier session of the revision."""
 
     __tablename__ = "configuration_drifts"
-    __table_args__ = (UniqueConstraint("run_id", "series_id"), Index("ix_configuration_drifts_at", "at"))
+    __table_args__ = (UniqueConstraint("run_id", "series_id", "moved_by"), Index("ix_configuration_drifts_at", "at"))
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # whose session chose differently
-    earlier_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # the session before, of the same revision
+    # The session before, of the same revision; of a commit `run_id`, which measured both sides.
+    earlier_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    moved_by: Mapped[MovedBy] = mapped_column(_enum(MovedBy), default=MovedBy.NOTHING)
     at: Mapped[float]
     before: Mapped[str] = mapped_column(Text)
     now: Mapped[str] = mapped_column(Text)

@@ -17,6 +17,7 @@ class Exportable(StrEnum):
     CHANGE_POINTS = "change-points"
     BISECTIONS = "bisections"
     GAPS = "gaps"
+    DRIFTS = "drifts"
     FACTS_CHECKS = "facts-checks"
     INGESTED = "ingested"
     WORKERS = "workers"

@@ -168,3 +168,11 @@ class FactsState(enum.StrEnum):
 
 
 Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost
+
+
+class MovedBy(enum.StrEnum):
+    """What explains that compiled code or its configuration differs between two sessions, or within one."""
+
+    COMMIT = "commit"
+    STACK = "stack"
+    NOTHING = "nothing"  # the same revision with the same stack: an autotuner chose again

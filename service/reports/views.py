@@ -17,7 +17,7 @@ from service.db.models import (
 from service.domain.bisection.classify import BisectionStep
 from service.domain.bisection.search import Answered, Progress
 from service.domain.metrics import metric_of
-from service.domain.states import OPEN_SEARCHES, Equal
+from service.domain.states import OPEN_SEARCHES, Equal, MovedBy
 from service.domain.verdicts.calibration import NONE, Rate
 from service.domain.verdicts.replay import Replayed, Sum
 from service.reports.bisection_text import Names
@@ -148,7 +148,7 @@ class GapView:
 
 @dataclass(frozen=True)
 class Drift:
-    """A configuration that changed without a commit, with the session that shows it and the one before."""
+    """A configuration that changed, with the session that shows it and the one before."""
 
     id: int
     target: str
@@ -157,10 +157,11 @@ class Drift:
     case: str
     run_id: int
     earlier_run_id: int
-    sha: str  # of the revision of `earlier_run_id`, which both sessions measured
+    sha: str  # of the revision of `earlier_run_id`: both sessions measured it, or it changed the configuration
     at: float
     before: str
     now: str
+    moved_by: MovedBy
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Target
-from service.domain.codefacts.history import MovedBy, configuration, moves
+from service.domain.codefacts.history import configuration, configuration_spans, moves
+from service.domain.states import MovedBy
 from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
@@ -55,6 +56,7 @@ def facts(name: str, session: Reading, device: _Text = "", provider: _Text = "",
         about=about,
         configuration=configuration(history[-1].head),
         history=history,
+        spans=configuration_spans(history)[::-1],
         points={point.run_id: point for point, _ in found},
         tracks=fact_tracks.drawn(history),
         events=fact_tracks.event_marks(history, moved),

@@ -17,6 +17,7 @@ from ..models import (
     GapItem,
     HoldingsDocument,
     IncidentItem,
+    MovedBy,
     PointState,
     Purpose,
     RecipeDocument,
@@ -164,9 +165,9 @@ class Targets(Resource[Mode]):
         return get_list("/targets/{name}/gaps", GapItem, name=target)
 
     @listing
-    def drifts(self, target: str, *, device: str | None = None) -> Listing[DriftItem]:
-        """Its configurations that changed without a commit, the newest first."""
-        return get_list("/targets/{name}/drifts", DriftItem, {"device": device}, name=target)
+    def drifts(self, target: str, *, device: str | None = None, by: MovedBy | None = None) -> Listing[DriftItem]:
+        """Its configurations that changed, the newest first; `by`: what changed them."""
+        return get_list("/targets/{name}/drifts", DriftItem, {"device": device, "by": by}, name=target)
 
     @listing
     def change_points(

@@ -8,6 +8,7 @@ import typer
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
 from service.commands.pages import first
+from service.domain.states import MovedBy
 from service.errors import BadInput
 
 if TYPE_CHECKING:
@@ -125,6 +126,19 @@ def resume(name: str) -> "View":
     from service.commands.views import targets as views
 
     return views.changed(client().targets.resume(name), "Resumed target ", (name, "bold"), ".")
+
+
+@app.verb("drifts")
+def drifts(
+    name: str,
+    device: Annotated[str | None, typer.Option(help="Only those on this device.")] = None,
+    by: Annotated[MovedBy | None, typer.Option(help="Only those that this changed.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of changes, the newest.", min=1, max=1000)] = 20,
+) -> "View":
+    """List configurations that changed with a commit, another stack, or nothing, the newest first."""
+    from service.commands.views import targets as views
+
+    return views.drifted(first(client().targets.drifts(name, device=device, by=by), limit))
 
 
 @app.verb("clean", where=Where.ONLY_HERE)

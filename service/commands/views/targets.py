@@ -1,10 +1,10 @@
 """Targets as commands print them."""
 
 from kernelwatch.client import Page
-from kernelwatch.client.models import AddedTargetDocument, HoldingsDocument, TargetDocument, TargetItem
+from kernelwatch.client.models import AddedTargetDocument, DriftItem, HoldingsDocument, TargetDocument, TargetItem
 from service.commands.output.views import Column, Sentence, Table, View, text
 from service.commands.output.wording import minute, some
-from service.domain.text import in_bytes
+from service.domain.text import in_bytes, short
 
 
 def _state(one: TargetItem) -> str:
@@ -30,6 +30,26 @@ def listed(page: Page[TargetItem]) -> View:
     """All targets."""
     empty = [] if page.items else [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]
     return View(page, (Table(TargetItem, page.items, COLUMNS), *empty))
+
+
+_BY = {"commit": "a commit", "stack": "another stack", "nothing": "nothing"}
+DRIFTS = (
+    Column[DriftItem]("case", lambda one: one.case, lambda _: "bold"),
+    Column[DriftItem]("provider", lambda one: one.provider, spare=2),
+    Column[DriftItem]("device", lambda one: one.device, spare=3),
+    Column[DriftItem]("changed by", lambda one: _BY[one.by]),
+    Column[DriftItem]("revision", lambda one: short(one.revision)),
+    Column[DriftItem]("run", lambda one: str(one.run_id), right=True, spare=1),
+    Column[DriftItem]("when", lambda one: minute(one.at), spare=4),
+    Column[DriftItem]("before", lambda one: one.before, below=True),
+    Column[DriftItem]("now", lambda one: one.now, below=True),
+)
+
+
+def drifted(page: Page[DriftItem]) -> View:
+    """Configurations that changed."""
+    empty = [] if page.items else [text("No session ran another configuration than the one before.")]
+    return View(page, (Table(DriftItem, page.items, DRIFTS), *empty))
 
 
 def one(found: TargetDocument) -> View:

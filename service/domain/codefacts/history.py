@@ -6,25 +6,17 @@ equal, and only the stack or the choice of an autotuner can have changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from service.domain.codefacts.comparison import LABELS, configurations, differences
 from service.domain.codefacts.compiled import kernels_of, whole
 from service.domain.codefacts.tuned import interchangeable
+from service.domain.states import MovedBy
 
 Facts = Mapping[str, Any]
 SAME_CODE = ("same code", "same operators")
-
-
-class MovedBy(StrEnum):
-    """What explains a difference of two sets of facts."""
-
-    COMMIT = "commit"
-    STACK = "stack"
-    NOTHING = "nothing"  # the same revision with the same stack: an autotuner chose again
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,16 @@ class FactsMove:
     since: FactsAt  # the revision before
     by: MovedBy
     differences: tuple[str, ...]  # in words; the equality of the code is none
+
+
+@dataclass(frozen=True)
+class ConfigurationSpan:
+    """Revisions in a row that ran one configuration."""
+
+    configuration: str
+    first: FactsAt
+    revisions: int
+    by: tuple[MovedBy, ...]  # what changed it at the first one; empty for the oldest that is known
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,29 @@ def moves(history: Sequence[FactsAt]) -> list[FactsMove]:
             by = MovedBy.COMMIT if same_stack else MovedBy.STACK
             found.append(FactsMove(now, before, by, _differences(now.head, before.head)))
     return [one for one in found if one.differences]
+
+
+def configuration_spans(history: Sequence[FactsAt]) -> list[ConfigurationSpan]:
+    """The configurations of a case as a series, oldest first; revisions without a known one are left out."""
+    known = [(one, configuration(one.head)) for one in history if configuration(one.head)]
+    found = list[ConfigurationSpan]()
+    last: FactsAt | None = None
+    for now, chosen in known:
+        if last is None or (chosen != found[-1].configuration and not interchangeable(now.head, last.head)):
+            found.append(ConfigurationSpan(chosen, now, 1, _configured_by(last, now) if last else ()))
+        else:
+            found[-1] = replace(found[-1], revisions=found[-1].revisions + 1)
+        last = now
+    return found
+
+
+def _configured_by(before: FactsAt, now: FactsAt) -> tuple[MovedBy, ...]:
+    """What changed the configuration between two revisions: the commit, and what its parent ran before and now."""
+    between = MovedBy.NOTHING if before.stack_id == now.stack_id else MovedBy.STACK
+    if now.parent is None or now.parent_sha != before.sha:
+        return (MovedBy.COMMIT if between is MovedBy.NOTHING else between,)
+    by_others = (between,) if drifted(before.head, now.parent) else ()
+    return by_others + ((MovedBy.COMMIT,) if drifted(now.parent, now.head) else ())
 
 
 def _differences(now: Facts, before: Facts) -> tuple[str, ...]:

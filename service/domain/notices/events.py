@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     GAP_OPENED = "gap.opened"  # behind SOTA
     GAP_CLOSED = "gap.closed"
     CONFIGURATION_DRIFTED = "configuration.drifted"  # without a commit: an autotuner chose again
+    CONFIGURATION_CHANGED = "configuration.changed"  # with a commit or with another stack
     RUN_FAILED = "run.failed"  # after all of its attempts
     TARGET_UNREACHABLE = "target.unreachable"  # its source cannot be polled
     TARGET_REACHABLE = "target.reachable"
@@ -61,6 +62,7 @@ KINDS = {
     EventKind.GAP_OPENED: KindOfEvent(_WARN, _OPENS),
     EventKind.GAP_CLOSED: KindOfEvent(_WARN, _CLOSES),
     EventKind.CONFIGURATION_DRIFTED: KindOfEvent(_WARN, _NOTES),
+    EventKind.CONFIGURATION_CHANGED: KindOfEvent(_PASS, _NOTES),
     EventKind.RUN_FAILED: KindOfEvent(_WARN, _NOTES),
     EventKind.TARGET_UNREACHABLE: KindOfEvent(_WARN, _OPENS),
     EventKind.TARGET_REACHABLE: KindOfEvent(_WARN, _CLOSES),

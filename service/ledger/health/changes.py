@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.db.models import ConfigurationDrift, RegressionRow, Revision, Run, Series, Stack
 from service.domain.attribution.stack_diff import moved
 from service.domain.states import RegressionState
+from service.ledger.reading.facts_history import UNEXPLAINED
 from service.reports.health.facts import DriftedCases, FixedCases, StackChange, TargetLately
 
 LISTED = 8  # fixes, and runs whose configurations drifted
@@ -48,7 +49,7 @@ _DRIFTED = (
     select(Series.target_id, Series.device, func.count(), func.max(ConfigurationDrift.at))
     .select_from(ConfigurationDrift)
     .join(Series, Series.id == ConfigurationDrift.series_id)
-    .where(ConfigurationDrift.at >= bindparam("since"))
+    .where(ConfigurationDrift.at >= bindparam("since"), UNEXPLAINED)
     .group_by(Series.target_id, Series.device, ConfigurationDrift.run_id)
     .order_by(func.max(ConfigurationDrift.at).desc())
     .limit(LISTED)

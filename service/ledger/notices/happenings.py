@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.db.models import ConfigurationDrift, RegressionRow, Revision, Run, Series, Target, VerdictRow
+from service.domain.attribution.causes import Kind
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Priority
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, Priority
 from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
@@ -102,16 +103,22 @@ def gap_changed(session: Session, run: Run, name: Name, series_id: int, ratio: f
     record(session, event, target_id=run.target_id, subject=f"gap {series_id}", key=f"{kind}:{series_id}:{run.id}")
 
 
-def configuration_drifted(session: Session, run: Run, name: Name, drift: ConfigurationDrift) -> None:
-    """A run chose another configuration than an earlier one of the same revision and stack."""
+_CAUSES = {MovedBy.COMMIT: Kind.CODE, MovedBy.STACK: Kind.STACK}
+
+
+def configuration_moved(session: Session, run: Run, name: Name, drift: ConfigurationDrift) -> None:
+    """A run chose another configuration than an earlier one of the same revision, or than its parent."""
     if is_silent(run):
         return
+    drifted = drift.moved_by is MovedBy.NOTHING
+    kind = EventKind.CONFIGURATION_DRIFTED if drifted else EventKind.CONFIGURATION_CHANGED
     event = replace(
-        _of_case(session, run, name, EventKind.CONFIGURATION_DRIFTED, drift.at),
+        _of_case(session, run, name, kind, drift.at),
+        cause=None if drifted else _CAUSES[drift.moved_by].value,
         revision=_sha(session, session.get_one(Run, drift.earlier_run_id)),
         text=f"{drift.before} → {drift.now}",
     )
-    key = f"{event.kind}:{drift.series_id}:{run.id}"
+    key = f"{event.kind}:{drift.moved_by}:{drift.series_id}:{run.id}"
     record(session, event, target_id=run.target_id, subject=f"configuration {drift.series_id}", key=key)
 
 

@@ -17,6 +17,7 @@ from service.db.models import (
     Bisection,
     Calibration,
     ChangePoint,
+    ConfigurationDrift,
     FactsCheck,
     Incident,
     IngestBatch,
@@ -42,7 +43,7 @@ from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import code, runs
+from service.ledger.reading import code, facts_history, runs
 from service.ledger.reading.filters import RunFilter
 from service.ledger.reading.runs import is_revision
 from service.ledger.regressions import listing
@@ -64,7 +65,7 @@ from service.reports.schema.exports import (
 from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionItem
 from service.reports.schema.replay import PolicyDocument
 from service.reports.schema.runs import RunItem, WorkerItem
-from service.reports.schema.targets import GapItem, TargetDocument
+from service.reports.schema.targets import DriftItem, GapItem, TargetDocument
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -280,6 +281,12 @@ def _gaps(session: Session, which: _Wanted, place: Any) -> ExportPart:
     return ExportPart([GapItem.of(one) for one in found.items], found.next)
 
 
+def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
+    where = [*which.of_target(Series.target_id), *which.on(Series.device), *which.within(ConfigurationDrift.at)]
+    found = facts_history.drift_page(session, where, place, _PAGE)
+    return ExportPart([DriftItem.of(one) for one in found.items], found.next)
+
+
 def _facts_checks(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(FactsCheck.created_at)
     found = code.checks(session, which.target, revision=which.revision, where=where, cursor=place, limit=_PAGE)
@@ -356,6 +363,7 @@ KINDS: Mapping[Exportable, ExportKind] = {
     Exportable.CHANGE_POINTS: ExportKind(ChangePointItem, _change_points, _CASES),
     Exportable.BISECTIONS: ExportKind(BisectionItem, _bisections, _CASES),
     Exportable.GAPS: ExportKind(GapItem, _gaps, ("target", "device")),
+    Exportable.DRIFTS: ExportKind(DriftItem, _drifts, _CASES),
     Exportable.FACTS_CHECKS: ExportKind(ExportedFactsCheck, _facts_checks, ("target", "revision", *_TIMES)),
     Exportable.INGESTED: ExportKind(ExportedIngested, _ingested, _RUNS),
     Exportable.WORKERS: ExportKind(WorkerItem, _workers, ("device",)),

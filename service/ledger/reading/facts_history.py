@@ -1,4 +1,4 @@
-"""The facts of one case over the mainline, and configurations that changed without a commit."""
+"""The facts of one case over the mainline, and configurations that changed: with a commit, the stack, or neither."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from kernels.cases import Role
 from service.db.models import WATCHED, ConfigurationDrift, Measurement, Revision, Run, Series, Target
 from service.db.paging import ResultPage, paged_rows
 from service.domain.codefacts.history import FactsAt
-from service.domain.states import RunState
+from service.domain.states import MovedBy, RunState
 from service.ledger import queries
 from service.reports.views import Drift, Point
 
@@ -58,10 +58,11 @@ def _facts(session: Session, runs: Collection[int], provider: str, case: str) ->
     return found
 
 
+UNEXPLAINED = ConfigurationDrift.moved_by == MovedBy.NOTHING
 _DRIFTS = (
     select(ConfigurationDrift.id, Target.name, Series.device, Series.provider, Series.printed)
     .add_columns(ConfigurationDrift.run_id, ConfigurationDrift.earlier_run_id, Revision.sha)
-    .add_columns(ConfigurationDrift.at, ConfigurationDrift.before, ConfigurationDrift.now)
+    .add_columns(ConfigurationDrift.at, ConfigurationDrift.before, ConfigurationDrift.now, ConfigurationDrift.moved_by)
     .select_from(ConfigurationDrift)
     .join(Series, Series.id == ConfigurationDrift.series_id)
     .join(Target, Target.id == Series.target_id)
@@ -79,21 +80,26 @@ def drifts(session: Session, target: Target, limit: int = 20) -> list[Drift]:
 
 def newest_drifts(session: Session, where: Collection[ColumnElement[bool]], limit: int) -> list[Drift]:
     """The newest configurations that changed without a commit; `where` are conditions on drifts and series."""
-    rows = session.execute(_DRIFTS.where(*where).order_by(ConfigurationDrift.id.desc()).limit(limit))
+    rows = session.execute(_DRIFTS.where(UNEXPLAINED, *where).order_by(ConfigurationDrift.id.desc()).limit(limit))
     return [Drift(*row) for row in rows]
 
 
 def drift_count(session: Session, where: Collection[ColumnElement[bool]]) -> int:
     """How many configurations changed without a commit."""
     counted = select(func.count(ConfigurationDrift.id)).join(Series, Series.id == ConfigurationDrift.series_id)
-    return session.scalars(counted.where(*where)).one()
+    return session.scalars(counted.where(UNEXPLAINED, *where)).one()
 
 
 def drift_page(
-    session: Session, target: Target, device: str | None, cursor: str | None, limit: int
+    session: Session, where: Collection[ColumnElement[bool]], cursor: str | None, limit: int
 ) -> ResultPage[Drift]:
-    """The configurations of a target that changed without a commit, the newest first."""
-    on_it = () if device is None else (Series.device == device,)
-    of_target = _DRIFTS.where(Series.target_id == target.id, *on_it)
-    page = paged_rows(session, of_target, (ConfigurationDrift.id,), cursor, limit)
+    """Configurations that changed, the newest first; `where` are conditions on drifts and series."""
+    page = paged_rows(session, _DRIFTS.where(*where), (ConfigurationDrift.id,), cursor, limit)
     return page.shown_as(lambda row: Drift(*row[:-1]))
+
+
+def drifts_of(target: Target, device: str | None, by: MovedBy | None) -> list[ColumnElement[bool]]:
+    """The changes of the configurations of a target, on one device or by one cause if they are given."""
+    where = [Series.target_id == target.id]
+    where += [] if device is None else [Series.device == device]
+    return where + ([] if by is None else [ConfigurationDrift.moved_by == by])

@@ -11,7 +11,7 @@ from service.db.models import ConfigurationDrift, RegressionEvent, RegressionRow
 from service.domain.regressions.lifecycle import Action
 from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
-from service.ledger.reading.facts_history import newest_drifts
+from service.ledger.reading.facts_history import UNEXPLAINED, newest_drifts
 from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
 from service.reports.weekly.compose import compose
 from service.reports.weekly.facts import FailedRun
@@ -121,7 +121,7 @@ def run_drifts(session: Session, target: Target | None, limit: int) -> list[RunD
     grouped = (
         select(last, func.count(ConfigurationDrift.id))
         .join(Series, Series.id == ConfigurationDrift.series_id)
-        .where(*_of(target))
+        .where(UNEXPLAINED, *_of(target))
         .group_by(ConfigurationDrift.run_id)
         .order_by(last.desc())
         .limit(limit)

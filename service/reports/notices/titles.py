@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from service.domain import metrics
+from service.domain.attribution.causes import Kind
 from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent, SubjectChange
 from service.domain.policy.policy import GateAction
 from service.domain.text import listed, one_line, short
@@ -28,6 +29,7 @@ _NOUNS = {
         "configuration changed without a commit",
         "configurations changed without a commit",
     ),
+    EventKind.CONFIGURATION_CHANGED: ("configuration changed", "configurations changed"),
     EventKind.REGRESSION_BLAMED: ("culprit found", "culprits found"),
     EventKind.REGRESSION_ACCEPTED: ("regression accepted", "regressions accepted"),
     EventKind.REGRESSION_FIXED: ("regression fixed", "regressions fixed"),
@@ -74,6 +76,9 @@ def title(event: NotableEvent) -> str:
             line = f"{case}: caught up with SOTA{at}"
         case EventKind.CONFIGURATION_DRIFTED:
             line = f"{case}: the configuration changed without a commit{at}{why}"
+        case EventKind.CONFIGURATION_CHANGED:
+            what = "stack" if event.cause == Kind.STACK else "commit"
+            line = f"{case}: the configuration changed with the {what}{at}{why}"
         case EventKind.RUN_FAILED:
             line = f"Run {event.run_id} of {event.target} on {event.device} failed{at}{why}"
         case EventKind.TARGET_UNREACHABLE:

@@ -10,7 +10,7 @@ from service.db.models import FactsCheck, Revision, Target
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Provider, Recipe
-from service.domain.states import CellState, ForgeKind, TargetKind
+from service.domain.states import CellState, ForgeKind, MovedBy, TargetKind
 from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import Document, Moment, Number, columns, moment
@@ -332,16 +332,19 @@ class GapItem(Document):
 
 
 class DriftItem(Document):
-    """A configuration that changed without a commit: two runs of one revision and one stack chose differently."""
+    """A configuration that changed: with a commit, with another stack, or with neither, as an autotuner chose again."""
 
     id: int
     target: str
     device: str
     provider: str
     case: str
+    by: MovedBy = Field(description="What changed it; `nothing` where revision and stack were the same.")
     run_id: int = Field(description="The run that chose differently.")
-    earlier_run_id: int = Field(description="The run before, of the same revision and stack.")
-    revision: str = Field(description="That both runs measured.")
+    earlier_run_id: int = Field(
+        description="The run before, of the same revision; `run_id` of a commit, as it measured the parent too."
+    )
+    revision: str = Field(description="That both runs measured, or the commit.")
     at: Moment
     before: str
     now: str
@@ -354,6 +357,7 @@ class DriftItem(Document):
             device=found.device,
             provider=found.provider,
             case=found.case,
+            by=found.moved_by,
             run_id=found.run_id,
             earlier_run_id=found.earlier_run_id,
             revision=found.sha,

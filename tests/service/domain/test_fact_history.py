@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.domain.codefacts.history import FactsAt, MovedBy, drifted, moves, tracks
+from service.domain.codefacts.history import FactsAt, configuration_spans, drifted, moves, tracks
+from service.domain.states import MovedBy
 
 
 def facts(warps: int = 4, registers: int = 40, code: str = "c0de", **more: Any) -> dict[str, Any]:
@@ -100,3 +101,31 @@ def test_each_fact_is_followed_over_the_revisions_that_have_it() -> None:
     assert by_name["kernels"].values == ((0, 1), (1, 1), (2, 1))
     assert by_name["occupancy"].values == ((0, 50.0), (2, 50.0))
     assert "graph_breaks" not in by_name
+
+
+@pytest.mark.parametrize(
+    ("second", "by"),
+    [
+        pytest.param(at(1, facts(8), facts(4)), (MovedBy.COMMIT,), id="head and parent differ"),
+        pytest.param(at(1, facts(8), facts(8)), (MovedBy.NOTHING,), id="an autotuner chose again"),
+        pytest.param(at(1, facts(8), facts(8), stack=2), (MovedBy.STACK,), id="another stack"),
+        pytest.param(
+            at(1, facts(8), facts(16), stack=2), (MovedBy.STACK, MovedBy.COMMIT), id="the stack, then the commit"
+        ),
+        pytest.param(at(1, facts(8)), (MovedBy.COMMIT,), id="without the parent in the session"),
+        pytest.param(at(1, facts(8), stack=2), (MovedBy.STACK,), id="without the parent, on another stack"),
+    ],
+)
+def test_the_configurations_of_a_case_are_a_series(second: FactsAt, by: tuple[MovedBy, ...]) -> None:
+    history = [at(0, facts(4)), second, at(2, facts(8), facts(8), second.stack_id or 1), at(3, {})]
+
+    old, new = configuration_spans(history)
+
+    assert (old.configuration, old.revisions, old.by) == ("_forward num_warps=4 num_stages=1", 1, ())
+    assert (new.configuration, new.revisions, new.by) == ("_forward num_warps=8 num_stages=1", 2, by)
+    assert new.first is second
+
+
+def test_a_choice_that_wavers_is_no_other_configuration() -> None:
+    one, other = facts(4, tuned=tuned("A", "B")), facts(8, tuned=tuned("B", "A"))
+    assert [span.revisions for span in configuration_spans([at(0, one), at(1, other, one)])] == [2]

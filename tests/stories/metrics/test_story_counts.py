@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import pytest
 from sqlalchemy import select
+from typer.testing import CliRunner
 
+from service import cli
 from service.db.engine import reading
 from service.db.models import VerdictRow
 from service.reports.words import of_verdict
@@ -99,3 +101,23 @@ def test_a_count_of_zero_is_measured_stored_shown_and_exported(story):
     exported = story.api("GET", "/api/v1/export/samples?target=norms&format=json").text
     values = [one for line in exported.splitlines() if (one := json.loads(line))["case"] == BREAKS]
     assert {(one["value"], one["unit"]) for one in values if one["role"] == "head"} == {(0, "count")}
+
+
+def test_a_commit_that_changes_a_configuration_is_listed_exported_and_shown_as_a_series(story):
+    for warps in (4, 8):
+        story.explain(KERNELS, triton=[{"name": "_forward", "warps": warps, "stages": 1}])
+        sha = story.push(f"{warps} warps", kernels=2 + warps)
+
+    [item] = story.api("GET", "/api/v1/targets/norms/drifts?by=commit").json()["items"]
+    assert (item["case"], item["revision"], item["run_id"]) == (KERNELS, sha, story.run_of(sha).id)
+    assert story.api("GET", "/api/v1/targets/norms/drifts?by=nothing").json()["items"] == []
+    printed = CliRunner().invoke(cli.app, ["target", "drifts", "norms"])
+    assert printed.exit_code == 0, printed.output
+    assert "a commit" in printed.output
+    assert "_forward num_warps=8 num_stages=1" in printed.output
+    [row] = story.api("GET", "/api/v1/export/drifts?target=norms&format=json").text.splitlines()
+    assert json.loads(row)["now"] == "_forward num_warps=8 num_stages=1"
+    page = story.api("GET", f"/targets/norms/facts?device=cpu&provider=norms&case={KERNELS}").text
+    series = page[page.index('id="configurations"') : page.index('id="drifts"')]
+    assert series.index("num_warps=8") < series.index("num_warps=4")
+    assert series.count("the commit") == 1

@@ -143,6 +143,15 @@ def test_a_configuration_changes_without_a_commit(target: Target, columns: dict[
             assert row.event["text"] == "_forward num_warps=4 num_stages=1 → _forward num_warps=8 num_stages=1"
 
 
+def test_a_configuration_changes_with_a_commit(target: Target) -> None:
+    with transaction() as session:
+        run = shown(session, target, 1)
+        run.baseline = "c0"
+        drifts.note_drifts(session, run, world.commit(session, target.id, 1), [ran(Role.HEAD, 8), ran(Role.PARENT, 4)])
+        [row] = session.scalars(select(Notice))
+        assert (row.kind.value, row.event["cause"], row.event["revision"]) == ("configuration.changed", "code", "c1")
+
+
 def test_a_case_is_quarantined_and_released(target: Target) -> None:
     def compare(differs: bool, at: float) -> None:
         ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)

@@ -1,4 +1,4 @@
-"""Configurations that changed without a commit: noted when a session of the mainline is recorded."""
+"""Configurations that changed, by a commit, the stack or neither: noted when a session of the mainline is recorded."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from sqlalchemy import select
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import ConfigurationDrift, Target
-from service.domain.states import CellState
+from service.domain.states import CellState, MovedBy
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.health.changes import drifted_since
 from service.ledger.intake import registry
-from service.ledger.reading.facts_history import drifts, facts_over
+from service.ledger.reading.facts_history import drift_page, drifts, drifts_of, facts_over
 from service.ledger.runs import queue, recording
 from tests import world
 
@@ -48,10 +48,10 @@ def measure(
     return lease.run_id
 
 
-def noted() -> list[tuple[int, int, str, str]]:
+def noted(by: MovedBy = MovedBy.NOTHING) -> list[tuple[int, int, str, str]]:
     with reading() as session:
         rows = session.scalars(select(ConfigurationDrift).order_by(ConfigurationDrift.id))
-        return [(one.run_id, one.earlier_run_id, one.before, one.now) for one in rows]
+        return [(one.run_id, one.earlier_run_id, one.before, one.now) for one in rows if one.moved_by is by]
 
 
 def test_a_parent_that_runs_another_configuration_than_in_its_own_session_drifted(either: str) -> None:
@@ -92,6 +92,28 @@ def test_what_a_commit_or_a_stack_explains_is_no_drift(
     measure(target, 0, head=4, parent=None)
     measure(target, 1, head, parent, torch, pull)
     assert noted() == []
+
+
+FOUR, EIGHT, SIXTEEN = (f"_forward num_warps={warps} num_stages=1" for warps in (4, 8, 16))
+
+
+def test_what_a_commit_and_a_stack_changed_are_events_of_other_kinds(either: str) -> None:
+    target = world.target(RECIPE)
+    first = measure(target, 0, head=4, parent=None)
+    second = measure(target, 1, head=16, parent=8, torch="2.14.0")
+    third = measure(target, 2, head=16, parent=16, torch="2.14.0")
+
+    assert noted(MovedBy.STACK) == [(second, first, FOUR, EIGHT)]
+    assert noted(MovedBy.COMMIT) == [(second, second, EIGHT, SIXTEEN)]
+    assert noted() == [], f"run {third} chose as the one before"
+    with reading() as session:
+        assert drifts(session, target) == [], "health, feeds and the weekly report have those without a commit"
+        assert drifted_since(session, 0.0) == []
+        shown = drift_page(session, drifts_of(target, "cpu", None), None, 10).items
+        assert [(one.moved_by, one.sha) for one in shown] == [(MovedBy.COMMIT, "c1"), (MovedBy.STACK, "c0")]
+        assert [one.sha for one in drift_page(session, drifts_of(target, None, MovedBy.STACK), None, 10).items] == [
+            "c0"
+        ]
 
 
 def test_a_target_is_removed_with_its_drifts(either: str) -> None:
