@@ -16,7 +16,8 @@ from .tabulating import NONE, because, microseconds, percent, times, whole
 # The rows of a step of Llama 3 8B with two sequences of 8,192 tokens, and its columns: the source does not say its own.
 NORM = "rmsnorm.fwdbwd.16384x4096.bf16"
 NORM_ON_CPU = "rmsnorm.fwdbwd.256x512.fp32"
-LAYERS = {"h200": 4, "b200": 4}  # of the width of Llama 3 8B; five processes share the memory of the GPU
+# Two layers of the width of Llama 3 8B: five processes share the memory of the GPU.
+MODEL, MODEL_ON_CPU = "llama.2x4096.2x4096.bf16", "llama.1x256.2x32.fp32"
 PEAK_TFLOP_S = {"h100": 989.4, "h200": 989.4, "b200": 2250.0}  # dense bf16 products, from the datasheets
 LOSS_TOLERANCE = 0.01  # of a loss; arms round at other places, and 20 steps add that up
 
@@ -53,14 +54,13 @@ def steps(device: str, quick: bool) -> list[StudyStep]:
         trials = 1 if quick else 2
         return [
             StudyStep("norm", (EAGER, MAKE_FX, REGIONAL, *full), (NORM_ON_CPU,), trials, pace),
-            StudyStep("training", TRAINED, ("llama.1x256.2x32.fp32",), trials, pace, models=True),
+            StudyStep("training", TRAINED, (MODEL_ON_CPU,), trials, pace, models=True),
         ]
-    layers = LAYERS.get(device, 2)
     norms = (NORM, f"{NORM}.{Metric.CALL}")
     arms = (EAGER, MAKE_FX, REGIONAL_DEFAULT, REGIONAL, INDUCTOR)
     return [
         StudyStep("norm", arms, norms, 1 if quick else 2, PACE),
-        StudyStep("training", TRAINED, (f"llama.{layers}x4096.2x4096.bf16",), 1 if quick else 2, PACE, models=True),
+        StudyStep("training", TRAINED, (MODEL,), 1 if quick else 2, PACE, models=True),
     ]
 
 

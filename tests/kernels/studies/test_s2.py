@@ -21,7 +21,6 @@ from kernels.studies.published.records import CONTROL, Note, Record, Session, St
 from kernels.studies.published.results import Results  # noqa: E402
 
 CPU = torch.device("cpu")
-MODEL = "llama.4x4096.2x4096.bf16"
 TINY = "llama.1x256.1x16.fp32"
 NO_REPEATS: dict[str, int | None] = {"loss": None, "gradients": None, "weights": None}
 
@@ -36,7 +35,7 @@ def trained(arm: str, us: float, trial: int = 0, **facts: Any) -> Record:
         "digests": {"loss": ["a", "b"]},
         "repeats": NO_REPEATS,
     }
-    return Record("training", trial, MODEL, arm, "measured", samples=(us,) * 3, facts={**known, **facts})
+    return Record("training", trial, s2.MODEL, arm, "measured", samples=(us,) * 3, facts={**known, **facts})
 
 
 def report_of(*records: Record) -> s2.StudyReport:
@@ -127,10 +126,10 @@ def test_an_unknown_model_is_refused(text: str) -> None:
 
 
 def test_flops_are_those_of_the_matrices_and_of_causal_attention() -> None:
-    size = llama.Size.parse(MODEL)
+    size = llama.Size.parse(s2.MODEL)
     block = 4096 * (6144 + 4096 + 3 * 14336)
-    matrices = 4 * block + 4096 * 32768
-    assert size.flops == 8192 * (6 * matrices + 4 * 6 * 4096 * 4096)
+    matrices = 2 * block + 4096 * 32768
+    assert size.flops == 8192 * (6 * matrices + 2 * 6 * 4096 * 4096)
 
 
 def test_a_digest_sees_one_bit_and_an_exchange() -> None:
