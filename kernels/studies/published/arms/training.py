@@ -25,8 +25,8 @@ STEPS = 20
 SEED = 20  # that of the trial would make the bits of trials incomparable
 LEARNING_RATE = 3e-4
 ROW = 4096  # elements of a row of a digest
-# Of a gradient relative to eager's, which rounds at other places; on a CPU 1e-6 and 1e-2 were seen.
-MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
+# Of a gradient relative to eager's, which rounds at other places: on a CPU 1e-6 was seen for fp32.
+MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 0.1}
 
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]  # weights, batch -> loss, gradients
 
@@ -102,7 +102,7 @@ class Training:
         """One step; loss and gradients."""
         found = self._step(self._weights, self._batches[number % STEPS])
         for weight, gradient in zip(self._weights, found[1:], strict=True):
-            weight.grad = gradient
+            weight.grad = gradient.contiguous()  # AdamW needs the strides of the weight
         self._optimizer.step()
         return found
 
