@@ -1,7 +1,8 @@
 """Trials of models: the arms take turns in processes of their own, as contenders do in the arena.  Torch-free."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +16,7 @@ from .records import Note, Record
 from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
+_PREPARE = {"do": "prepare"}
 
 
 def run_model_trial(
@@ -30,13 +32,16 @@ def run_model_trial(
 ) -> None:
     """Measure models with every arm of a step, in fresh processes.  `keep` gets the records of each model.
 
-    `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates.
+    `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates, or at the same
+    time if the step says so.  No arm does anything while another has its turn.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
     processes = {arm.name: _Process(arm, scratch) for arm in contestants}
     try:
-        notes = [note for process in processes.values() for note in process.start(device, step.pace)]
+        with ThreadPoolExecutor(max_workers=len(processes)) as pool:
+            started = pool.map(lambda process: process.start(device, step.pace), processes.values())
+        notes = [note for found in started for note in found]
         if trial == 0 and device == "cuda":
             notes += processes[step.arms[0].name].ceilings(step.pace)
         keep([], notes)
@@ -58,10 +63,11 @@ def _measured(
     keep_going: Callable[[], None],
 ) -> list[Record]:
     pace = step.pace
-    answers = {
-        name: one.ask({"do": "prepare", "case": case, "spec": dict(one.arm.spec), "seed": seed}, pace.prepare_limit_s)
-        for name, one in processes.items()
-    }
+    answers = _all_answers(
+        ((one, {**_PREPARE, "case": case, "spec": dict(one.arm.spec), "seed": seed}) for one in processes.values()),
+        pace.prepare_limit_s,
+        together=step.prepare_together,
+    )
     samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
     for round_number in range(pace.rounds):
         keep_going()
@@ -72,13 +78,22 @@ def _measured(
             else:
                 answers[name] = answer
         samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
-    for name in samples:
+    for name in samples:  # one after the other: references of all arms at once might not fit into a GPU's memory
         checked = processes[name].ask(protocol.CHECK, pace.prepare_limit_s)
         if checked.get("state") != MEASURED:
             answers[name] |= checked
-    for one in processes.values():
-        one.ask(protocol.FREE, pace.turn_limit_s)
+    _all_answers(((one, protocol.FREE) for one in processes.values()), pace.turn_limit_s, together=True)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
+
+
+def _all_answers(
+    requests: Iterable[tuple["_Process", Mapping[str, Any]]], limit_s: float, *, together: bool
+) -> dict[str, dict[str, Any]]:
+    """The answers of processes by the names of their arms: at the same time, or one after the other."""
+    asked = list(requests)
+    with ThreadPoolExecutor(max_workers=len(asked) if together and asked else 1) as pool:
+        found = pool.map(lambda request: request[0].ask(request[1], limit_s), asked)
+    return {one.arm.name: answer for (one, _), answer in zip(asked, found, strict=True)}
 
 
 def _record(

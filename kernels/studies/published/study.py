@@ -27,7 +27,8 @@ class Arm:
 class StudyStep:
     """Arms that take turns at the same cases, in `trials` sets of fresh processes.  The first arm is the baseline.
 
-    `cases` are texts of cases, or of models for a step with `models`.
+    `cases` are texts of cases, or of models for a step with `models`.  Arms of models that `prepare_together` do so at
+    the same time: none of them may time candidates then, except behind a lock of its own.
     """
 
     name: str
@@ -36,6 +37,7 @@ class StudyStep:
     trials: int = 3
     pace: Pace = PACE
     models: bool = False
+    prepare_together: bool = False
 
     @property
     def contestants(self) -> tuple[Arm, ...]:

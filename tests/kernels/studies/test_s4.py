@@ -1,0 +1,281 @@
+"""The ablation of Inductor: blocks that train, wrong results that are noticed, and conclusions from known times."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.arena.session import Pace
+from kernels.errors import INVALID, MEASURED, UNSUPPORTED
+from kernels.studies.published import s4
+from kernels.studies.published.arms import ablation, blocks
+from kernels.studies.published.arms.server import NotSupported
+from kernels.studies.published.markdown import document
+from kernels.studies.published.records import CONTROL, Record, Session
+from kernels.studies.published.results import Results
+from kernels.studies.published.run import run
+from kernels.studies.published.study import StudyStep
+
+CASES = [f"{suite}.{name}" for suite, names in s4.SUITES.items() for name in names]
+EAGER = dict(s4.EAGER.spec)
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_study_has_every_block():
+    assert {suite: set(names) for suite, names in s4.SUITES.items()} == {
+        suite: set(those) for suite, those in blocks.CATALOGUE.items()
+    }
+
+
+@pytest.mark.parametrize("precision", ["amp", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_trains(name, precision):
+    step = ablation.TrainingStep(f"{name}.{precision}", EAGER, "cpu", seed=1)
+
+    [took] = step.turn(warm=0, timed=1)
+
+    assert took > 0
+    assert step.check() is None
+    assert "arXiv" in step.facts["about"] or "Radford" in step.facts["about"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_and_input_of_a_block_has_a_gradient(name):
+    step = ablation.TrainingStep(f"{name}.fp32", EAGER, "cpu", seed=1)
+    for label, tensor in zip(step._names(), step._step(), strict=True):
+        assert tensor.isfinite().all(), label
+        assert tensor.count_nonzero(), label
+
+
+def test_the_windows_of_swin_are_a_partition():
+    swin = blocks.CATALOGUE["vision"]["swin"].module(16, 2, 14)
+    x = torch.randn(2, 14, 14, 16)
+    windows = swin._windows(x)
+    assert torch.equal(windows[0], x[0, :7, :7].flatten(0, 1))
+    assert torch.equal(swin._whole(windows), x)
+    assert (swin.mask[0] == 0).all()  # the first window has no part of another
+    assert (swin.mask[-1] != 0).any()
+
+
+@pytest.mark.parametrize("name", ["language.nobody.amp", "language.bert", "vision.bert.amp", "language.bert.fp64"])
+def test_an_unknown_case_is_refused_with_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"bert|amp, bf16, fp32"):
+        ablation.TrainingStep(name, EAGER, "cpu", 1)
+
+
+# -- settings and results ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patches", "device", "reason"),
+    [
+        ({}, "cpu", None),
+        ({"split_reductions": False}, "cpu", None),
+        ({"triton.persistent_reductions": False}, "cuda", None),
+        ({"triton.persistent_reductions": False}, "cpu", "triton.persistent_reductions changes only Triton's kernels"),
+        ({"split_reductions": False, "triton.gone": True}, "cuda", "has no setting triton.gone"),
+    ],
+)
+def test_a_setting_that_does_nothing_is_unsupported(patches, device, reason):
+    known = {"split_reductions": True, "triton.persistent_reductions": True}
+    found = ablation.unsupported(patches, known, device)
+    assert found is None if reason is None else reason in found
+
+
+def test_this_torch_has_every_setting_of_the_arms():
+    known = torch._inductor.config.get_config_copy()
+    for arm in (*s4.ABLATIONS, *s4.TODAY, s4.DYNAMIC, s4.DYNAMIC_NO_THREE):
+        assert ablation.unsupported(arm.spec["patches"], known, "cuda") is None
+    assert known["split_reductions"] is known["triton.persistent_reductions"] is known["triton.divisible_by_16"] is True
+    assert known["triton.cooperative_reductions"] is False
+
+
+@pytest.mark.parametrize(
+    ("error", "eager", "right"),
+    [
+        (0.001, 0.001, True),
+        (0.0018, 0.001, True),
+        (0.0030, 0.001, False),
+        (0.0030, 0.002, True),
+        (math.nan, 0.5, False),
+    ],
+)
+def test_an_arm_may_err_half_as_much_again_as_eager(error, eager, right):
+    exact = torch.ones(8, dtype=torch.float64)
+    found = ablation.compare(["dx"], [exact + error], [exact - eager], [exact], rounding=0.0005)
+    assert (found is None) == right
+
+
+def test_a_gradient_of_another_shape_is_wrong():
+    one, two = torch.ones(1), torch.ones(2)
+    assert ablation.compare(["dx"], [one], [two], [two], 0.1) == "dx has shape (1,) instead of (2,)"
+
+
+def test_a_wrong_gradient_is_noticed():
+    step = ablation.TrainingStep("small.dlrm.amp", EAGER, "cpu", seed=1)
+    right = step._step
+    step._step = lambda: (*right()[:-1], right()[-1] * 1.1)
+    assert "out.bias has a relative error of 0.1" in step.check()
+
+
+def test_the_whole_way_with_one_block(tmp_path):
+    arms = (s4.EAGER, s4.DYNAMIC, s4.ABLATIONS[1])
+    step = StudyStep("cpu", arms, ("small.demucs.fp32",), 1, Pace(rounds=2, timed=1), True, prepare_together=True)
+    study = replace(s4.STUDY, steps=lambda *_: [step])
+
+    file = run(study, tmp_path / "s4.jsonl", device="cpu")
+
+    found = {record.arm: record for record in file.records}
+    assert {arm: record.state for arm, record in found.items()} == {
+        "eager": MEASURED,
+        "dynamic": MEASURED,
+        "no-persistent": UNSUPPORTED,
+        CONTROL: MEASURED,
+    }
+    assert all(len(record.samples) == 2 for record in found.values() if record.measured)
+    facts = found["dynamic"].facts
+    assert (facts["dynamic"], facts["graphs"], facts["recompilations"]) == (True, 1, 0)  # it takes another batch
+    assert facts["kernels"] > 1
+    text = document(study, Results.of([file]))
+    assert "| small.demucs.fp32 | without persistent reductions | unsupported: triton.persistent_reductions" in text
+    assert "tiny widths, 4x4x64, of Demucs" in text
+    assert "| dynamic shapes | " in text
+
+
+def test_a_missing_setting_is_reported_before_compiling():
+    with pytest.raises(NotSupported, match=r"has no setting triton\.forgotten"):
+        ablation.TrainingStep(
+            "small.demucs.fp32", {**s4.INDUCTOR.spec, "patches": {"triton.forgotten": True}}, "cpu", 1
+        )
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+SINGLE = {"no-divisible": 1.01, "no-persistent": 1.02, "no-split": 1.10}
+
+
+def results_of(more=(), *, interaction=1.05, spread=0.002, eager=1.4, per_suite=None, dynamic=None):
+    """Records of two trials of every block; `per_suite` scales the time without split reductions."""
+    records = []
+    for (suite, names), trial in itertools.product(s4.SUITES.items(), range(2)):
+        for number, name in enumerate(names):
+            wobble = 1 + spread * (number % 3 - 1)  # over blocks
+            times = {"inductor": 100.0, "eager": 100.0 * eager, **{arm: 100 * by for arm, by in SINGLE.items()}}
+            times["no-split"] *= wobble * (per_suite or {}).get(suite, 1.0)
+            product = math.prod(times[arm] / 100 for arm in SINGLE)
+            times["no-three"] = 100 * product * interaction * wobble
+            times |= dict(more)
+            case = f"{suite}.{name}.amp"
+            step = (suite, trial, case)
+            records += [Record(*step, arm, MEASURED, samples=(us, us * 1.001)) for arm, us in times.items()]
+            if dynamic:
+                again = {"inductor": 110.0, "dynamic": 110.0 * dynamic * wobble}
+                records += [
+                    Record(f"{suite}-dynamic", trial, case, arm, MEASURED, samples=(us,)) for arm, us in again.items()
+                ]
+    return Results((Session("s4", "2026-11-24T00:00:00+00:00", "h200", False),), tuple(records))
+
+
+def finding(results, beginning):
+    return next(one for one in s4.report(results).findings if one.claim.startswith(beginning))
+
+
+def table(results, beginning):
+    return next(one for one in s4.report(results).tables if one.title.startswith(beginning))
+
+
+@pytest.mark.parametrize(
+    ("interaction", "spread", "holds"),
+    [(1.05, 0.002, True), (1.0, 0.002, False), (1.0, 0.2, None), (0.95, 0.002, False)],
+)
+def test_the_losses_add_up_if_their_interaction_is_negligible(interaction, spread, holds):
+    found = finding(results_of(interaction=interaction, spread=spread), "The losses are not additive")
+    assert found.holds is holds
+    assert "over 23 blocks" in found.found
+
+
+def test_the_table_of_interactions_has_the_source_beside():
+    rows = {row[0]: row[1:] for row in table(results_of(), "Do the losses add up").rows}
+    assert rows["language"][0] == "+13.3%"  # 1.01 * 1.02 * 1.10
+    assert rows["language"][2].startswith("+5.0% (+")
+    assert rows["vision"][3] == "+5.7%"  # 1.35 / 1.11 against 1.35/1.33 * 1.35/1.34 * 1.35/1.20
+    assert rows["all blocks"][3] == "–"
+
+
+@pytest.mark.parametrize(
+    ("per_suite", "spread", "holds"),
+    [({"vision": 1.1}, 0.002, True), (None, 0.002, None), (None, 0.0001, None), ({"vision": 1.1}, 0.5, None)],
+)
+def test_suites_differ_if_their_intervals_have_nothing_in_common(per_suite, spread, holds):
+    assert finding(results_of(per_suite=per_suite, spread=spread), "The suites differ").holds is holds
+
+
+def test_suites_are_alike_if_no_loss_is_relevant():
+    more = dict.fromkeys((*SINGLE, "no-three"), 100.2)
+    assert finding(results_of(more), "The suites differ").holds is False
+
+
+@pytest.mark.parametrize(
+    ("persistent", "holds"),
+    [(102.0, True), (130.0, False)],
+)
+def test_split_reductions_matter_most_if_both_others_cost_less(persistent, holds):
+    found = finding(results_of({"no-persistent": persistent}), "Split reductions matter most")
+    assert found.holds is holds
+    assert "without split reductions +10.0% (" in found.found
+
+
+def test_the_newer_reduction_is_named_where_it_was_ablated():
+    found = finding(results_of({"no-mix-order": 140.0}), "Split reductions matter most")
+    assert "without mix-order reductions, which the source did not have, +40.0%" in found.found
+
+
+@pytest.mark.parametrize(("dynamic", "holds"), [(1.03, True), (1.40, False)])
+def test_dynamic_shapes_are_compared_with_the_loss_of_the_assumptions(dynamic, holds):
+    """Each is relative to the inductor of its own step: 110 us there and 100 us here."""
+    results = results_of(dynamic=dynamic)
+    found = finding(results, "Dynamic shapes cost no more")
+    assert found.holds is holds
+    assert found.found.startswith(f"dynamic shapes +{dynamic - 1:.1%}")
+    assert table(results, "What dynamic shapes cost").rows[-1][0] == "all blocks"
+
+
+@pytest.mark.parametrize(("eager", "holds"), [(1.4, True), (0.9, False)])
+def test_speed_ups_over_eager_are_beside_those_of_the_source(eager, holds):
+    results = results_of(eager=eager)
+    assert finding(results, "torch.compile is faster").holds is holds
+    first = table(results, "Speed-up over eager, amp").rows[0]
+    assert first[:2] == ("inductor", f"{eager:.3f} ({eager:.3f} to {eager:.3f}) [1.40]")
+
+
+def test_an_invalid_arm_has_no_time_and_its_reason_is_shown():
+    results = results_of()
+    case = "language.bert.amp"
+    wrong = [
+        replace(one, state=INVALID, reason="output has a relative error of 1", samples=())
+        if (one.arm, one.case) == ("no-split", case)
+        else one
+        for one in results.records
+    ]
+    results = Results(results.sessions, tuple(wrong))
+    assert table(results, "Not measured").rows == (
+        (case, "without split reductions", "invalid: output has a relative error of 1"),
+    )
+    assert "over 22 blocks" in finding(results, "The losses are not additive").found
+
+
+def test_a_report_of_nothing_is_empty():
+    assert s4.report(Results((), ())).tables == ()
+
+
+def test_steps_leave_whole_suites_and_static_shapes_come_first():
+    names = [step.name for step in s4.steps("h200", quick=False)]
+    assert names[:4] == ["language", "vision", "small", "language-dynamic"]
+    for step in s4.steps("h200", quick=False):
+        assert step.arms[0] is s4.INDUCTOR
+        for case in step.cases:
+            blocks.find(case)
+    assert sum(len(step.cases) for step in s4.steps("h200", quick=True)) == 12
