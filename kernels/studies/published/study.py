@@ -1,11 +1,11 @@
 """What a study is: arms that take turns at cases, in steps, and the report that follows.  Torch-free."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...arena.session import Pace
-from .records import CONTROL
+from .records import CONTROL, Record
 from .results import Results
 
 PACE = Pace(rounds=6)  # six rounds of three samples repeat as well between trials as twenty of five
@@ -42,6 +42,21 @@ class StudyStep:
         """The arms and the A/A control: a second copy of the first arm."""
         first = self.arms[0]
         return (*self.arms, Arm(CONTROL, f"{first.title}, second copy", first.spec))
+
+
+def missing(steps: Sequence[StudyStep], records: Iterable[Record]) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
+    """The cases of each step and trial that have no record yet.
+
+    First one trial of every step, then the second ones: a study that is cut off has all of its table.
+    """
+    done = {one.key for one in records}
+    found = []
+    for trial in range(max((step.trials for step in steps), default=0)):
+        for step in steps:
+            left = tuple(case for case in step.cases if (step.name, trial, case) not in done)
+            if trial < step.trials and left:
+                found.append((step, trial, left))
+    return found
 
 
 @dataclass(frozen=True)
