@@ -60,7 +60,7 @@ def run(
             raise OutOfTime
 
     with tempfile.TemporaryDirectory() as logs, suppress(OutOfTime):
-        todo = missing(steps, before.records)
+        todo = missing(steps, {one.key for one in before.records})
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
             say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")

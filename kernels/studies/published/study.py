@@ -1,11 +1,11 @@
 """What a study is: arms that take turns at cases, in steps, and the report that follows.  Torch-free."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...arena.session import Pace
-from .records import CONTROL, Record
+from .records import CONTROL
 from .results import Results
 
 PACE = Pace(rounds=6)  # six rounds of three samples repeat as well between trials as twenty of five
@@ -44,12 +44,13 @@ class StudyStep:
         return (*self.arms, Arm(CONTROL, f"{first.title}, second copy", first.spec))
 
 
-def missing(steps: Sequence[StudyStep], records: Iterable[Record]) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
-    """The cases of each step and trial that have no record yet.
+def missing(
+    steps: Sequence[StudyStep], done: Collection[tuple[str, int, str]]
+) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
+    """The cases of each step and trial that are not done; `done` has keys of records (`Record.key`).
 
     First one trial of every step, then the second ones: a study that is cut off has all of its table.
     """
-    done = {one.key for one in records}
     found = []
     for trial in range(max((step.trials for step in steps), default=0)):
         for step in steps:
