@@ -24,6 +24,7 @@ DOORS = {
     "service.commands.machine.serve",
     "service.commands.machine.stack",
     "service.commands.machine.worker",
+    "service.commands.studies.study",
     "service.commands.transfer.site",
     "workers.app",
 }
@@ -38,18 +39,20 @@ TORCH_FREE = {
     "kernels.arena.repeatability",
     "kernels.studies.trials",
     "kernels.studies.published.catalogue",
-    "kernels.studies.published.markdown",
     "kernels.studies.published.records",
     "kernels.studies.published.results",
     "kernels.studies.published.run",
     "kernels.studies.published.study",
+    "kernels.studies.published.tabulating",
 }
 MAX_MODULES = 15  # in a folder, without its __init__
 
 _PLAIN = {"service.errors", "service.settings", "service.log"}
 _CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
 # What studies ask and how they are evaluated.  `run` is for workers alone.
-_STUDIES = {f"kernels.studies.published.{name}" for name in ("catalogue", "markdown", "records", "results", "study")}
+_STUDIES = {
+    f"kernels.studies.published.{name}" for name in ("catalogue", "records", "results", "study", "tabulating")
+}
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
 _REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES, *_STUDIES}
 _LEDGER = {"service.ledger", "service.sources", "service.forge", "service.channels", "service.settings", *_REPORTS}

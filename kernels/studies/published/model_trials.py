@@ -15,6 +15,7 @@ from .records import Note, Record
 from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
+_IMPORTS = Path(__file__).parents[3]  # the folder that this package was imported from, which may be a link to it
 
 
 def run_model_trial(
@@ -98,7 +99,7 @@ class _Process:
     def __init__(self, arm: Arm, logs: Path) -> None:
         self.arm = arm
         log = logs / f"{arm.name}.log"
-        self._channel: Channel = open_process(["-m", SERVER], log, protocol.KERNELS.parent)
+        self._channel: Channel = open_process(["-m", SERVER], log, _IMPORTS)
         self._lost: str | None = None
 
     def start(self, device: str, pace: Pace) -> list[Note]:

@@ -1,5 +1,6 @@
 """What may be stored of a study, how far a session is, and its report.  Pure."""
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from service.errors import BadInput, NotFound
 
 _DEVICE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _MAX = {"step": 80, "arm": 80, "case": 200, "state": 32, "unit": 16}  # characters, as the columns are wide
+UNFINISHED = 3  # exit code: a part of what was asked for is measured
 MAX_ROUNDS = 10_000  # samples of one record
 
 
@@ -114,3 +116,31 @@ def _check_record(record: Record) -> None:
         raise BadInput(f"{where} has samples that are not positive numbers, or more than {MAX_ROUNDS:,} of them.")
     if not isinstance(record.facts, dict):
         raise BadInput(f"{where} has facts that are not an object.")
+
+
+@dataclass(frozen=True)
+class ArmStack:
+    """The versions that some arms ran with, and the device as it names itself."""
+
+    arms: tuple[str, ...]
+    device: str
+    versions: dict[str, str]
+
+
+def stacks(results: Results) -> list[ArmStack]:
+    """The stacks of the arms; arms with equal ones are listed together."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
+    for note in results.notes:
+        if note.what == "stack" and isinstance(note.value, dict):
+            named = note.value.get("device")
+            device = named if isinstance(named, dict) else {}
+            versions = {name: str(one) for name, one in note.value.items() if name not in ("arm", "device") and one}
+            key = (str(device.get("name") or device.get("kind") or ""), tuple(versions.items()))
+            found.setdefault(key, {})[str(note.value.get("arm", ""))] = None
+    return [ArmStack(tuple(arms), device, dict(versions)) for (device, versions), arms in found.items()]
+
+
+def control(results: Results) -> float | None:
+    """How far copies of equal code differ in the median, relative; None without a copy."""
+    distances = results.control()
+    return math.expm1(distances[len(distances) // 2]) if distances else None
