@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,9 @@ MARKS = {
     "range": "◌",
     "not reproduced": "●",
     "stopped": "–",
+    "holds": "✓",
+    "fails": "✕",
+    "undecided": "◌",
 }
 
 
@@ -240,6 +243,7 @@ def _environment() -> Environment:
         "calendar": calendar,
         "commands": commands,
         "counted": counted,
+        "minute": lambda text: calendar(datetime.fromisoformat(text).timestamp()),
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
         "href": href,

@@ -5,9 +5,11 @@ again adds what is new.
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -188,9 +190,24 @@ def _record(
     return Record(step, trial, case, arm, state, reason, unit, tuple(unpack(samples)[0][0]), facts)
 
 
+_KEPT = 16  # evaluated sessions: reading and evaluating a full one takes 130 ms
+_kept = OrderedDict[tuple[Any, ...], EvaluatedSession]()
+_keeping = Lock()
+
+
 def evaluated(session: Session, view: StudySessionView) -> EvaluatedSession:
-    """A session with its results."""
-    return EvaluatedSession(view, STUDIES[view.row.study], Results.of([file_of(session, view.row)]))
+    """A session with its results.  It is kept in memory until something is added to it."""
+    row = view.row
+    key = (row.id, row.study, row.began, row.device, row.updated_at)
+    with _keeping:
+        found = _kept.get(key)
+    if found is None:
+        found = EvaluatedSession(view, STUDIES[row.study], Results.of([file_of(session, row)]))
+        with _keeping:
+            _kept[key] = found
+            while len(_kept) > _KEPT:
+                _kept.popitem(last=False)
+    return found
 
 
 def claims(session: Session, view: StudySessionView) -> Claims | None:

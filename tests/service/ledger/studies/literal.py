@@ -1,7 +1,5 @@
 """A tiny literal session of study 3, as a GPU host would write it."""
 
-from dataclasses import replace
-
 from kernels.studies.published.records import CONTROL, Note, Record, Session, StudyFile
 
 NARROW, WIDE = "rmsnorm.bwd.4096x256.bf16-fp32", "rmsnorm.bwd.4096x2048.bf16-fp32"
@@ -31,9 +29,15 @@ def _rounds(arm: str, us: float, trial: int, speed: float) -> list[float]:
     return [round(us * (1 + 0.01 * trial + 0.001 * turn) / (speed if arm == "last" else 1), 4) for turn in range(3)]
 
 
-def failed(file: StudyFile, arm: str, reason: str) -> StudyFile:
-    """The same with an arm that could not be measured."""
-    changed = [
-        replace(one, state="failed", reason=reason, samples=()) if one.arm == arm else one for one in file.records
+def hostile_file(text: str) -> StudyFile:
+    """A session of study 1 in which everything that may be any text is this one."""
+    cases = [f"rmsnorm.fwd.32768x{columns}.bf16-fp32" for columns in (256, 512, 1024)]
+    records = [
+        Record("reset", 0, case, arm, "measured", samples=(us, us, us))
+        for case in cases
+        for arm, us in (("quack", 20.0), ("inductor", 22.0), (text[:80], 25.0))
     ]
-    return replace(file, records=tuple(changed))
+    records += [Record("reset", 0, case, "without-reset", "failed", text) for case in cases]
+    about = Session("s1", "2026-11-20T03:02:00+00:00", "h200", False, {"processor": text}, {"revision": text})
+    notes = (Note("stack", {"arm": text, "torch": text, "device": {"name": text}}),)
+    return StudyFile(about, tuple(records), notes)
