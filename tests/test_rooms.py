@@ -50,9 +50,7 @@ MAX_MODULES = 15  # in a folder, without its __init__
 _PLAIN = {"service.errors", "service.settings", "service.log"}
 _CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
 # What studies ask and how they are evaluated.  `run` is for workers alone.
-_STUDIES = {
-    f"kernels.studies.published.{name}" for name in ("catalogue", "records", "results", "study", "tabulating")
-}
+_STUDIES = {f"kernels.studies.published.{name}" for name in ("catalogue", "records", "results", "study", "tabulating")}
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
 _REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES, *_STUDIES}
 _LEDGER = {"service.ledger", "service.sources", "service.forge", "service.channels", "service.settings", *_REPORTS}

@@ -96,7 +96,7 @@ def _findings(results: Results, cases: Sequence[str]) -> list[Conclusion]:
     )
     fast = None if chosen is None else chosen.ratio < NOT_SLOWER
     found.append(Conclusion("A choice by size is at least as fast as the separate kernel", text, fast))
-    text = "Quack 0.6.5 has a separate kernel; the fused sum of its pull request 101 is not in that release"
+    text = "Quack 0.6.5 has a separate kernel; the fused sum of the source is not in that release"
     found.append(Conclusion("Quack sums dweight in its backward kernel", text, False))
     return found
 
