@@ -15,13 +15,13 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power
+.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
 	@echo "kernelwatch: a GPU kernel performance regression service"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
 run: $(VENV)/.runtime  ## Set up what is missing, then run API, dashboard and worker with the demo, until Ctrl-C
 	@$(KERNELWATCH) stack list | grep -q '^host ' || { \
@@ -119,6 +119,13 @@ bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points, ours and peers',
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is reported about equal code (a GPU)
 	@$(PY) -m tests.studies.power $(ARGS)
+
+study-s1: $(VENV)/.dev  ## Study: torch.compile against Quack for norms (ARGS=--quick: fewer cases)
+study-s2: $(VENV)/.dev  ## Study: eager, make_fx, regional and full compilation of a transformer
+study-s3: $(VENV)/.dev  ## Study: the sum of dweight fused, or in a kernel of its own
+study-s4: $(VENV)/.dev  ## Study: which assumptions of Inductor make models faster
+study-s1 study-s2 study-s3 study-s4:
+	@$(KERNELWATCH) study run $(@:study-%=%) $(ARGS)
 
 clean:  ## Remove the environment; the state folder with the database stays
 	rm -rf $(VENV)

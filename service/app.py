@@ -30,7 +30,7 @@ from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afte
 from service.api.common import ERRORS
 from service.api.gateway.rates import RateLimited
 from service.api.gateway.request_heads import CheckedHeads
-from service.api.reading import cases, compare, exports, weekly
+from service.api.reading import cases, compare, exports, studies, weekly
 from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.reports.schema.base import Problem
@@ -98,6 +98,7 @@ def create_app() -> FastAPI:
     api.include_router(compare.router)
     api.include_router(regressions.router)
     api.include_router(weekly.router)
+    api.include_router(studies.router)
     api.include_router(runs.router)
     api.include_router(progress.router())
     api.include_router(exports.router())

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from service.db.engine import engine, reading, transaction
 from service.db.models import Run
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, TargetKind
-from service.errors import BadInput, NotFound, Refused
+from service.errors import BadInput, Refused
 from service.ledger.intake import targets
 from service.ledger.runs import revisions
 from service.settings import settings
@@ -29,7 +28,6 @@ from service.sources import open_source
 from service.sources.checkout import Checkout
 from workers import control, environments
 from workers.device import exclusive
-from workers.environments import BaseStack
 from workers.run.heartbeat import stopping
 from workers.sandbox import sandbox
 
@@ -61,7 +59,7 @@ def prepared(wanted: Wanted) -> Iterator[None]:
         Refused: There is no sandbox, and it may not go without one.
         BadInput: There is no Python with torch, or the recipe does not name the device of this machine.
     """
-    stack = _stack(recipes.parse(wanted.recipe).base.stack, wanted.python)
+    stack = environments.with_torch(recipes.parse(wanted.recipe).base.stack, wanted.python)
     state = _cache(wanted.checkout.root)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     repository = state / "commits.git"
@@ -84,7 +82,7 @@ def measured(wanted: Wanted, say: Callable[[str], None]) -> int:
         raise BadInput(f"This machine has {here}, and the recipe measures on {devices}: add it to `devices`.")
     with exclusive(here):
         run_id = _queued(wanted, here)
-        with _stoppable(), _reported(run_id, say):
+        with stoppable(), _reported(run_id, say):
             while _is_open(run_id) and not stopping.is_set():
                 if not control.work(here):  # a retry waits for its time
                     stopping.wait(1.0)
@@ -186,26 +184,6 @@ def _git(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         raise BadInput(f"git could not copy the commits: {done.stderr.strip() or done.returncode}.")
 
 
-def _stack(name: str, python: Path | None) -> BaseStack:
-    """The stack of this name on this machine, or a Python with torch: that which is named, or the active one."""
-    if python is None:
-        try:
-            return environments.stack(name)
-        except NotFound:
-            active = os.environ.get("VIRTUAL_ENV")
-            python = Path(active, "bin", "python") if active else Path(sys.executable)
-    probe = [str(python), "-c", "import torch"]
-    try:
-        if subprocess.run(probe, capture_output=True, timeout=120, check=False).returncode == 0:
-            return BaseStack(name, python)
-    except (OSError, subprocess.SubprocessError):
-        pass
-    raise BadInput(
-        f"{python} has no torch, and there is no stack {name}: name a Python that has it with --python, "
-        f"or run `kernelwatch stack create {name}`."
-    )
-
-
 def _check_sandbox(wanted: Wanted) -> None:
     if (trouble := sandbox.self_test()) and not wanted.without_sandbox:
         fix = "Fix it, or use --allow-unsandboxed if this is your own code."
@@ -213,7 +191,7 @@ def _check_sandbox(wanted: Wanted) -> None:
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """Let Ctrl-C end the measurement in good order in the block."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:

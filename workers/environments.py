@@ -119,6 +119,29 @@ def stack(name: str) -> BaseStack:
     raise NotFound("stack", name, hint)
 
 
+def with_torch(name: str, python: Path | None) -> BaseStack:
+    """The stack of this name on this machine, or a Python with torch: that which is named, or the active one.
+
+    Raises BadInput if it has no torch.
+    """
+    if python is None:
+        try:
+            return stack(name)
+        except NotFound:
+            active = os.environ.get("VIRTUAL_ENV")
+            python = Path(active, "bin", "python") if active else Path(sys.executable)
+    probe = [str(python), "-c", "import torch"]
+    try:
+        if subprocess.run(probe, capture_output=True, timeout=120, check=False).returncode == 0:
+            return BaseStack(name, python)
+    except (OSError, subprocess.SubprocessError):
+        pass
+    raise BadInput(
+        f"{python} has no torch, and there is no stack {name}: name a Python that has it with --python, "
+        f"or run `kernelwatch stack create {name}`."
+    )
+
+
 def list_stacks() -> list[BaseStack]:
     if not _stacks().exists():
         return []

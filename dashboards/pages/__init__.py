@@ -14,6 +14,7 @@ from dashboards.pages import (
     runs,
     search,
     sign_in,
+    studies,
     targets,
     workers,
 )
@@ -53,6 +54,7 @@ PAGES = (
     calibration,
     statistics,
     weekly,
+    studies,
     replay,
     policies,
     keys,

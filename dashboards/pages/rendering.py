@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,9 @@ MARKS = {
     "range": "◌",
     "not reproduced": "●",
     "stopped": "–",
+    "holds": "✓",
+    "fails": "✕",
+    "undecided": "◌",
 }
 
 
@@ -247,6 +250,7 @@ def _environment() -> Environment:
         "calendar": calendar,
         "commands": commands,
         "counted": counted,
+        "minute": lambda text: calendar(datetime.fromisoformat(text).timestamp()),
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
         "href": href,

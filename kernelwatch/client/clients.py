@@ -10,6 +10,7 @@ from .api.exports import Exports
 from .api.ingest import Ingested
 from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
 from .api.runs import Queue, Runs, Workers
+from .api.studies import Studies
 from .api.subscriptions import Channels, Subscriptions
 from .api.targets import Targets
 from .api.weekly import Weekly
@@ -33,6 +34,7 @@ class Resources(Generic[Mode]):
         self.bisections: Bisections[Mode] = Bisections(driver)
         self.calibration: Calibration[Mode] = Calibration(driver)
         self.weekly: Weekly[Mode] = Weekly(driver)
+        self.studies: Studies[Mode] = Studies(driver)
         self.policies: Policies[Mode] = Policies(driver)
         self.subscriptions: Subscriptions[Mode] = Subscriptions(driver)
         self.channels: Channels[Mode] = Channels(driver)

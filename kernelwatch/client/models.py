@@ -1367,6 +1367,133 @@ class SeriesItem(Document):
     last_run_id: int
 
 
+class StudyClaimsItem(Document):
+    """How many claims of the source hold."""
+
+    hold: int
+    fail: int
+    undecided: int
+
+
+class StudyConclusionItem(Document):
+    """A claim of the source, and what was measured."""
+
+    claim: str
+    found: str
+    # null: these measurements cannot decide it.
+    holds: bool | None
+
+
+class StudyLimitItem(Document):
+    """A horizontal line of a figure."""
+
+    name: str
+    value: float
+
+
+class StudyFigureItem(Document):
+    """Lines over a logarithmic x axis; null interrupts a line."""
+
+    title: str
+    x_label: str
+    y_label: str
+    xs: list[float]
+    series: dict[str, list[float | None]]
+    limit: StudyLimitItem | None
+
+
+class StudySessionItem(Document):
+    """A study as it was measured once, on one device."""
+
+    id: int
+    study: str
+    device: str
+    # The form with fewer cases and one trial.
+    quick: bool
+    began_at: datetime
+    # When its last record arrived.
+    updated_at: datetime
+    # Of kernelwatch, as `git describe` names it.
+    revision: str | None
+    # Hash of the code that measured.
+    kernels: str | None
+    # Cases measured, counted once for each step and trial.
+    done: int
+    # Those that the study asks for.
+    total: int
+
+
+class StudySourceItem(Document):
+    """Where a result was published."""
+
+    title: str
+    url: str
+    hardware: str
+
+
+class StudyItem(Document):
+    """A published result that is measured again."""
+
+    name: str
+    title: str
+    question: str
+    source: StudySourceItem
+    # The session to read first: a full one before a quick one, then the newest.
+    shown: int | None
+    # In that session; null if it cannot be evaluated.
+    claims: StudyClaimsItem | None
+    # Those that began last first.
+    sessions: list[StudySessionItem]
+
+
+class StudyRecordItem(Document):
+    """One arm at one case in one trial."""
+
+    step: str
+    trial: int
+    case: str
+    # `control` is a second copy of the first arm of the step.
+    arm: str
+    state: str
+    reason: str | None
+    unit: str
+    median: float | None
+    # One for each round; null for a round that was dropped.
+    samples: list[float | None]
+
+
+class StudyStackItem(Document):
+    """The versions that some arms ran with."""
+
+    arms: list[str]
+    # As the device names itself.
+    device: str
+    versions: dict[str, str]
+
+
+class StudyTableItem(Document):
+    """A table of texts; the first column names the row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+class StudySessionDocument(StudySessionItem):
+    """A session with what follows from it, and its records."""
+
+    title: str
+    machine: dict[str, Any]
+    stacks: list[StudyStackItem]
+    # How far two copies of equal code differ, relative, in the median.
+    control: float | None
+    findings: list[StudyConclusionItem]
+    tables: list[StudyTableItem]
+    figures: list[StudyFigureItem]
+    records: list[StudyRecordItem]
+
+
 class SubscriptionItem(Document):
     """A channel that is notified of events."""
 

@@ -49,6 +49,7 @@ NOUNS = (
     ),
     Entry("compare", "measure.compare:app", _MEASURE, "Measure two revisions of a checkout on this machine."),
     Entry("facts", "measure.facts:app", _MEASURE, "Compile two revisions without a GPU and show what changed."),
+    Entry("study", "studies.study:app", _MEASURE, "Measure published results again, and read what follows."),
     Entry("status", "measure.status:status_app", _MEASURE, "Show targets, workers and the queue."),
     Entry("regression", "triage.regression:app", _TRIAGE, "List, show and change confirmed regressions."),
     Entry("incident", "triage.incident:app", _TRIAGE, "List and show incidents: regressions with one cause."),

@@ -1100,6 +1100,41 @@ class IngestedMeasurement(Base):
     samples: Mapped[str] = mapped_column(Text)  # JSON, in the unit of the case's metric
 
 
+class StudySession(Base):
+    """A study as it was measured once, on one device.  It belongs to no target."""
+
+    __tablename__ = "study_sessions"
+    __table_args__ = (UniqueConstraint("study", "began", "device"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    study: Mapped[str] = mapped_column(String(40))  # a name in kernels.studies.published.catalogue
+    began: Mapped[str] = mapped_column(String(40))  # ISO 8601, as the run wrote it: part of the identity
+    device: Mapped[str] = mapped_column(String(40))
+    quick: Mapped[bool]
+    machine: Mapped[dict[str, Any]]
+    code: Mapped[dict[str, Any]]
+    notes: Mapped[list[Any]] = _large()  # [what, value]: versions of each arm, ceilings, telemetry
+    added_at: Mapped[float]
+    updated_at: Mapped[float]  # the last record or note
+
+
+class StudyRecord(Base):
+    """One arm of a study at one case in one trial."""
+
+    __tablename__ = "study_records"
+    __table_args__ = (UniqueConstraint("session_id", "step", "trial", "case", "arm"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    session_id: Mapped[int] = mapped_column(ForeignKey("study_sessions.id"))
+    step: Mapped[str] = mapped_column(String(80))
+    trial: Mapped[int]
+    case: Mapped[str] = mapped_column(String(200))
+    arm: Mapped[str] = mapped_column(String(80))
+    state: Mapped[str] = mapped_column(String(32))
+    reason: Mapped[str | None]
+    unit: Mapped[str] = mapped_column(String(16))
+    samples: Mapped[bytes] = mapped_column(LargeBinary)  # see pack(): one trial, a value or null for each round
+    facts: Mapped[dict[str, Any]] = _large()
+
+
 def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
     """The inverse of `pack`: the screening trials and the confirmation trials."""
     looked, confirmed = json.loads(zlib.decompress(packed))

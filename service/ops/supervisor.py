@@ -74,7 +74,7 @@ class _Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then ends each group in order
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         except OSError as error:
             self.line(f"cannot be started: {error}")
@@ -222,7 +222,8 @@ def _signals(stop: Callable[[], None]) -> Iterator[int]:
         os.close(sender)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a child before it executes its program: let it be ended with its parent."""
     # A supervisor that is killed with -9 cannot end its children; the kernel signals them instead.
     if sys.platform == "linux":
         _libc.prctl(_DIE_WITH_PARENT, signal.SIGTERM)

@@ -41,6 +41,8 @@ def main() -> None:
         print(document(study, Results.of(files)))  # noqa: T201
     except (OtherSession, records.UnreadableStudy, ValueError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        sys.exit("Stopped. The file has what was measured; the same command measures the rest.")
 
 
 if __name__ == "__main__":

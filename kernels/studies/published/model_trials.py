@@ -17,6 +17,7 @@ from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
 _PREPARE = {"do": "prepare"}
+_IMPORTS = Path(__file__).parents[3]  # the folder that this package was imported from, which may be a link to it
 
 
 def run_model_trial(
@@ -113,9 +114,8 @@ class _Process:
     def __init__(self, arm: Arm, scratch: Path) -> None:
         self.arm = arm
         log = scratch / f"{arm.name}.log"
-        self._channel: Channel = open_process(
-            ["-m", SERVER], log, protocol.KERNELS.parent, caches=scratch / f"caches-{arm.name}"
-        )
+        caches = scratch / f"caches-{arm.name}"
+        self._channel: Channel = open_process(["-m", SERVER], log, _IMPORTS, caches=caches)
         self._lost: str | None = None
 
     def start(self, device: str, pace: Pace) -> list[Note]:

@@ -96,8 +96,23 @@ class Results:
             found.setdefault(one.key, {})[one.arm] = one
         return found
 
+    @cached_property
+    def _by_arm(self) -> Mapping[tuple[str, str], list[Record]]:
+        found: dict[tuple[str, str], list[Record]] = {}
+        for one in self.records:
+            found.setdefault((one.arm, one.case), []).append(one)
+        return found
+
+    @cached_property
+    def _keys_of(self) -> Mapping[str, list[tuple[str, int, str]]]:
+        """By case, the keys of its turns."""
+        found: dict[str, list[tuple[str, int, str]]] = {}
+        for key in self._by_key:
+            found.setdefault(key[2], []).append(key)
+        return found
+
     def of_arm(self, arm: str, case: str) -> list[Record]:
-        return [one for one in self.records if one.arm == arm and one.case == case]
+        return self._by_arm.get((arm, case), [])
 
     def value(self, arm: str, case: str) -> float | None:
         """The median over trials of the median over rounds, in the unit of the records; None if not measured."""
@@ -118,8 +133,9 @@ class Results:
     def effects(self, arm: str, than: str, case: str) -> dict[tuple[str, int], float]:
         """By step and trial, the logarithm of the time of `arm` over that of `than`."""
         found = {}
-        for (step, trial, at), turns in self._by_key.items():
-            if at == case and arm in turns and than in turns and turns[arm].measured and turns[than].measured:
+        for step, trial, at in self._keys_of.get(case, ()):
+            turns = self._by_key[step, trial, at]
+            if arm in turns and than in turns and turns[arm].measured and turns[than].measured:
                 both = zip(turns[arm].samples, turns[than].samples, strict=False)
                 if pairs := [math.log(mine / other) for mine, other in both if mine and other]:
                     found[step, trial] = median(pairs)

@@ -21,7 +21,7 @@ from ..trials import contender
 from . import records
 from .model_trials import run_model_trial
 from .records import CONTROL, Note, Record, Session, StudyFile, StudyWriter
-from .study import Arm, Study, StudyStep
+from .study import Arm, Study, StudyStep, missing
 
 
 class OtherSession(Exception):
@@ -60,7 +60,7 @@ def run(
             raise OutOfTime
 
     with tempfile.TemporaryDirectory() as scratch, suppress(OutOfTime):
-        todo = _missing(steps, before)
+        todo = missing(steps, {one.key for one in before.records})
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
             say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")
@@ -78,11 +78,11 @@ def _opened(study: Study, path: Path, device: str, quick: bool) -> StudyFile:
         began = datetime.now(UTC).isoformat(timespec="microseconds")
         StudyWriter(path).begin(Session(study.name, began, device, quick, _machine(), code()))
     found = records.read(path)
-    now = Session(study.name, found.session.began, device, quick, found.session.machine, code())
-    for what in ("study", "device", "quick", "code"):
-        was, is_now = getattr(found.session, what), getattr(now, what)
-        if was != is_now:
-            raise OtherSession(f"{path} has {what} {was}, and this run has {is_now}; name another file")
+    wanted = {"study": study.name, "device": device, "quick": quick, "kernels": kernels_digest()}
+    was = {**vars(found.session), "kernels": found.session.code.get("kernels")}
+    for what, wants in wanted.items():
+        if was[what] != wants:
+            raise OtherSession(f"{path} has {what} {was[what]}, and this run has {wants}; name another file")
     return found
 
 
@@ -94,8 +94,7 @@ def _machine() -> dict[str, Any]:
 
 def code() -> dict[str, str]:
     """A hash of the package, and the git revision where there is a repository."""
-    files = sorted(protocol.KERNELS.rglob("*.py"))
-    found = {"kernels": hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]}
+    found = {"kernels": kernels_digest()}
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "describe", "--always", "--dirty"]
         described = subprocess.run(
@@ -105,16 +104,10 @@ def code() -> dict[str, str]:
     return found
 
 
-def _missing(steps: Sequence[StudyStep], before: StudyFile) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
-    """First one trial of every step, then the second ones: a study that is cut off has all of its table."""
-    done = {one.key for one in before.records}
-    found = []
-    for trial in range(max((step.trials for step in steps), default=0)):
-        for step in steps:
-            left = tuple(case for case in step.cases if (step.name, trial, case) not in done)
-            if trial < step.trials and left:
-                found.append((step, trial, left))
-    return found
+def kernels_digest() -> str:
+    """A hash of the package; a session goes on only with the same code."""
+    files = sorted(protocol.KERNELS.rglob("*.py"))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 _Keep = Callable[[Sequence[Record], Sequence[Note]], None]

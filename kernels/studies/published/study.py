@@ -1,6 +1,6 @@
 """What a study is: arms that take turns at cases, in steps, and the report that follows.  Torch-free."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,22 @@ class StudyStep:
         """The arms and the A/A control: a second copy of the first arm."""
         first = self.arms[0]
         return (*self.arms, Arm(CONTROL, f"{first.title}, second copy", first.spec))
+
+
+def missing(
+    steps: Sequence[StudyStep], done: Collection[tuple[str, int, str]]
+) -> list[tuple[StudyStep, int, tuple[str, ...]]]:
+    """The cases of each step and trial that are not done; `done` has keys of records (`Record.key`).
+
+    First one trial of every step, then the second ones: a study that is cut off has all of its table.
+    """
+    found = []
+    for trial in range(max((step.trials for step in steps), default=0)):
+        for step in steps:
+            left = tuple(case for case in step.cases if (step.name, trial, case) not in done)
+            if trial < step.trials and left:
+                found.append((step, trial, left))
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from service.db.engine import transaction
 from service.domain.codefacts import texts
 from service.domain.weekly.weeks import Week
 from service.ledger import code_texts
+from service.ledger.studies import sessions
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 from tests.dashboards.seed import watched
+from tests.service.ledger.studies.literal import hostile_file, session_file
 from tests.studies.big.seed import seed
 from tests.studies.big.seeder import Places
 from tests.studies.big.story import SMALL
@@ -63,6 +65,8 @@ def sow(session: Session, _now: float) -> Places:
     for model, columns in TEXTS.items():
         session.execute(m.Base.metadata.tables[model.__tablename__].update().values(dict.fromkeys(columns, HOSTILE)))
     compile_both_sides(session, session.get_one(m.RegressionRow, places.regression))
+    for file in (session_file(), session_file(device="b200"), hostile_file(HOSTILE)):
+        sessions.store(session, file)
     return places
 
 
@@ -130,6 +134,8 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/workers": ["/workers"],
         "/calibration": ["/calibration"],
         "/statistics": ["/statistics"],
+        "/studies": ["/studies"],
+        "/studies/{name}": ["/studies/s3", "/studies/s3?session=2", "/studies/s3?device=a100", "/studies/s1"],
         "/weekly": ["/weekly"],
         "/weekly/{week}": [f"/weekly/{Week.at(1_790_000_000.0)}"],
     }

@@ -7,12 +7,15 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service.app import create_app
 from service.db import models as m
 from service.db.engine import reading
+from service.ledger.studies import sessions
 from tests.dashboards.browser.test_every_page import addresses
 from tests.dashboards.seed import watched
+from tests.service.ledger.studies.literal import session_file
 from tests.studies.big.seed import seed
 from tests.studies.big.seeder import Places
 from tests.studies.big.story import SMALL
@@ -53,7 +56,12 @@ class PageText(HTMLParser):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    with watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed(session, SMALL)) as found:
+    def sow(session: Session, _now: float) -> Places:
+        for device in ("h200", "b200"):
+            sessions.store(session, session_file(device=device))
+        return seed(session, SMALL)
+
+    with watched(tmp_path_factory.mktemp("big"), sow) as found:
         yield found
 
 

@@ -85,6 +85,8 @@ def ours(at: Places) -> list[Page]:
         Page("add a target", "/targets/new"),
         Page("target, hostile", f"/targets/{quote(at.hostile_target)}"),
         Page("weekly", "/weekly"),
+        Page("studies", "/studies"),
+        Page("study", "/studies/s3"),
         Page("regressions", "/regressions", whole, NEEDS),
         Page("regressions, fixed", "/regressions?state=fixed", Limits(gzip_kb=60, nodes=3000, height=3000)),
         Page("bisections", "/bisections", Limits(gzip_kb=60, nodes=3000, height=3000)),

@@ -1,0 +1,1 @@
+"""Commands about studies: published results that are measured again."""

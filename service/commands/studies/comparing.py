@@ -1,0 +1,123 @@
+"""Two sessions of a study next to each other, as the command prints them."""
+
+from pydantic import BaseModel
+
+from kernels.studies.published.records import Note, Record, Session
+from kernels.studies.published.results import Estimate, Results
+from kernels.studies.published.tabulating import times
+from kernelwatch.client.models import StudySessionDocument
+from service.commands.output.views import Column, Part, Table, View, text
+from service.commands.output.wording import minute
+from service.domain.studies import comparison
+from service.domain.studies.comparison import ArmChange
+
+
+class RatioItem(BaseModel):
+    """A ratio with its 95 % interval, which needs two trials in both sessions."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class ArmChangeItem(BaseModel):
+    """An arm at a case: `time` is B over A; `relative` is the same of its ratio to the baseline."""
+
+    case: str
+    arm: str
+    baseline: str
+    unit: str
+    a: float
+    b: float
+    time: RatioItem
+    relative: RatioItem | None
+
+
+class StudyComparisonDocument(BaseModel):
+    """Two sessions of a study."""
+
+    study: str
+    a: int
+    b: int
+    differences: list[str]
+    changes: list[ArmChangeItem]
+
+
+COLUMNS = (
+    Column[ArmChangeItem]("case", lambda one: one.case),
+    Column[ArmChangeItem]("arm", lambda one: one.arm),
+    Column[ArmChangeItem]("A", lambda one: _amount(one.a, one.unit), right=True, spare=2),
+    Column[ArmChangeItem]("B", lambda one: _amount(one.b, one.unit), right=True, spare=1),
+    Column[ArmChangeItem]("B/A", lambda one: _times(one.time), lambda one: _style(one.time), right=True),
+    Column[ArmChangeItem](
+        "relative to baseline", lambda one: _times(one.relative), lambda one: _style(one.relative), right=True
+    ),
+)
+
+
+def compared(a: StudySessionDocument, b: StudySessionDocument) -> View:
+    """Times in B over times in A, and what else differs."""
+    first, second = results_of(a), results_of(b)
+    differences = comparison.differences(first, second)
+    changes = [_item(one) for one in comparison.compared(first, second)]
+    baselines = ", ".join(dict.fromkeys(one.baseline for one in changes))
+    parts: list[Part] = [
+        text((a.title, "bold")),
+        text(f"A is session {a.id}, {a.device}, begun {minute(a.began_at)} UTC."),
+        text(f"B is session {b.id}, {b.device}, begun {minute(b.began_at)} UTC."),
+        *(text((f"The sessions differ in {one}.", "yellow")) for one in differences),
+        Table(ArmChangeItem, changes, COLUMNS),
+        text(
+            f"Above 1 the arm is slower in B. The last column is the change of its ratio to the baseline ({baselines})."
+            if changes
+            else "No arm was measured at the same case in both."
+        ),
+    ]
+    document = StudyComparisonDocument(study=a.study, a=a.id, b=b.id, differences=differences, changes=changes)
+    return View(document, parts)
+
+
+def results_of(document: StudySessionDocument) -> Results:
+    """The results that a document holds: all but facts."""
+    about = Session(
+        document.study,
+        document.began_at.isoformat(),
+        document.device,
+        document.quick,
+        document.machine,
+        {"revision": document.revision or "unknown", "kernels": document.kernels or "unknown"},
+    )
+    records = tuple(
+        Record(one.step, one.trial, one.case, one.arm, one.state, one.reason, one.unit, tuple(one.samples))
+        for one in document.records
+    )
+    notes = tuple(
+        Note("stack", {"arm": arm, **one.versions, "device": {"name": one.device}})
+        for one in document.stacks
+        for arm in one.arms
+    )
+    return Results((about,), records, notes)
+
+
+def _item(one: ArmChange) -> ArmChangeItem:
+    named = {name: getattr(one, name) for name in ("case", "arm", "baseline", "unit", "a", "b")}
+    return ArmChangeItem(**named, time=_ratio(one.time), relative=one.relative and _ratio(one.relative))
+
+
+def _ratio(one: Estimate) -> RatioItem:
+    return RatioItem(ratio=one.ratio, low=one.low, high=one.high)
+
+
+def _times(one: RatioItem | None) -> str:
+    return times(None if one is None else Estimate(one.ratio, one.low, one.high, 0))
+
+
+def _style(one: RatioItem | None) -> str:
+    """The colour of a change whose interval is on one side of 1."""
+    if one is None or one.low is None or one.high is None:
+        return ""
+    return "red" if one.low > 1 else "green" if one.high < 1 else ""
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"

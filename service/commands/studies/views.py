@@ -1,0 +1,158 @@
+"""Studies as commands print them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from kernelwatch.client.models import (
+    StudyClaimsItem,
+    StudyConclusionItem,
+    StudyItem,
+    StudySessionDocument,
+    StudySessionItem,
+    StudyStackItem,
+    StudyTableItem,
+)
+from service.commands.output.views import Column, Part, Table, View, text
+from service.commands.output.wording import minute, some
+from service.domain.studies.sessions import UNFINISHED
+from service.ledger.studies.sessions import StoredSession
+
+HOLDS = {True: "holds", False: "does not hold", None: "undecided"}
+_STYLES = {True: "green", False: "red", None: "yellow"}
+
+
+class StudyRow(BaseModel):
+    """A row of a table of a study."""
+
+    cells: list[str]
+
+
+class AddedItem(BaseModel):
+    """A file that was stored."""
+
+    session: StudySessionItem
+    records: int
+    notes: int
+
+
+STUDIES = (
+    Column[StudyItem]("study", lambda one: one.name, lambda _: "bold"),
+    Column[StudyItem]("question", lambda one: one.question, folds=True),
+    Column[StudyItem]("sessions", lambda one: _devices(one.sessions)),
+    Column[StudyItem]("claims", lambda one: claims(one.claims), spare=1),
+)
+SESSIONS = (
+    Column[StudySessionItem]("session", lambda one: str(one.id), right=True),
+    Column[StudySessionItem]("study", lambda one: one.study),
+    Column[StudySessionItem]("device", lambda one: one.device),
+    Column[StudySessionItem]("form", lambda one: form(one), spare=1),
+    Column[StudySessionItem]("began", lambda one: minute(one.began_at)),
+    Column[StudySessionItem]("cases", lambda one: measured_of(one), right=True),
+    Column[StudySessionItem]("revision", lambda one: one.revision or "", spare=2),
+)
+FINDINGS = (
+    Column[StudyConclusionItem]("claim", lambda one: one.claim, folds=True),
+    Column[StudyConclusionItem]("measured here", lambda one: one.found, folds=True),
+    Column[StudyConclusionItem]("", lambda one: HOLDS[one.holds], lambda one: _STYLES[one.holds]),
+)
+
+
+def studies(found: Sequence[StudyItem]) -> View:
+    """The studies, then their sessions."""
+    every = [one for study in found for one in study.sessions]
+    hint = "No sessions. `kernelwatch study run s3 --quick` measures one in less than a minute."
+    last = Table(StudySessionItem, every, SESSIONS, "Sessions") if every else text(hint)
+    return View(list(found), [Table(StudyItem, found, STUDIES), last])
+
+
+def claims(found: StudyClaimsItem | None) -> str:
+    """`3 hold, 1 does not, 1 undecided`."""
+    if found is None:
+        return ""
+    parts = (
+        (found.hold, "hold" if found.hold != 1 else "holds"),
+        (found.fail, "do not" if found.fail != 1 else "does not"),
+    )
+    said = [f"{count} {word}" for count, word in (*parts, (found.undecided, "undecided")) if count]
+    return ", ".join(said)
+
+
+def form(one: StudySessionItem | StudySessionDocument) -> str:
+    """The form of a session."""
+    return "quick" if one.quick else "full"
+
+
+def measured_of(one: StudySessionItem | StudySessionDocument) -> str:
+    """How far a session is."""
+    return f"{one.done:,}" if one.done >= one.total else f"{one.done:,} of {one.total:,}"
+
+
+def _devices(sessions: Sequence[StudySessionItem]) -> str:
+    """`h200 2, cpu 1`: the number on each device."""
+    return ", ".join(f"{device} {count}" for device, count in Counter(one.device for one in sessions).items())
+
+
+def whole(found: StudySessionDocument) -> View:
+    """A session with what follows from it."""
+    parts = _where(found)
+    parts += [Table(StudyConclusionItem, found.findings, FINDINGS)] if found.findings else []
+    for table in (one for one in found.tables if one.rows):
+        parts.append(_table(table))
+        parts += [text((table.note, "dim"))] if table.note else []
+    return View(found, parts)
+
+
+def _where(found: StudySessionDocument) -> list[Part]:
+    on = f"{found.device}, {form(found)} form, {measured_of(found)} cases"
+    at = f"at {found.revision}, " if found.revision else ""
+    lines: list[Part] = [
+        text((found.title, "bold")),
+        text(f"session {found.id}: {on}, {at}begun {minute(found.began_at)} UTC"),
+        *(text(stack(one)) for one in found.stacks),
+    ]
+    if found.control is not None:
+        lines.append(text(f"Two copies of equal code differ by {found.control:.2%} in the median."))
+    return lines
+
+
+def stack(one: StudyStackItem) -> str:
+    """`NVIDIA H200: torch 2.11.0, triton 3.6.0`."""
+    versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
+    return f"{one.device}: {versions}" if one.device else versions
+
+
+def _table(found: StudyTableItem) -> Table[StudyRow]:
+    rows = [StudyRow(cells=row) for row in found.rows]
+    columns = [_column(number, title) for number, title in enumerate(found.columns)]
+    return Table(StudyRow, rows, columns, found.title)
+
+
+def _column(number: int, title: str) -> Column[StudyRow]:
+    return Column(title, lambda row: row.cells[number], right=number > 0)
+
+
+def measured(found: StudySessionDocument, left: int) -> View:
+    """A session that was measured just now; `left` cases of what was asked for are not."""
+    view = whole(found)
+    if not left:
+        return view
+    goes_on = f"{some(left, 'case')} left. The same command measures the rest."
+    return View(found, [*view.parts, text((goes_on, "yellow"))], code=UNFINISHED)
+
+
+def added(stored: Sequence[tuple[StoredSession, StudySessionDocument]]) -> View:
+    """Files that were stored."""
+    items = [
+        AddedItem(session=StudySessionItem.model_validate(found.model_dump()), records=one.records, notes=one.notes)
+        for one, found in stored
+    ]
+    lines = [text(_added(one)) for one in items]
+    return View(items, lines, table=Table(AddedItem, items, ()))
+
+
+def _added(one: AddedItem) -> str:
+    what = f"{one.session.study} on {one.session.device}, {measured_of(one.session)} cases"
+    new = some(one.records, "new record") if one.records else "nothing new"
+    return f"Session {one.session.id}: {what}, {new}."

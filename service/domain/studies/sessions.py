@@ -1,0 +1,146 @@
+"""What may be stored of a study, how far a session is, and its report.  Pure."""
+
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from kernels.studies.published.catalogue import STUDIES
+from kernels.studies.published.records import Record, StudyFile
+from kernels.studies.published.results import Results
+from kernels.studies.published.study import Study, StudyReport, missing
+from service.errors import BadInput, NotFound
+
+_DEVICE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
+_MAX = {"step": 80, "arm": 80, "case": 200, "state": 32, "unit": 16}  # characters, as the columns are wide
+UNFINISHED = 3  # exit code: a part of what was asked for is measured
+MAX_ROUNDS = 10_000  # samples of one record
+
+
+@dataclass(frozen=True)
+class StudyProgress:
+    """How many turns of arms at a case a session has, of those that its study asks for.
+
+    A turn is a case of a step in one trial, with all its arms.
+    """
+
+    done: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        return self.done >= self.total
+
+
+@dataclass(frozen=True)
+class Claims:
+    """How many claims of the source hold."""
+
+    hold: int
+    fail: int
+    undecided: int
+
+    @classmethod
+    def of(cls, report: StudyReport) -> "Claims":
+        held = [one.holds for one in report.findings]
+        return cls(held.count(True), held.count(False), held.count(None))
+
+
+def study_named(name: str) -> Study:
+    """Raises NotFound, which lists all."""
+    if name not in STUDIES:
+        raise NotFound("study", name, f"Known: {', '.join(STUDIES)}.")
+    return STUDIES[name]
+
+
+def progress(study: Study, device: str, quick: bool, done: Collection[tuple[str, int, str]]) -> StudyProgress:
+    """`done` has the keys of the records: step, trial and case."""
+    steps = study.steps(device, quick)
+    total = sum(step.trials * len(step.cases) for step in steps)
+    return StudyProgress(total - sum(len(cases) for _, _, cases in missing(steps, done)), total)
+
+
+def report(study: Study, results: Results) -> StudyReport:
+    """Evaluate the results.
+
+    Raises:
+        BadInput: They are not results of this study, as this version knows it.
+    """
+    try:
+        return study.report(results)
+    except (ValueError, KeyError, TypeError, LookupError, ArithmeticError) as error:
+        raise BadInput(
+            f"This version cannot evaluate these results of study {study.name}: {type(error).__name__}: {error}."
+        ) from error
+
+
+def check(file: StudyFile) -> Study:
+    """The study of a file that may be stored.
+
+    Raises:
+        NotFound: There is no such study.
+        BadInput: The message says what is wrong with the file.
+    """
+    session = file.session
+    study = study_named(session.study)
+    if not isinstance(session.device, str) or not _DEVICE.fullmatch(session.device):
+        raise BadInput(f"The device of the session is {session.device!r}; name it as in h200 or cpu.")
+    if len(session.began) > 40 or not _is_time(session.began):
+        raise BadInput(f"The session began at {session.began!r}, which is no time such as 2026-11-21T03:02:00+00:00.")
+    if not isinstance(session.quick, bool) or not all(isinstance(one, dict) for one in (session.machine, session.code)):
+        raise BadInput("The session must have `quick` as true or false, and `machine` and `code` as objects.")
+    for record in file.records:
+        _check_record(record)
+    report(study, Results.of([file]))
+    return study
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _check_record(record: Record) -> None:
+    where = f"The record of {record.arm} at {record.case}"
+    for name, limit in _MAX.items():
+        value = getattr(record, name)
+        if not isinstance(value, str) or not 0 < len(value) <= limit:
+            raise BadInput(f"{where} has {name} {value!r:.60}; it must be a text of 1 to {limit} characters.")
+    if not isinstance(record.trial, int) or not 0 <= record.trial < 1000:
+        raise BadInput(f"{where} has trial {record.trial!r:.60}; it must be a number from 0 to 999.")
+    sound = all(one is None or (isinstance(one, int | float) and 0 < one < 1e15) for one in record.samples)
+    if not sound or len(record.samples) > MAX_ROUNDS:
+        raise BadInput(f"{where} has samples that are not positive numbers, or more than {MAX_ROUNDS:,} of them.")
+    if not isinstance(record.facts, dict):
+        raise BadInput(f"{where} has facts that are not an object.")
+
+
+@dataclass(frozen=True)
+class ArmStack:
+    """The versions that some arms ran with, and the device as it names itself."""
+
+    arms: tuple[str, ...]
+    device: str
+    versions: dict[str, str]
+
+
+def stacks(results: Results) -> list[ArmStack]:
+    """The stacks of the arms; arms with equal ones are listed together."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
+    for note in results.notes:
+        if note.what == "stack" and isinstance(note.value, dict):
+            named = note.value.get("device")
+            device = named if isinstance(named, dict) else {}
+            versions = {name: str(one) for name, one in note.value.items() if name not in ("arm", "device") and one}
+            key = (str(device.get("name") or device.get("kind") or ""), tuple(versions.items()))
+            found.setdefault(key, {})[str(note.value.get("arm", ""))] = None
+    return [ArmStack(tuple(arms), device, dict(versions)) for (device, versions), arms in found.items()]
+
+
+def control(results: Results) -> float | None:
+    """How far copies of equal code differ in the median, relative; None without a copy."""
+    distances = results.control()
+    return math.expm1(distances[len(distances) // 2]) if distances else None

@@ -1,0 +1,218 @@
+"""Store sessions of studies and read them.
+
+A session is the same wherever its file comes from: its study, the moment when it began, and its device.  Storing it
+again adds what is new.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session, undefer
+
+from kernels.studies.published import records as files
+from kernels.studies.published.catalogue import STUDIES
+from kernels.studies.published.records import Note, Record, StudyFile
+from kernels.studies.published.results import Results
+from kernels.studies.published.study import Study, StudyReport
+from service.db.engine import clock
+from service.db.models import StudyRecord, StudySession, pack, storable, unpack
+from service.domain.studies import sessions as domain
+from service.domain.studies.sessions import Claims, StudyProgress
+from service.errors import BadInput, NotFound
+from service.ledger.locking import insert_if_absent
+
+_IDENTITY = ("study", "began", "device")
+
+
+@dataclass(frozen=True)
+class StoredSession:
+    """What `store` did: the id of the session, and how many records and notes were new."""
+
+    session_id: int
+    records: int
+    notes: int
+
+
+@dataclass(frozen=True)
+class StudySessionView:
+    """A session with how far it is."""
+
+    row: StudySession
+    progress: StudyProgress
+
+
+@dataclass(frozen=True)
+class EvaluatedSession:
+    """A session with its results."""
+
+    view: StudySessionView
+    study: Study
+    results: Results
+
+    @cached_property
+    def report(self) -> StudyReport:
+        """Raises BadInput."""
+        return domain.report(self.study, self.results)
+
+
+def read(path: Any) -> StudyFile:
+    """The file of a study.  Raises BadInput."""
+    try:
+        return files.read(path)
+    except files.UnreadableStudy as error:
+        raise BadInput(
+            f"{error}. `kernelwatch study run` and `python -m kernels.studies.published run` write such files."
+        ) from None
+
+
+def store(session: Session, file: StudyFile) -> StoredSession:
+    """Add what is not there yet of a session.  Raises NotFound for another study, and BadInput."""
+    domain.check(file)
+    row = _row_of(session, file.session)
+    known = {tuple(key) for key in session.execute(select(*_KEY).where(StudyRecord.session_id == row.id))}
+    new = {_key(one): one for one in file.records if _key(one) not in known}
+    if new:
+        session.execute(insert(StudyRecord), [_values(row.id, one) for one in new.values()])
+    notes = _new_notes(row.notes, file.notes)
+    if notes:
+        row.notes = [*row.notes, *notes]
+    if new or notes:
+        row.updated_at = clock(session)
+    return StoredSession(row.id, len(new), len(notes))
+
+
+_KEY = (StudyRecord.step, StudyRecord.trial, StudyRecord.case, StudyRecord.arm)
+
+
+def _key(record: Record) -> tuple[str, int, str, str]:
+    return record.step, record.trial, record.case, record.arm
+
+
+def _row_of(session: Session, about: files.Session) -> StudySession:
+    """The row of a session, made if it is new, and locked until the transaction ends."""
+    now = clock(session)
+    values = {name: getattr(about, name) for name in (*_IDENTITY, "quick")}
+    values |= {
+        "machine": dict(about.machine),
+        "code": dict(about.code),
+        "notes": [],
+        "added_at": now,
+        "updated_at": now,
+    }
+    insert_if_absent(session, StudySession, _IDENTITY, values)
+    same = [getattr(StudySession, name) == values[name] for name in _IDENTITY]
+    return session.scalars(
+        select(StudySession).where(*same).options(undefer(StudySession.notes)).with_for_update()
+    ).one()
+
+
+def _values(session_id: int, one: Record) -> dict[str, Any]:
+    return {
+        "session_id": session_id,
+        **{name: getattr(one, name) for name in ("step", "trial", "case", "arm", "state", "reason", "unit")},
+        "samples": pack((list(one.samples),), ()),
+        "facts": dict(one.facts),
+    }
+
+
+def _new_notes(stored: Sequence[Any], sent: Iterable[Note]) -> list[Any]:
+    """Notes that are not stored yet, by what they say."""
+    known = {_text(one) for one in stored}
+    found = {_text(one): one for note in sent if _text(one := storable([note.what, note.value])) not in known}
+    return list(found.values())
+
+
+def _text(note: Any) -> str:
+    return json.dumps(note, sort_keys=True, default=str)
+
+
+def listed(session: Session, study: str | None = None, device: str | None = None) -> list[StudySessionView]:
+    """Sessions of a study or of all, those that began last first.  Sessions of unknown studies are left out."""
+    wanted = select(StudySession).where(StudySession.study.in_([study] if study is not None else list(STUDIES)))
+    if device is not None:
+        wanted = wanted.where(StudySession.device == device)
+    rows = session.scalars(wanted.order_by(StudySession.began.desc(), StudySession.id.desc())).all()
+    return _with_progress(session, rows)
+
+
+def _with_progress(session: Session, rows: Sequence[StudySession]) -> list[StudySessionView]:
+    done: dict[int, set[tuple[str, int, str]]] = {row.id: set() for row in rows}
+    keys = select(StudyRecord.session_id, StudyRecord.step, StudyRecord.trial, StudyRecord.case).distinct()
+    for session_id, step, trial, case in session.execute(keys.where(StudyRecord.session_id.in_(done))):
+        done[session_id].add((step, trial, case))
+    return [
+        StudySessionView(row, domain.progress(STUDIES[row.study], row.device, row.quick, done[row.id])) for row in rows
+    ]
+
+
+def one(session: Session, session_id: int, study: str | None = None) -> StudySessionView:
+    """A session, of this study if one is named.  Raises NotFound."""
+    row = session.get(StudySession, session_id)
+    if row is None or row.study not in STUDIES or study not in (None, row.study):
+        hint = "`kernelwatch study list` names those that are stored."
+        raise NotFound("session", f"{session_id} of {f'study {study}' if study else 'a study'}", hint)
+    return _with_progress(session, [row])[0]
+
+
+def preferred(views: Sequence[StudySessionView]) -> StudySessionView | None:
+    """The session to show first: a full one before a quick one, a GPU's before a CPU's, then the newest."""
+    order = sorted(views, key=lambda one: (one.row.began, one.row.id), reverse=True)
+    return min(order, key=lambda one: (one.row.quick, one.row.device == "cpu"), default=None)
+
+
+def file_of(session: Session, row: StudySession) -> StudyFile:
+    """A stored session as its file."""
+    about = files.Session(row.study, row.began, row.device, row.quick, row.machine, row.code)
+    columns = (*_KEY, StudyRecord.state, StudyRecord.reason, StudyRecord.unit, StudyRecord.samples, StudyRecord.facts)
+    found = session.execute(select(*columns).where(StudyRecord.session_id == row.id).order_by(StudyRecord.id))
+    stored = session.scalar(select(StudySession.notes).where(StudySession.id == row.id)) or []
+    notes = tuple(Note(what, value) for what, value in stored)
+    return StudyFile(about, tuple(_record(*values) for values in found), notes)
+
+
+def _record(
+    step: str,
+    trial: int,
+    case: str,
+    arm: str,
+    state: str,
+    reason: str | None,
+    unit: str,
+    samples: bytes,
+    facts: Mapping[str, Any],
+) -> Record:
+    return Record(step, trial, case, arm, state, reason, unit, tuple(unpack(samples)[0][0]), facts)
+
+
+_KEPT = 16  # evaluated sessions: reading and evaluating a full one takes 130 ms
+_kept = OrderedDict[tuple[Any, ...], EvaluatedSession]()
+_keeping = Lock()
+
+
+def evaluated(session: Session, view: StudySessionView) -> EvaluatedSession:
+    """A session with its results.  It is kept in memory until something is added to it."""
+    row = view.row
+    key = (row.id, row.study, row.began, row.device, row.updated_at)
+    with _keeping:
+        found = _kept.get(key)
+    if found is None:
+        found = EvaluatedSession(view, STUDIES[row.study], Results.of([file_of(session, row)]))
+        with _keeping:
+            _kept[key] = found
+            while len(_kept) > _KEPT:
+                _kept.popitem(last=False)
+    return found
+
+
+def claims(session: Session, view: StudySessionView) -> Claims | None:
+    """How many claims hold in a session; None if this version cannot evaluate it."""
+    try:
+        return Claims.of(evaluated(session, view).report)
+    except BadInput:
+        return None

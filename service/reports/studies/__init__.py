@@ -1,0 +1,1 @@
+"""Studies as documents of the API."""
