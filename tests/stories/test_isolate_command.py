@@ -1,0 +1,89 @@
+"""`kernelwatch isolate`: two real stacks on the CPU that differ in two packages, of which one became slower."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.repository import Repository
+from tests.fakes.wheels import unpacked
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[2]
+CASE = "rmsnorm.fwd.256x512.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "tiny"
+[base]
+stack = "old"
+[paths]
+matter = ["*.py"]
+[providers.norms]
+rmsnorm.fwd = "norms:forward"
+[suites]
+tiny = ["{CASE}"]
+[policy]
+rounds = 4
+"""
+NORMS = """
+import liger_kernel
+import quack
+import torch
+
+
+def forward(x, weight, eps):
+    for _ in range(liger_kernel.PASSES + quack.PASSES):
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return y
+"""
+
+
+class Machine:
+    """A machine with a target and two stacks: `old`, and `new` with other versions of two packages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.repository = folder, Repository(folder / "norms")
+        self.repository.commit("norms", {"kernelwatch.toml": RECIPE, "norms.py": NORMS})
+        for name, version, passes in (("old", "1.0", 1), ("new", "2.0", 4)):
+            site = folder / name
+            unpacked(site, "liger-kernel", version, {"liger_kernel/__init__.py": f"PASSES = {passes}\n"})
+            unpacked(site, "quack-kernels", version, {"quack/__init__.py": "PASSES = 1\n"})
+            self.run("stack", "adopt", name, "--python", sys.executable, "--path", str(site))
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("KERNELWATCH_", "XDG_"))}
+        environment = kept | {"HOME": str(self.folder), "PYTHONPATH": str(ROOT), "KERNELWATCH_DEVICE": "cpu"}
+        environment |= {"KERNELWATCH_STATE": str(self.folder / "state"), "KERNELWATCH_LOCKS": str(self.folder)}
+        environment |= {"KERNELWATCH_ALLOWED_ROOTS": json.dumps([str(self.folder)]), "COLUMNS": "200"}
+        command = [sys.executable, "-P", "-m", "service.cli", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("isolate"))
+
+
+def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
+    wanted = ("--from", "old", "--to", "new", "--trials", "3", "--max-trials", "3", "--format", "json")
+    done = machine.run("isolate", "./norms", *wanted, "--allow-unsandboxed", "--save", "saved")
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    [case] = document["cases"]
+    quack, liger = case["components"]
+    assert (case["verdict"], liger["component"], liger["verdict"]) == ("slower", "liger", "slower")
+    assert liger["forward"]["ratio"] > 1.5
+    assert liger["backward"]["ratio"] > 1.5
+    assert quack["component"] == "quack"
+    assert quack["verdict"] not in ("slower", "depends", "breaks")
+    assert document["headline"].startswith("Liger 1.0 → 2.0 made 1 of 1 case slower, by ")
+    assert document["after"]["versions"]["liger"] == "2.0"
+    assert "| Liger |" in (machine.folder / "saved" / "isolation.md").read_text()
+    assert not (machine.folder / "state" / "kernelwatch.db").exists(), "nothing is stored in a history"
