@@ -7,12 +7,17 @@ from pathlib import Path
 
 
 def unpacked(
-    site: Path, name: str, version: str, files: Mapping[str, str], requires: tuple[str, ...] = (), *, record: bool = True
+    site: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    requires: tuple[str, ...] = (),
+    *,
+    record: bool = True,
 ) -> None:
     """Write a distribution into `site`."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {one}\n" for one in requires)
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     whole = {**files, f"{info}/METADATA": metadata}
     for path, text in whole.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)

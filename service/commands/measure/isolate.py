@@ -45,9 +45,9 @@ def isolate(
 
     Exit codes: 0 nothing became slower, 1 something did, 2 not measured, 3 undecided.
     """
+    from service.commands.measure import isolation_view
     from service.commands.output.console import err
     from service.commands.output.progress import progress
-    from service.commands.views import isolation
     from service.domain.text import printable
     from service.log import only_warnings
     from workers.compile import subjects
@@ -65,9 +65,9 @@ def isolate(
     except BuildFailed as failure:
         err.print(printable("\n".join(filter(None, (str(failure), failure.log)))), markup=False, soft_wrap=True)
         sys.exit(2)
-    view = isolation.isolated(result)
+    view = isolation_view.isolated(result)
     if save is not None:
-        isolation.save(save, view)
+        isolation_view.save(save, view)
     return view
 
 

@@ -91,11 +91,12 @@ def _by(moved: Sequence[ComponentEffect]) -> str:
 
 def _nothing_moved(result: Isolation, cases: Sequence[CaseIsolation]) -> str:
     names = f"{result.before.name} and {result.after.name}"
-    if any(one.verdict is CaseVerdict.UNDECIDED for one in cases):
-        return f"No component was shown to move one of {len(cases)} {_cases(len(cases))} between {names}"
-    if any(one.verdict is not CaseVerdict.NOT_MOVED for one in cases):
-        return f"No single component of {result.after.name} moved one of {len(cases)} {_cases(len(cases))}"
-    return f"Nothing moved: {len(cases)} {_cases(len(cases))} took the same time with {names}"
+    verdicts = {one.verdict for one in cases}
+    if CaseVerdict.UNDECIDED in verdicts:
+        return f"No component was shown to move a case between {names}"
+    if verdicts == {CaseVerdict.NOT_MOVED}:
+        return f"Nothing moved: {_counted(len(cases))} took the same time with {names}"
+    return "No single component moved a case"
 
 
 def _rest(result: Isolation, cases: Sequence[CaseIsolation]) -> Iterator[str]:
@@ -109,8 +110,12 @@ def _rest(result: Isolation, cases: Sequence[CaseIsolation]) -> Iterator[str]:
         yield f"{_counted(len(unexplained))} not measured with {after}, and no single component does it"
     if missing := [one.name for one in result.components if _verdicts(one.name, cases) == {ComponentVerdict.MISSING}]:
         yield f"{_listed(missing)} could not be swapped"
-    if undecided := sum(_is_undecided(one) for one in cases):
+    if undecided := sum(one.verdict is CaseVerdict.UNDECIDED for one in cases):
         yield f"{_counted(undecided)} undecided"
+    for component in result.components:
+        verdicts = [_effect(one, component.name).verdict for one in cases if one.verdict is not CaseVerdict.UNDECIDED]
+        if open_at := verdicts.count(ComponentVerdict.UNDECIDED):
+            yield f"{title(component.name)} undecided at {_counted(open_at)}"
     if failed := len(result.cases) - len(cases):
         yield f"{_counted(failed)} not measured with {result.before.name}"
 
@@ -121,11 +126,6 @@ def _effect(case: CaseIsolation, component: str) -> ComponentEffect:
 
 def _verdicts(component: str, cases: Sequence[CaseIsolation]) -> set[ComponentVerdict]:
     return {_effect(one, component).verdict for one in cases}
-
-
-def _is_undecided(case: CaseIsolation) -> bool:
-    open_swaps = any(one.verdict is ComponentVerdict.UNDECIDED for one in case.components)
-    return case.verdict is CaseVerdict.UNDECIDED or open_swaps
 
 
 def _listed(names: Sequence[str]) -> str:

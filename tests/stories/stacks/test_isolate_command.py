@@ -14,7 +14,7 @@ from tests.fakes.wheels import unpacked
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CASE = "rmsnorm.fwd.256x512.fp32"
 RECIPE = f"""
 devices = ["cpu"]
@@ -29,6 +29,8 @@ rmsnorm.fwd = "norms:forward"
 tiny = ["{CASE}"]
 [policy]
 rounds = 4
+smallest_change = 0.2
+smallest_change_short = 0.2
 """
 NORMS = """
 import liger_kernel
@@ -49,7 +51,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.repository = folder, Repository(folder / "norms")
         self.repository.commit("norms", {"kernelwatch.toml": RECIPE, "norms.py": NORMS})
-        for name, version, passes in (("old", "1.0", 1), ("new", "2.0", 4)):
+        for name, version, passes in (("old", "1.0", 1), ("new", "2.0", 5)):
             site = folder / name
             unpacked(site, "liger-kernel", version, {"liger_kernel/__init__.py": f"PASSES = {passes}\n"})
             unpacked(site, "quack-kernels", version, {"quack/__init__.py": "PASSES = 1\n"})
@@ -72,7 +74,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
-    wanted = ("--from", "old", "--to", "new", "--trials", "3", "--max-trials", "3", "--format", "json")
+    wanted = ("--from", "old", "--to", "new", "--trials", "4", "--max-trials", "4", "--format", "json")
     done = machine.run("isolate", "./norms", *wanted, "--allow-unsandboxed", "--save", "saved")
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
