@@ -80,9 +80,10 @@ def _found(search: Iterable[Path]) -> dict[str, Distribution]:
 
 
 def _read(name: str, one: metadata.Distribution) -> Distribution:
-    record, editable = one.read_text("RECORD"), '"editable": true' in (one.read_text("direct_url.json") or "")
+    record = one.read_text("RECORD")
+    origin = json.loads(one.read_text("direct_url.json") or "{}")
     obstacle = None
-    if editable:
+    if origin.get("dir_info", {}).get("editable"):
         obstacle = f"{name} is installed in editable mode, so its files are elsewhere"
     elif record is None:
         obstacle = f"{name} has no list of its files (RECORD)"

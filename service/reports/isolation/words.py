@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import exp
 
+from kernels.cases import Metric
 from service.domain.isolation.components import OTHERS, Component, DistributionChange
 from service.domain.isolation.evaluation import (
     MOVED,
@@ -14,7 +15,7 @@ from service.domain.isolation.evaluation import (
 )
 from service.domain.isolation.result import Isolation
 from service.domain.isolation.why import SwapCause
-from service.domain.metrics import signed, words
+from service.domain.metrics import WORDS, signed, words
 from service.domain.stats.sequential import Zone
 from service.domain.text import in_percent, listed, one_line, share_in_words, short
 from service.reports.words import of_cause
@@ -63,19 +64,20 @@ def headline(result: Isolation) -> str:
 
 def _did(component: Component, cases: Sequence[CaseIsolation]) -> str:
     """`Triton 3.6.0 → 3.7.1 made 5 of 6 cases slower, by 38 % at most`; empty if it moved nothing."""
-    effects = [_effect(one, component.name) for one in cases]
-    kind = words(cases[0].case) if cases else None
+    effects = [(one.case, _effect(one, component.name)) for one in cases]
     parts = list[str]()
     for verdict in MOVED:
-        moved = [one for one in effects if one.verdict is verdict]
-        if kind is None or not moved:
+        moved = [one for _, one in effects if one.verdict is verdict]
+        if not moved:
             continue
         counted = f"{len(moved)} of {len(effects)} {_cases(len(effects))}" if not parts else f"{len(moved)}"
+        kind = words(next(case for case, one in effects if one.verdict is verdict))
+        take = "take " if kind is WORDS[Metric.MEMORY] else ""
         match verdict:
             case ComponentVerdict.SLOWER:
-                parts.append(f"made {counted} {kind.more}, {_by(moved)}")
+                parts.append(f"made {counted} {take}{kind.more}, {_by(moved)}")
             case ComponentVerdict.FASTER:
-                parts.append(f"made {counted} {kind.less}, {_by(moved)}")
+                parts.append(f"made {counted} {take}{kind.less}, {_by(moved)}")
             case ComponentVerdict.BREAKS:
                 parts.append(f"made {counted} fail")
             case _:
@@ -164,19 +166,14 @@ def both_ways(effect: ComponentEffect) -> str:
 
 def verdict(case: CaseIsolation) -> str:
     """Of the case, with the components that moved it."""
-    movers = (
-        listed(f"{title(one.component)}{_ADDED.get(one.verdict, '')}" for one in case.movers) if case.movers else ""
-    )
-    match case.verdict:
-        case CaseVerdict.FAILED | CaseVerdict.BROKEN as found:
-            return f"{found.value}{f': {movers}' if movers else ''}"
-        case CaseVerdict.NOT_MOVED if movers:
-            return f"not moved: {movers} cancel out"
-        case found if case.only_together:
-            return f"{found.value}: only together"
-        case found:
-            said = found.value.replace("-", " ")
-            return f"{said}: {movers}" if movers else said
+    names = [f"{title(one.component)}{_ADDED.get(one.verdict, '')}" for one in case.movers]
+    if case.only_together:
+        names = ["only together"]
+    if case.verdict is CaseVerdict.NOT_MOVED and names:
+        return f"not moved: {listed(names)} cancel out"
+    kind = words(case.case)
+    said = {CaseVerdict.SLOWER: kind.more, CaseVerdict.FASTER: kind.less}.get(case.verdict, case.verdict.value)
+    return ": ".join([said.replace("-", " "), *([listed(names)] if names else [])])
 
 
 _ADDED = {
