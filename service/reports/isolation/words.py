@@ -15,7 +15,7 @@ from service.domain.isolation.evaluation import (
 )
 from service.domain.isolation.result import Isolation
 from service.domain.isolation.why import SwapCause
-from service.domain.metrics import WORDS, signed, words
+from service.domain.metrics import metric_of, signed, words
 from service.domain.stats.sequential import Zone
 from service.domain.text import in_percent, listed, one_line, share_in_words, short
 from service.reports.words import of_cause
@@ -64,31 +64,38 @@ def headline(result: Isolation) -> str:
 
 def _did(component: Component, cases: Sequence[CaseIsolation]) -> str:
     """`Triton 3.6.0 → 3.7.1 made 5 of 6 cases slower, by 38 % at most`; empty if it moved nothing."""
-    effects = [(one.case, _effect(one, component.name)) for one in cases]
+    moved: dict[tuple[ComponentVerdict, str], list[ComponentEffect]] = {}
+    for one in cases:
+        effect = _effect(one, component.name)
+        if effect.moved:
+            moved.setdefault((effect.verdict, _moved_words(effect.verdict, one.case)), []).append(effect)
     parts = list[str]()
-    for verdict in MOVED:
-        moved = [one for _, one in effects if one.verdict is verdict]
-        if not moved:
-            continue
-        counted = f"{len(moved)} of {len(effects)} {_cases(len(effects))}" if not parts else f"{len(moved)}"
-        kind = words(next(case for case, one in effects if one.verdict is verdict))
-        take = "take " if kind is WORDS[Metric.MEMORY] else ""
-        match verdict:
-            case ComponentVerdict.SLOWER:
-                parts.append(f"made {counted} {take}{kind.more}, {_by(moved)}")
-            case ComponentVerdict.FASTER:
-                parts.append(f"made {counted} {take}{kind.less}, {_by(moved)}")
-            case ComponentVerdict.BREAKS:
-                parts.append(f"made {counted} fail")
-            case _:
-                parts.append(f"moved {counted} in one of the two stacks only")
+    for (verdict, said), effects in sorted(moved.items(), key=lambda item: MOVED.index(item[0][0])):
+        counted = f"{len(effects)}" if parts else f"{len(effects)} of {len(cases)} {_cases(len(cases))}"
+        verb = "moved" if verdict is ComponentVerdict.DEPENDS else "made"
+        size = _by(effects) if verdict in (ComponentVerdict.SLOWER, ComponentVerdict.FASTER) else ""
+        parts.append(f"{verb} {counted} {said}{size}")
     who = title(component.name)
     return f"{who[0].upper()}{who[1:]} {versions(component)} {listed(parts)}" if parts else ""
 
 
+def _moved_words(verdict: ComponentVerdict, case: str) -> str:
+    kind = words(case)
+    take = "take " if metric_of(case) is Metric.MEMORY else ""
+    match verdict:
+        case ComponentVerdict.SLOWER:
+            return f"{take}{kind.more}"
+        case ComponentVerdict.FASTER:
+            return f"{take}{kind.less}"
+        case ComponentVerdict.BREAKS:
+            return "fail"
+        case _:
+            return "in one of the two stacks only"
+
+
 def _by(moved: Sequence[ComponentEffect]) -> str:
     size = share_in_words(max(abs((one.ratio or 1.0) - 1) for one in moved))
-    return f"by {size}" if len(moved) == 1 else f"by {size} at most"
+    return f", by {size}" if len(moved) == 1 else f", by {size} at most"
 
 
 def _nothing_moved(result: Isolation, cases: Sequence[CaseIsolation]) -> str:

@@ -76,7 +76,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
-    wanted = ("--from", "old", "--to", "new", "--trials", "3", "--max-trials", "3", "--format", "json")
+    wanted = ("--from", "old", "--to", "new", "--trials", "2", "--max-trials", "2", "--format", "json")
     done = machine.run("isolate", "./norms", *wanted, "--allow-unsandboxed", "--save", "saved")
     assert done.returncode == 1, done.stdout + done.stderr
     document = json.loads(done.stdout)
@@ -90,3 +90,18 @@ def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
     assert document["after"]["versions"]["liger"] == "2.0"
     assert "| Liger |" in (machine.folder / "saved" / "isolation.md").read_text()
     assert not (machine.folder / "state" / "kernelwatch.db").exists(), "nothing is stored in a history"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--from", "old", "--to", "old"), "--from and --to are the same stack; name two that differ."),
+        (("--from", "old", "--to", "older"), "No stack older."),
+        (("--from", "old", "--to", "new", "--component", "torch"), "No component 'torch' differs between the stacks"),
+        (("--from", "old", "--to", "new", "--provider", "quick"), "There is no provider 'quick'; known: norms, "),
+    ],
+)
+def test_a_mistake_is_one_sentence(machine: Machine, arguments: tuple[str, ...], why: str) -> None:
+    done = machine.run("isolate", "./norms", *arguments, "--allow-unsandboxed")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(f"kernelwatch: {why}")

@@ -2,13 +2,15 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
+from kernels.cases import Case
 from service.commands.measure.isolation_view import isolated
 from service.commands.output.formats import as_csv, as_markdown
 from service.domain.isolation.components import Component, DistributionChange
-from service.domain.isolation.evaluation import evaluate, steps
+from service.domain.isolation.evaluation import IsolatedCase, evaluate, steps
 from service.domain.isolation.result import Isolation, StackSide
 from service.domain.isolation.why import causes
 from service.domain.policy.policy import Policy
@@ -70,6 +72,16 @@ def isolation(*cases: dict[str, Times], missing: dict[str, str] | None = None) -
 )  # fmt: skip
 def test_the_first_sentence(cases: list[dict[str, Times]], headline: str) -> None:
     assert words.headline(isolation(*cases)) == headline
+
+
+def test_metrics_are_counted_apart() -> None:
+    slow, memory = session(SLOW), session(SLOW)
+    arms_of_memory = {name: replace(one, case=Case.parse(f"{CASE}.memory")) for name, one in memory.arms.items()}
+    taken = [slow, IsolatedCase("norms", f"{CASE}.memory", arms_of_memory)]
+    judged = evaluate(taken, COMPONENTS, Policy(), steps(4, 4))
+    said = words.headline(replace(isolation(SLOW), cases=judged))
+    made = "Triton 3.6.0 → 3.7.1 made 1 of 2 cases slower, by 38 % and made 1 take more memory, by 38 %"
+    assert said == f"{made}; torch moved none."
 
 
 def test_every_case_has_a_line_with_both_directions() -> None:
