@@ -20,6 +20,7 @@ DOORS = {
     "service.commands.connection.local",
     "service.commands.measure.compare",
     "service.commands.measure.facts",
+    "service.commands.measure.isolate",
     "service.commands.machine.doctor",
     "service.commands.machine.serve",
     "service.commands.machine.stack",

@@ -239,13 +239,15 @@ def build(
     sandboxed: bool,
     keep_going: Callable[[], None] = lambda: None,
     apart: int | None = None,
+    base: BaseStack | None = None,
 ) -> Environment:
     """The environment of a revision, from the cache or built now.  Raises BuildFailed with the log's last lines.
 
-    Builds of one source with different numbers `apart` share nothing: each has a path, caches and a hash seed of its
-    own.  `keep_going` is called now and then while commands run; what it raises ends the build.
+    It is built on `base`, by default the recipe's stack.  Builds of one source with different numbers `apart` share
+    nothing: each has a path, caches and a hash seed of its own.  `keep_going` is called now and then while commands
+    run; what it raises ends the build.
     """
-    base = stack(recipe.base.stack)
+    base = base or stack(recipe.base.stack)
     for name in adapters:
         if not _ADAPTER.fullmatch(name):
             raise BadInput(f"{name!r} cannot be an adapter: it must be the name of a file next to the recipe.")
@@ -292,15 +294,36 @@ def _build(
         (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
         make_read_only(unfinished / "tree")
         make_read_only(unfinished / "adapters")
-        (unfinished / "whole").touch()
-        try:
-            unfinished.rename(final)
-        except OSError:
-            if not (final / "whole").exists():  # what is there is broken; else another worker built the same meanwhile
-                _discard(final)
-                unfinished.rename(final)
+        _put_in_place(unfinished, final)
     finally:
         remove(unfinished)
+
+
+def cached(key: str, fill: Callable[[Path], None]) -> Path:
+    """A read-only folder that is kept, and evicted, like an environment: `fill` writes into it if it is not there."""
+    final = _environments() / key
+    if not (final / "whole").exists():
+        _environments().mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=_environments()))
+        try:
+            (unfinished / "tree").mkdir()
+            fill(unfinished / "tree")
+            make_read_only(unfinished / "tree")
+            _put_in_place(unfinished, final)
+        finally:
+            remove(unfinished)
+    os.utime(final / "whole")
+    return final / "tree"
+
+
+def _put_in_place(unfinished: Path, final: Path) -> None:
+    (unfinished / "whole").touch()
+    try:
+        unfinished.rename(final)
+    except OSError:
+        if not (final / "whole").exists():  # what is there is broken; else another worker built the same meanwhile
+            _discard(final)
+            unfinished.rename(final)
 
 
 @contextmanager

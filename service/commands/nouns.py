@@ -48,6 +48,7 @@ NOUNS = (
         "Show runs in progress, then waiting runs in their order.",
     ),
     Entry("compare", "measure.compare:app", _MEASURE, "Measure two revisions of a checkout on this machine."),
+    Entry("isolate", "measure.isolate:app", _MEASURE, "Find which component of a new stack made a revision slower."),
     Entry("facts", "measure.facts:app", _MEASURE, "Compile two revisions without a GPU and show what changed."),
     Entry("study", "studies.study:app", _MEASURE, "Measure published results again, and read what follows."),
     Entry("status", "measure.status:status_app", _MEASURE, "Show targets, workers and the queue."),

@@ -372,7 +372,8 @@ def _new_version(cause: Cause, words: metrics.Words) -> str:
 
 def _stack(cause: Cause, words: metrics.Words) -> str:
     events = listed(f"{_package(name)} {before} → {after}" for name, before, after in cause.args["events"])
-    return f"probably the stack, not your commit: {_moved(cause, words)} after {events}"
+    which = "; kernelwatch isolate finds out which of them did it" if len(cause.args["events"]) > 1 else ""
+    return f"probably the stack, not your commit: {_moved(cause, words)} after {events}{which}"
 
 
 def _moved(cause: Cause, words: metrics.Words) -> str:

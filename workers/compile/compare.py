@@ -16,7 +16,7 @@ from service.domain.codefacts.architectures import ARCH_OF
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.recipes import Recipe
-from service.errors import BadInput, BuildFailed, Refused, ServiceError, Unavailable
+from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.settings import settings
 from service.sources.checkout import Checkout
 from service.sources.source import Source
@@ -61,8 +61,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
     _check(wish)
     say("resolving the revisions")
     base, head = _span(subject.source, wish.revisions)
-    if not subject.sandboxed and not isinstance(subject.source, Checkout):
-        _check_trust(subject, *(sha for sha in (base, head) if sha))
+    subject.check_trust(*(sha for sha in (base, head) if sha))
     if isinstance(subject.source, Checkout) and head == subject.source.resolve("HEAD"):
         notes += _uncommitted(subject.source)
     suite = wish.suite or _suite(subject.recipe)
@@ -107,13 +106,6 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
 
 
 # -- the request ---------------------------------------------------------------------------------------------------
-
-
-def _check_trust(subject: Subject, *shas: str) -> None:
-    """Raise Refused for a commit that may be a stranger's, because there is no sandbox to compile it in."""
-    for sha in shas:
-        if not subject.source.is_on_branch(sha):
-            raise Refused(f"No branch of {subject.name} contains {sha[:10]}: it is compiled only in a sandbox.")
 
 
 def _check(wish: Wish) -> None:

@@ -28,6 +28,15 @@ class Subject:
     recipe: Recipe
     adapters: Mapping[str, str]
     sandboxed: bool
+    branch: str | None = None  # the mainline; None for the default branch
+
+    def check_trust(self, *shas: str) -> None:
+        """Raise Refused for a commit that may be a stranger's, if there is no sandbox for it."""
+        if self.sandboxed or isinstance(self.source, Checkout):
+            return
+        for sha in shas:
+            if not self.source.is_on_branch(sha):
+                raise Refused(f"No branch of {self.name} contains {sha[:10]}: its code runs only in a sandbox.")
 
 
 def subject(
@@ -48,7 +57,7 @@ def subject(
     source.refresh()
     allowed = watched.trusted and watched.allow_unsandboxed
     walls = _sandboxed(without_it=allowed, mend=f"run `kernelwatch target allow-unsandboxed {target}` if you trust it")
-    return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls)
+    return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls, watched.branch)
 
 
 def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:

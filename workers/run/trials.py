@@ -34,6 +34,16 @@ HOST_METRICS = (Metric.CALL, Metric.COMPILE)
 REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
+def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:
+    """The pace of a trial of so many cases."""
+    # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial to
+    # trial as well as 20 rounds of 5 (H200, November).
+    usual = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
+    if not on_gpu or cases <= MANY_CASES:
+        return usual
+    return replace(usual, rounds=min(usual.rounds, 4), timed=2, graph_s=0.8e-3)
+
+
 class Trials:
     """`spent`: where the time of each trial went.  `late`: the time limit of the session ended it early."""
 
@@ -55,9 +65,6 @@ class Trials:
         self._repeats_before, self._judge = repeats_before, judge
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._prestarted = PrestartPool(contenders)
-        # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial
-        # to trial as well as 20 rounds of 5 (H200, November).
-        self._pace = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
         self._deadline = time.monotonic() + settings().session_limit_s
 
     def until_decided(self, cases: tuple[Case, ...]) -> None:
@@ -91,7 +98,7 @@ class Trials:
         turned = run_trial(
             who,
             on,
-            self._pace_of(len(on)),
+            pace(self._policy, len(on), on_gpu=self._on_gpu),
             device="cuda" if self._on_gpu else "cpu",
             seed=self._seed + len(self.spent),
             core=None if self._on_gpu else max(os.sched_getaffinity(0)),
@@ -114,11 +121,6 @@ class Trials:
         self._heart.keep_going()
         if time.monotonic() > self._deadline + LAST_CASE_S:
             raise OutOfTime
-
-    def _pace_of(self, cases: int) -> Pace:
-        if not self._on_gpu or cases <= MANY_CASES:
-            return self._pace
-        return replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
 
     def _undecided(self, kind: judge.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
         """The contenders and cases that need more trials: head, parent, and the control of each provider.

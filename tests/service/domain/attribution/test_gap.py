@@ -72,7 +72,7 @@ STORIES = [
         CauseWords(
             Kind.BASELINE,
             "probably the stack, not your commit: quack became 6 % faster after torch 2.11.0 → 2.13.0 and Quack 0.6.4 "
-            "→ 0.6.5",
+            "→ 0.6.5; kernelwatch isolate finds out which of them did it",
             certain=False,
         ),
     ),

@@ -1,0 +1,60 @@
+"""The isolation of a stack, as commands print it."""
+
+from pathlib import Path
+
+from service.commands.output.formats import as_json, as_markdown
+from service.commands.output.views import Column, Part, Table, View, text
+from service.domain.isolation.evaluation import CaseIsolation, CaseVerdict
+from service.domain.isolation.result import Isolation
+from service.errors import BadInput
+from service.reports.isolation import words
+from service.reports.isolation.schema import IsolationDocument, IsolationRow
+
+_STYLES = {
+    CaseVerdict.SLOWER: "red",
+    CaseVerdict.BROKEN: "red",
+    CaseVerdict.FAILED: "red",
+    CaseVerdict.FASTER: "green",
+    CaseVerdict.UNDECIDED: "yellow",
+}
+
+
+def isolated(result: Isolation) -> View:
+    """Which component moved something, then every case, why, and what is in doubt."""
+    document = IsolationDocument.of(result)
+    parts: list[Part] = [
+        text((document.headline, "bold")),
+        text((words.subject(result), "dim")),
+        Table(CaseIsolation, result.cases, _columns(result)),
+        text((words.LEGEND, "dim")),
+    ]
+    parts += [text(line) for line in words.explanations(result)]
+    parts += [text((line, "yellow")) for line in words.troubles(result)]
+    rows = Table(IsolationRow, list(IsolationRow.all_of(document)), ())
+    return View(document, parts, code=result.exit_code, table=rows)
+
+
+def save(folder: Path, view: View) -> None:
+    """Write the document as JSON and as Markdown.  Raises BadInput if the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "isolation.json").write_text(as_json(view.document) + "\n", encoding="utf-8")
+        (folder / "isolation.md").write_text(as_markdown(view) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
+
+
+def _columns(result: Isolation) -> tuple[Column[CaseIsolation], ...]:
+    several = len({one.provider for one in result.cases}) > 1
+
+    def of(place: int) -> Column[CaseIsolation]:
+        name = words.title(result.components[place].name)
+        return Column(name, lambda one: words.both_ways(one.components[place]), right=True)
+
+    return (
+        Column("case", lambda one: f"{one.provider} {one.case}" if several else one.case),
+        Column("total", lambda one: words.change(one.total), lambda one: _STYLES.get(one.verdict, ""), right=True),
+        *(of(place) for place in range(len(result.components))),
+        Column("left", lambda one: words.change(one.left), right=True),
+        Column("verdict", words.verdict, lambda one: _STYLES.get(one.verdict, "")),
+    )

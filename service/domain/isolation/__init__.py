@@ -1,0 +1,1 @@
+"""Which component of a stack moved which case."""

@@ -1,0 +1,321 @@
+"""Which component moved which case: effects of swaps in both directions, and what is left to their interaction.  Pure.
+
+All arms took turns in one session, so every effect is a log-ratio within a trial.  Of a component C there are two: C of
+the new stack in the old one (forward), and C of the new stack against C of the old one in the rest of the new stack
+(backward).  What the sum of all forward effects lacks of the total is left to their interaction.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import exp, log1p
+
+from service.domain.policy.policy import Policy
+from service.domain.states import CellState
+from service.domain.stats.effects import trial_effects
+from service.domain.stats.estimates import Estimate
+from service.domain.stats.multiplicity import benjamini_hochberg, stops
+from service.domain.stats.sequential import MIN_SHARE, Effects, Zone
+from service.domain.stats.variance_prior import Prior
+from service.domain.verdicts.estimation import family, group_of, usual
+from service.domain.verdicts.session_result import ContenderResult
+
+FROM, TO, CONTROL = "from", "to", "control"  # the control is a second copy of `from`
+
+
+def forward(component: str) -> str:
+    """The arm that is the old stack with this component of the new one."""
+    return f"{FROM}+{component}"
+
+
+def backward(component: str) -> str:
+    """The arm that is the new stack with this component of the old one."""
+    return f"{TO}-{component}"
+
+
+class ComponentVerdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    NOT_MOVED = "not-moved"
+    DEPENDS = "depends"  # it moves the case in one direction of the swap, and not, or the other way, in the other
+    BREAKS = "breaks"  # with it the case fails or is wrong, without it not
+    UNDECIDED = "undecided"
+    MISSING = "missing"  # neither swap could be measured
+
+
+class CaseVerdict(StrEnum):
+    """Of the whole change of the stack."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    NOT_MOVED = "not-moved"
+    BROKEN = "broken"  # fails or is wrong with the new stack alone
+    UNDECIDED = "undecided"
+    FAILED = "failed"  # the old stack has no times: nothing to compare with
+
+
+@dataclass(frozen=True)
+class IsolatedCase:
+    """The results of all arms of one provider at one case."""
+
+    provider: str
+    case: str
+    arms: Mapping[str, ContenderResult] = field(hash=False)
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.provider, self.case
+
+    def measured(self, arm: str) -> bool:
+        return arm in self.arms and self.arms[arm].state is CellState.MEASURED
+
+    def effects(self, arm: str, than: str) -> Effects | None:
+        """The log of the time of `arm` over that of `than` for each trial; None if an arm was not measured."""
+        if not self.measured(arm) or not self.measured(than):
+            return None
+        return trial_effects(list(zip(self.arms[arm].looked, self.arms[than].looked, strict=False)))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One effect with its interval.  `p` is the larger-than-relevant change's, `q` the same among all of the session.
+
+    `zone` is OPEN if the trials decide nothing, and None where the effect could not be measured.
+    """
+
+    estimate: Estimate | None = None
+    zone: Zone | None = None
+    p: float = 1.0
+    q: float = 1.0
+
+    @property
+    def ratio(self) -> float | None:
+        return exp(self.estimate.centre) if self.estimate else None
+
+    def interval(self, confidence: float) -> tuple[float, float] | None:
+        """Of the ratio, for this contrast alone."""
+        if self.estimate is None:
+            return None
+        low, high = self.estimate.interval(confidence)
+        return exp(low), exp(high)
+
+    @property
+    def open(self) -> bool:
+        return self.zone is Zone.OPEN
+
+
+@dataclass(frozen=True)
+class ComponentEffect:
+    """What swapping one component did to a case."""
+
+    component: str
+    forward: Contrast
+    backward: Contrast
+    breaks: bool = False
+
+    @property
+    def verdict(self) -> ComponentVerdict:
+        if self.breaks:
+            return ComponentVerdict.BREAKS
+        zones = {one.zone for one in (self.forward, self.backward) if one.zone is not None}
+        if not zones:
+            return ComponentVerdict.MISSING
+        if Zone.OPEN in zones and zones <= {Zone.OPEN, Zone.SMALL}:
+            return ComponentVerdict.UNDECIDED
+        first, *others = zones - {Zone.OPEN}
+        return ComponentVerdict.DEPENDS if others else _OF_ZONE[first]
+
+    @property
+    def moved(self) -> bool:
+        return self.verdict in MOVED
+
+    @property
+    def ratio(self) -> float | None:
+        """Of the swap into the old stack, else of that into the new one."""
+        return self.forward.ratio if self.forward.ratio is not None else self.backward.ratio
+
+
+MOVED = (ComponentVerdict.SLOWER, ComponentVerdict.FASTER, ComponentVerdict.DEPENDS, ComponentVerdict.BREAKS)
+_OF_ZONE = {
+    Zone.MORE: ComponentVerdict.SLOWER,
+    Zone.LESS: ComponentVerdict.FASTER,
+    Zone.SMALL: ComponentVerdict.NOT_MOVED,
+}
+
+
+@dataclass(frozen=True)
+class CaseIsolation:
+    """The result at one case.  `left` and `left_backward` are what the single swaps do not add up to.
+
+    They include the components that could not be swapped, which are `unswapped`.
+    """
+
+    provider: str
+    case: str
+    smallest_change: float  # relative
+    median: float | None  # of the old stack, in the unit of the metric
+    total: Contrast
+    components: tuple[ComponentEffect, ...]
+    left: Contrast
+    left_backward: Contrast
+    control: Contrast
+    control_off: bool  # a second copy of the old stack differs from it by more than the policy allows
+    trials: int
+    states: Mapping[str, tuple[CellState, str | None]] = field(hash=False)  # of the arms without times, with reasons
+
+    @property
+    def verdict(self) -> CaseVerdict:
+        if FROM in self.states:
+            return CaseVerdict.FAILED
+        if TO in self.states:
+            return CaseVerdict.BROKEN
+        return _OF_TOTAL[self.total.zone or Zone.OPEN]
+
+    @property
+    def movers(self) -> tuple[ComponentEffect, ...]:
+        return tuple(one for one in self.components if one.moved)
+
+    @property
+    def unswapped(self) -> tuple[str, ...]:
+        return tuple(one.component for one in self.components if one.forward.zone is None)
+
+    @property
+    def only_together(self) -> bool:
+        """The case moved, and no single swap that was measured moves it."""
+        none = all(one.verdict in (ComponentVerdict.NOT_MOVED, ComponentVerdict.MISSING) for one in self.components)
+        return self.verdict in (CaseVerdict.SLOWER, CaseVerdict.FASTER) and none
+
+    @property
+    def open(self) -> bool:
+        """More trials could decide something."""
+        swaps = [swap for one in self.components for swap in (one.forward, one.backward)]
+        return any(one.open for one in (self.total, *swaps))
+
+
+_OF_TOTAL = {
+    Zone.MORE: CaseVerdict.SLOWER,
+    Zone.LESS: CaseVerdict.FASTER,
+    Zone.SMALL: CaseVerdict.NOT_MOVED,
+    Zone.OPEN: CaseVerdict.UNDECIDED,
+}
+
+
+def steps(trials: int, most: int) -> tuple[int, ...]:
+    """After how many trials is tested: `trials`, its multiples, and `most`."""
+    return (*range(trials, most, trials), most)
+
+
+def evaluate(
+    cases: Sequence[IsolatedCase], components: Sequence[str], policy: Policy, at: tuple[int, ...]
+) -> tuple[CaseIsolation, ...]:
+    """Judge every case.  `at` are the numbers of trials after which is tested (`steps`).
+
+    The false discovery rate of all swaps of all cases together is that of the policy (Benjamini & Hochberg), after the
+    error of each test is divided among the tests that were made with fewer trials (alpha spending).
+    """
+    known = family([(one.case, total) for one in cases if (total := one.effects(TO, FROM))], policy)
+    found = [_estimated(one, components, policy, at, known.get(group_of(one.case))) for one in cases]
+    contrasts = [contrast for one in found for contrast in _tested(one)]
+    adjusted = iter(benjamini_hochberg([one.p for one in contrasts]))
+    return tuple(_judged(one, adjusted, policy, at) for one in found)
+
+
+def _estimated(
+    one: IsolatedCase, components: Sequence[str], policy: Policy, at: tuple[int, ...], prior: Prior | None
+) -> CaseIsolation:
+    """Without zones: those need the p-values of all cases."""
+    before = one.arms[FROM].looked if one.measured(FROM) else ()
+    took = usual(before)
+    change = policy.smallest_change_at(one.case, took)
+    control = Estimate.of(_whole(one.effects(CONTROL, FROM)), prior)
+    off = control is not None and _off(control, change, policy)
+    doubt = abs(control.centre) if control is not None and off else 0.0
+
+    def contrast(effects: Effects | None, prior: Prior | None = prior) -> Contrast:
+        estimate = Estimate.of(_whole(effects), prior)
+        if effects is None or estimate is None:
+            return Contrast(zone=None if effects is None else Zone.OPEN)
+        return Contrast(estimate, Zone.OPEN, _p_moved(estimate, MIN_SHARE * log1p(change) + doubt, at))
+
+    total = one.effects(TO, FROM)
+    ahead = {name: one.effects(forward(name), FROM) for name in components}
+    back = {name: one.effects(TO, backward(name)) for name in components}
+    effects = tuple(
+        ComponentEffect(name, contrast(ahead[name]), contrast(back[name]), _breaks(one, name)) for name in components
+    )
+    return CaseIsolation(
+        one.provider,
+        one.case,
+        change,
+        took or None,
+        contrast(total),
+        effects,
+        contrast(_left(total, list(ahead.values())), None),
+        contrast(_left(total, list(back.values())), None),
+        Contrast(control),
+        off,
+        len(before),
+        {arm: (found.state, found.reason) for arm, found in one.arms.items() if not one.measured(arm)},
+    )
+
+
+def _breaks(one: IsolatedCase, component: str) -> bool:
+    """Whether the case works in the old stack, fails with this component alone, and works without it in the new one."""
+    wrong = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED)
+    swapped = one.arms.get(forward(component))
+    broken = TO in one.arms and one.arms[TO].state in wrong
+    fails_alone = swapped is not None and swapped.state in wrong
+    return broken and one.measured(FROM) and fails_alone and one.measured(backward(component))
+
+
+def _left(total: Effects | None, swaps: Sequence[Effects | None]) -> Effects | None:
+    """The total without the effects of the swaps that were measured, trial by trial; None without any of these."""
+    measured = [one for one in swaps if one is not None]
+    if total is None or not measured:
+        return None
+    whole = (trial for trial in zip(total, *measured, strict=False) if None not in trial)
+    return [2 * trial[0] - sum(trial) for trial in whole]
+
+
+def _p_moved(estimate: Estimate, limit: float, at: tuple[int, ...]) -> float:
+    """Two-sided p of a change of at most `limit`, after the tests with fewer trials took their share."""
+    share = stops(at, estimate.trials)[-1].share
+    return min(1.0, 2 * min(estimate.p_above(limit), estimate.p_below(-limit)) / share)
+
+
+def _off(control: Estimate, change: float, policy: Policy) -> bool:
+    beyond = abs(control.centre) > policy.control_limit * log1p(change)
+    return beyond and control.p_no_change() <= 1 - policy.confidence
+
+
+def _tested(one: CaseIsolation) -> Iterator[Contrast]:
+    """The contrasts that were measured."""
+    swaps = (swap for effect in one.components for swap in (effect.forward, effect.backward))
+    yield from (one for one in (one.total, one.left, one.left_backward, *swaps) if one.estimate is not None)
+
+
+def _judged(one: CaseIsolation, adjusted: Iterator[float], policy: Policy, at: tuple[int, ...]) -> CaseIsolation:
+    """With the zone of every contrast; `adjusted` has their q in the order of `_tested`."""
+    limit = log1p(one.smallest_change)
+    own = policy.at(one.case)
+
+    def judged(contrast: Contrast) -> Contrast:
+        estimate = contrast.estimate
+        if estimate is None:
+            return contrast
+        q = next(adjusted)
+        small = not one.control_off and estimate.p_within(limit) <= own.beta * stops(at, estimate.trials)[-1].share
+        zone = Zone.SMALL if small else Zone.OPEN
+        if zone is Zone.OPEN and q <= own.fdr:
+            zone = Zone.MORE if estimate.centre > 0 else Zone.LESS
+        return replace(contrast, zone=zone, q=q)
+
+    total, left, left_backward = judged(one.total), judged(one.left), judged(one.left_backward)
+    effects = tuple(
+        replace(effect, forward=judged(effect.forward), backward=judged(effect.backward)) for effect in one.components
+    )
+    return replace(one, total=total, left=left, left_backward=left_backward, components=effects)
+
+
+def _whole(effects: Effects | None) -> list[float]:
+    return [effect for effect in effects or () if effect is not None]

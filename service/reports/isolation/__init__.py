@@ -1,0 +1,1 @@
+"""The isolation of a stack as sentences and as a document."""
