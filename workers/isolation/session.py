@@ -25,6 +25,7 @@ from workers.isolation.arms import StackArms
 from workers.isolation.distributions import StackContents, contents
 from workers.isolation.trials import Say, StackPlace, StackTrials
 from workers.sandbox.folders import remove
+from workers.specs import spec_of
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,7 @@ def _cases(subject: Subject, wish: IsolationWish, here: DeviceHere) -> tuple[Cas
 
 
 def _providers(subject: Subject, wish: IsolationWish, here: DeviceHere) -> list[protocol.ProviderSpec]:
-    own = {
-        name: protocol.targets_own(name, provider.calls, compile=provider.compile)
-        for name, provider in subject.recipe.providers_on(here.name).items()
-    }
+    own = {name: spec_of(name, provider) for name, provider in subject.recipe.providers_on(here.name).items()}
     if unknown := [name for name in wish.providers if name not in own and name not in BUILT_IN_PROVIDERS]:
         known = ", ".join([*own, *(name for name in BUILT_IN_PROVIDERS if name not in own)])
         raise BadInput(f"There is no provider {unknown[0]!r}; known: {known}.")

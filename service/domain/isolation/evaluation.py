@@ -226,7 +226,7 @@ def _estimated(
     """Without zones: those need the p-values of all cases."""
     before = one.arms[FROM].looked if one.measured(FROM) else ()
     took = usual(before)
-    change = policy.smallest_change_at(one.case, took)
+    change = policy.smallest_change_at(one.case, took or 0.0)
     control = Estimate.of(_whole(one.effects(CONTROL, FROM)), prior)
     off = control is not None and _off(control, change, policy)
     doubt = abs(control.centre) if control is not None and off else 0.0

@@ -13,7 +13,7 @@ from kernels.arena.channel import Channel
 from kernels.arena.pool import Contender
 from kernels.cases import Case, Role
 from kernels.contender.tree import Tree
-from tests.fakes.releases import files_of_torch, write_tree
+from tests.fakes.wheels import files_of_torch, write_tree
 
 CASE = Case.parse("rmsnorm.fwd.16x64.fp32")
 EAGER = protocol.of_revision("eager-of-release", "eager")

@@ -122,11 +122,11 @@ def test_processes_are_compared_by_what_they_computed() -> None:
 @pytest.mark.parametrize("text", ["llama", "llama.1x300.2x64.fp32", "llama.0x256.2x64.fp32", "llama.1x256.2x64.fp8"])
 def test_an_unknown_model_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"llama\.LAYERSx|multiple of 256"):
-        llama.Size.parse(text)
+        llama.LlamaSize.parse(text)
 
 
 def test_flops_are_those_of_the_matrices_and_of_causal_attention() -> None:
-    size = llama.Size.parse(s2.MODEL)
+    size = llama.LlamaSize.parse(s2.MODEL)
     block = 4096 * (6144 + 4096 + 3 * 14336)
     matrices = 2 * block + 4096 * 32768
     assert size.flops == 8192 * (6 * matrices + 2 * 6 * 4096 * 4096)
@@ -173,7 +173,7 @@ def test_a_wrong_gradient_is_found() -> None:
 
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(ValueError, match="known: eager, make-fx, regional, inductor"):
-        training._way(llama.Size.parse(TINY), {"way": "magic"}, [], [])
+        training._way(llama.LlamaSize.parse(TINY), {"way": "magic"}, [], [])
 
 
 # -- the arms of the norm --------------------------------------------------------------------------------------------

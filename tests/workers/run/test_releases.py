@@ -15,8 +15,8 @@ from service.ledger.intake import deliveries, targets
 from service.ledger.runs import queue
 from service.reports.words import cause_of
 from service.settings import settings
-from tests.fakes.releases import files_of_torch, write_wheel
 from tests.fakes.repository import MEASURED_ANYWHERE
+from tests.fakes.wheels import files_of_torch, write_wheel
 from workers import environments
 from workers.device import DeviceHere
 from workers.run import session

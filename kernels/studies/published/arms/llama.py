@@ -23,7 +23,7 @@ _TEXT = re.compile(r"llama\.(\d+)x(\d+)\.(\d+)x(\d+)\.(fp32|bf16)")
 
 
 @dataclass(frozen=True)
-class Size:
+class LlamaSize:
     """`layers` blocks of `width` columns, trained with `batch` sequences of `sequence` tokens."""
 
     layers: int
@@ -33,7 +33,7 @@ class Size:
     dtype: torch.dtype
 
     @classmethod
-    def parse(cls, text: str) -> "Size":
+    def parse(cls, text: str) -> "LlamaSize":
         """`llama.LAYERSxWIDTH.BATCHxSEQUENCE.dtype`, where the dtype is fp32 or bf16.  Raises ValueError."""
         found = _TEXT.fullmatch(text)
         if not found:
@@ -82,7 +82,7 @@ class Size:
         return self.tokens * (6 * weights + self.layers * 12 * self.width * self.sequence // 2)
 
 
-def parameters(size: Size, device: str, seed: int) -> list[Tensor]:
+def parameters(size: LlamaSize, device: str, seed: int) -> list[Tensor]:
     """Normal matrices that keep the size of activations, norms of ones; all require gradients."""
     generator = torch.Generator(device).manual_seed(seed)
     found = []
@@ -95,7 +95,7 @@ def parameters(size: Size, device: str, seed: int) -> list[Tensor]:
     return found
 
 
-def batches(size: Size, device: str, seed: int, count: int) -> list[tuple[Tensor, ...]]:
+def batches(size: LlamaSize, device: str, seed: int, count: int) -> list[tuple[Tensor, ...]]:
     """Tokens, the tokens that follow them, and the tables of the rotation.  Small tokens are more frequent."""
     generator = torch.Generator().manual_seed(seed)
     frequencies = 1 / torch.arange(1, size.vocabulary + 1)
@@ -107,7 +107,7 @@ def batches(size: Size, device: str, seed: int, count: int) -> list[tuple[Tensor
     return found
 
 
-def loss(size: Size, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tensor:
+def loss(size: LlamaSize, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tensor:
     """The mean cross entropy of the next tokens, fp32."""
     tokens, following, *rotation = batch
     given = iter(weights)
@@ -118,14 +118,14 @@ def loss(size: Size, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tens
     return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
 
 
-def _block(size: Size, x: Tensor, given: Iterator[Tensor], rotation: Sequence[Tensor]) -> Tensor:
+def _block(size: LlamaSize, x: Tensor, given: Iterator[Tensor], rotation: Sequence[Tensor]) -> Tensor:
     norm_1, qkv, out, norm_2, gate_up, down = (next(given) for _ in range(6))
     x = x + F.linear(_attention(size, F.linear(rms_norm(x, norm_1, EPS), qkv), rotation), out)
     gate, up = F.linear(rms_norm(x, norm_2, EPS), gate_up).chunk(2, -1)
     return x + F.linear(F.silu(gate) * up, down)
 
 
-def _attention(size: Size, qkv: Tensor, rotation: Sequence[Tensor]) -> Tensor:
+def _attention(size: LlamaSize, qkv: Tensor, rotation: Sequence[Tensor]) -> Tensor:
     heads = qkv.view(size.batch, size.sequence, -1, HEAD).transpose(1, 2)
     split: Any = heads.split  # not typed
     q, k, v = split([size.heads, size.key_heads, size.key_heads], dim=1)
@@ -135,7 +135,7 @@ def _attention(size: Size, qkv: Tensor, rotation: Sequence[Tensor]) -> Tensor:
     return mixed.transpose(1, 2).reshape(size.batch, size.sequence, size.width)
 
 
-def _rotation(size: Size, device: str) -> tuple[Tensor, Tensor]:
+def _rotation(size: LlamaSize, device: str) -> tuple[Tensor, Tensor]:
     """Cosines and sines: [sequence, HEAD / 2], fp32."""
     frequencies = ROTATION ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
     angles = torch.outer(torch.arange(size.sequence, dtype=torch.float64), frequencies)

@@ -19,7 +19,7 @@ from ....checks.inputs import INTEGERS
 from ....providers.base import compiled
 from . import fused_norm, llama
 from .graphs import traced, with_compiled_norms
-from .llama import Size
+from .llama import LlamaSize
 
 STEPS = 20
 SEED = 20  # that of the trial would make the bits of trials incomparable
@@ -40,7 +40,7 @@ class Training:
     unit = "us"
 
     def __init__(self, case: str, spec: Mapping[str, Any], device: str, seed: int) -> None:  # noqa: ARG002
-        self._size, self._device = Size.parse(case), device
+        self._size, self._device = LlamaSize.parse(case), device
         _repeatable()
         if device == "cpu":
             fused_norm.enable_on_cpu()
@@ -177,7 +177,7 @@ def _repeatable() -> None:
 
 
 def _way(
-    size: Size, spec: Mapping[str, Any], weights: Sequence[Tensor], batch: Sequence[Tensor]
+    size: LlamaSize, spec: Mapping[str, Any], weights: Sequence[Tensor], batch: Sequence[Tensor]
 ) -> tuple[Step, dict[str, Any]]:
     """The step of an arm, and facts about it."""
     match spec["way"]:
@@ -195,11 +195,11 @@ def _way(
             raise ValueError(f"there is no way {other!r} to train; known: eager, make-fx, regional, inductor")
 
 
-def _eager(size: Size) -> Step:
+def _eager(size: LlamaSize) -> Step:
     return _through_autograd(lambda weights, batch: llama.loss(size, weights, batch))
 
 
-def _inductor(size: Size) -> Step:
+def _inductor(size: LlamaSize) -> Step:
     return _through_autograd(compiled(lambda weights, batch: llama.loss(size, weights, batch), fullgraph=True))
 
 
@@ -212,7 +212,7 @@ def _through_autograd(forward: Callable[..., Tensor]) -> Step:
     return step
 
 
-def _graph(size: Size, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> torch.fx.GraphModule:
+def _graph(size: LlamaSize, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> torch.fx.GraphModule:
     """Forward and backward in one graph."""
     count = len(weights)
 
