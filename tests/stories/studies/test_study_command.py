@@ -14,7 +14,7 @@ import pytest
 from kernels.studies.published.records import StudyFile, StudyWriter
 from tests.service.ledger.studies.literal import session_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
