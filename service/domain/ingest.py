@@ -104,11 +104,12 @@ def _checked(text: str) -> str:
 
 def _check_samples(case: str, samples: Sequence[float]) -> None:
     """Raises ValueError for a time or a size of 0, and for a count that is not whole."""
-    if metric_of(case).counts:
-        if any(one % 1 for one in samples):
-            raise ValueError("samples: a count is a whole number")
-    elif not all(samples):
-        raise ValueError("samples: a time or a size is more than 0")
+    counts = metric_of(case).counts
+    for number, one in enumerate(samples):
+        if counts and one % 1:
+            raise ValueError(f"samples.{number}: a count is a whole number, not {one:g}")
+        if not counts and not one:
+            raise ValueError(f"samples.{number}: a time or a size is more than 0")
 
 
 def _first_of(error: ValidationError) -> str:

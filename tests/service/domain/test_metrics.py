@@ -1,11 +1,17 @@
 """The metrics in words: amounts with their units, changes, and the limits that count in each."""
 
+import json
+import re
+
 import pytest
 from pydantic import ValidationError
 
 from kernels.cases import Case, Metric
-from service.domain.metrics import amount, metric_of, percent
+from service.domain.ingest import read_lines
+from service.domain.metrics import amount, in_range, instead, metric_of, percent, signed
 from service.domain.policy.policy import Policy
+from service.domain.stats import counts
+from service.errors import BadInput
 
 CASE = "rmsnorm.fwd.4096x1024.bf16-fp32"
 
@@ -87,3 +93,37 @@ def test_a_limit_that_is_none_is_refused(metrics: dict[str, object]):
 def test_a_control_limit_from_before_it_was_a_share_is_refused():
     with pytest.raises(ValidationError, match=r"control_limit\n.*greater than or equal to 0\.1"):
         Policy.model_validate({"control_limit": 0.02})
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples", "mistake"),
+    [
+        ("kernels", [0, 3.0], None),
+        ("kernels", [3, 2.5], "Line 2: samples.1: a count is a whole number, not 2.5."),
+        ("memory", [0], "Line 2: samples.0: a time or a size is more than 0."),
+        ("call", [1.5, 0], "Line 2: samples.1: a time or a size is more than 0."),
+    ],
+)
+def test_measurements_from_elsewhere_are_in_the_unit_of_their_case(metric, samples, mistake):
+    line = {"revision": "1f3a9c2", "provider": "norms", "case": f"rmsnorm.fwd.16x128.fp32.{metric}", "samples": samples}
+    if mistake is None:
+        [sent] = read_lines([json.dumps(line).encode()])
+        assert list(sent.samples) == samples
+    else:
+        with pytest.raises(BadInput, match=f"^{re.escape(mistake)}"):
+            list(read_lines([json.dumps(line).encode()]))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words", "sign"),
+    [(counts.ratio(1), "1 more kernel", "+1"), (counts.ratio(-2), "2 fewer kernels", "−2"), (1.0, "no change", "0")],
+)
+def test_a_change_of_a_count_is_a_number(ratio, words, sign):
+    assert (percent(ratio, Metric.KERNELS), signed(ratio, Metric.KERNELS)) == (words, sign)
+    assert in_range(ratio, ratio, Metric.KERNELS) == ""
+
+
+def test_counts_of_two_sides_are_said_together():
+    assert instead(3, 2, Metric.KERNELS) == "3 kernels instead of 2"
+    assert instead(1, 0, Metric.BREAKS) == "1 graph break instead of 0"
+    assert instead(2, 2, Metric.KERNELS) == instead(3.0, 2.0, Metric.CALL) == ""
