@@ -1,0 +1,130 @@
+"""`kernelwatch study` on a machine without a GPU: measured for real, interrupted, continued, shown and compared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kernels.studies.published.records import StudyFile, StudyWriter
+from service import cli
+from service.errors import ServiceError
+from tests.service.ledger.studies.literal import session_file
+from workers import environments
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def host(state: Path) -> Path:
+    """A state folder with the stack `host`."""
+    environments.adopt_stack("host", Path(sys.executable), [])
+    return state
+
+
+def started(*arguments: str) -> "subprocess.Popen[str]":
+    """A command in a process of its own, which a person can interrupt."""
+    environment = os.environ | {"KERNELWATCH_DEVICE": "cpu", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-P", "-m", "service.cli", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kernelwatch(*arguments: str) -> str:
+    """What a command prints.  Raises its error."""
+    return CliRunner().invoke(cli.app, arguments, catch_exceptions=False).stdout
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(kernelwatch(*arguments, "--format", "json"))
+
+
+def written(folder: Path, name: str, file: StudyFile) -> str:
+    """The path of a file as a GPU host writes it."""
+    writer = StudyWriter(folder / name)
+    writer.begin(file.session)
+    writer.add(file.records, file.notes)
+    return str(folder / name)
+
+
+@pytest.mark.torch
+def test_a_study_is_interrupted_and_goes_on(host: Path) -> None:
+    pytest.importorskip("torch")
+    running = started("study", "run", "s3", "--quick")
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("1 of 2 cases"):
+            break
+    running.send_signal(signal.SIGINT)
+    printed, _ = running.communicate(timeout=100)
+    assert running.returncode == 3
+    assert "session 1: cpu, quick form, 1 of 2 cases" in printed
+    assert "1 case left. The same command measures the rest." in printed
+
+    written(host / "studies" / "cpu", "s3-killed.jsonl", session_file(device="b200"))  # of a run that was killed
+    whole = as_json("study", "run", "s3", "--quick", "--device", "cpu")
+
+    assert (whole["id"], whole["done"], whole["total"]) == (1, 2, 2)
+    arms = {(one["case"], one["arm"]): one for one in whole["records"]}
+    assert len(arms) == 6  # two cases with eager, Inductor and the control
+    assert all(one["state"] == "measured" and one["median"] > 0 for one in arms.values())
+    assert whole["stacks"][0]["versions"]["torch"]
+    assert whole["tables"][0]["columns"] == ["case", "eager", "inductor"]
+    assert as_json("study", "show", "1") == whole
+    assert list((host / "studies" / "cpu").iterdir()) == [], "all of it is in the database"
+    assert as_json("study", "show", "s3", "--device", "b200")["done"] == 4
+
+
+def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
+    first = written(host, "first.jsonl", session_file())
+    second = written(host, "second.jsonl", session_file(device="b200", speed=2.0))
+
+    assert "Session 1: s3 on h200, 4 of 120 cases, 24 new records." in kernelwatch("study", "add", first)
+    assert "Session 1: s3 on h200, 4 of 120 cases, nothing new." in kernelwatch("study", "add", first)
+    [added] = as_json("study", "add", second)
+    assert (added["session"]["id"], added["records"]) == (2, 24)
+
+    listed = as_json("study", "list")
+    [s3] = [one for one in listed if one["name"] == "s3"]
+    assert s3["claims"] == {"hold": 2, "fail": 1, "undecided": 1}
+    shown = kernelwatch("study", "show", "s3", "--device", "h200", "--format", "md")
+    assert "| Up to 2048 columns the fused sum is faster | " in shown
+    assert "| 256 | 1.41 … 0.95 | 1.250 … 1.250 |" in shown
+
+    compared = as_json("study", "compare", "1", "2")
+    assert compared["differences"] == ["device: h200 in A, b200 in B"]
+    changes = {(one["case"], one["arm"]): one for one in compared["changes"]}
+    halved = changes["rmsnorm.bwd.4096x256.bf16-fp32", "last"]
+    assert halved["time"]["ratio"] == pytest.approx(0.5, rel=1e-4)
+    assert halved["time"]["low"] < 0.5 < halved["time"]["high"]
+    assert (halved["baseline"], halved["relative"]["ratio"]) == ("separate", pytest.approx(0.5, rel=1e-4))
+    assert changes["rmsnorm.bwd.4096x256.bf16-fp32", "tree"]["time"]["ratio"] == 1.0
+    assert "The sessions differ in device: h200 in A, b200 in B." in kernelwatch("study", "compare", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("run s9", "No study s9. Known: s1,"),
+        ("run s3 --device cpu --only warm", "Study s3 has no step warm on cpu; its steps are dweight."),
+        ("run s3 --device a9", "not a9. Measure it where a9 is, and `study add` the file."),
+        ("run s3 --python /bin/false", "/bin/false has no torch"),
+        ("run s3 --stack none", "No stack none."),
+        ("run s3 --stack host --python x", "Use --stack or --python, not both."),
+        ("run s3 --device cpu --resume 1", "Session 1 cannot go on: its device is h200, here it is cpu."),
+        ("run s3 --device cpu --resume 7", "No session 7 of study s3."),
+        ("add missing.jsonl", "missing.jsonl cannot be read"),
+        ("show 7", "No session 7. `kernelwatch study list` names those"),
+        ("show s1", "No session of study s1. `kernelwatch study run s1` measures one."),
+        ("compare 1 s3", "A and B are both session 1; name two that differ."),
+    ],
+)
+def test_a_mistake_is_one_sentence(host: Path, arguments: str, why: str) -> None:
+    kernelwatch("study", "add", written(host, "one.jsonl", session_file()))
+    with pytest.raises(ServiceError) as error:
+        kernelwatch("study", *arguments.split())
+    assert why in str(error.value)
