@@ -286,9 +286,14 @@ class _Output:
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._lines = deque[str](maxlen=_LAST_LINES)
-        follow = threading.Thread(target=lambda: self._lines.extend(process.stderr or ()), daemon=True)
+        follow = threading.Thread(target=self._follow, args=(process,), daemon=True)
         follow.start()
         self._wait = follow.join
+
+    def _follow(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None  # noqa: S101  # it is a pipe
+        with process.stderr as lines:
+            self._lines.extend(lines)
 
     @property
     def last(self) -> str:

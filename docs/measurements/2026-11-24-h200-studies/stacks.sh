@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Releases of Triton judged by the service, and two stacks isolated, on a GPU host without a package index.
 # Usage: stacks.sh STEP...   GIFTS has whl/ (wheels of requirements.txt), debs/ (bubblewrap), triton371.tar.xz (a wheel of Triton
-# 3.7.1, unpacked, without AMD, Proton, CUPTI and the ptxas of Blackwell, libraries stripped) and quack_kernels-0.6.4*.whl;
+# 3.7.1, unpacked, without AMD, Proton, CUPTI and the ptxas of Blackwell, libraries stripped,
+# its RECORD without what was left out) and quack_kernels-0.6.4*.whl;
 # steps.sh has unpacked Quack 0.6.5 into /tmp/q before.
 set -uo pipefail
 TREE=$(cd "$(dirname "$0")/../../.." && pwd)
@@ -34,11 +35,22 @@ PY
 triton() {  # 3.7.1 as a folder and as a wheel, and the host's own as a wheel
     mkdir -p "$PLACE/triton371" "$PLACE/wheels"
     tar -C "$PLACE/triton371" -xJf "$GIFTS/triton371.tar.xz"
-    (cd "$PLACE/triton371" && "$PYTHON" -m zipfile -c "$PLACE/wheels/triton-3.7.1-$TAG.whl" triton triton-3.7.1.dist-info)
+    wheel "$PLACE/triton371" 3.7.1
     local where
     where=$("$PYTHON" -c "import triton, pathlib; print(pathlib.Path(triton.__file__).parents[1])")
-    (cd "$where" && "$PYTHON" -m zipfile -c "$PLACE/wheels/triton-$OLD_TRITON-$TAG.whl" triton "triton-$OLD_TRITON.dist-info")
+    wheel "$where" "$OLD_TRITON"
     ls -la "$PLACE/wheels"
+}
+wheel() {  # FOLDER VERSION: not compressed
+    "$PYTHON" - "$1" "$PLACE/wheels/triton-$2-$TAG.whl" triton "triton-$2.dist-info" <<'PY'
+import pathlib, sys, zipfile
+where = pathlib.Path(sys.argv[1])
+with zipfile.ZipFile(sys.argv[2], "w") as archive:
+    for name in sys.argv[3:]:
+        for path in sorted((where / name).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(where))
+PY
 }
 TAG=$("$PYTHON" -c "import sys; v = '%d%d' % sys.version_info[:2]; print(f'cp{v}-cp{v}-linux_x86_64')")
 
