@@ -73,7 +73,10 @@ class StackTrials:
 
     def _contender(self, place: StackPlace, spec: protocol.ProviderSpec) -> tuple[StackArm, Contender]:
         """A built-in provider runs no code of the revision, and needs the stack alone."""
-        arm, runs_in = place.arm, place.arm.stack if spec["builtin"] else place.environment
+        arm = place.arm
+        runs_in: Environment | BaseStack = place.environment
+        if spec["builtin"] and not spec["of_revision"]:
+            runs_in = arm.stack
         label = f"{arm.name}:{spec['name']}"
         return arm, self._start(label, arm.role, spec, runs_in)
 

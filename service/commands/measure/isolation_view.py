@@ -49,12 +49,15 @@ def _columns(result: Isolation) -> tuple[Column[CaseIsolation], ...]:
 
     def of(place: int) -> Column[CaseIsolation]:
         name = words.title(result.components[place].name)
-        return Column(name, lambda one: words.both_ways(one.components[place]), right=True)
+        return Column(name, lambda one: words.both_ways(one.components[place], one.case), right=True)
+
+    def total(one: CaseIsolation) -> str:
+        return words.change(one.total, one.case)
 
     return (
         Column("case", lambda one: f"{one.provider} {one.case}" if several else one.case),
-        Column("total", lambda one: words.change(one.total), lambda one: _STYLES.get(one.verdict, ""), right=True),
+        Column("total", total, lambda one: _STYLES.get(one.verdict, ""), right=True),
         *(of(place) for place in range(len(result.components))),
-        Column("left", lambda one: words.change(one.left), right=True),
+        Column("left", lambda one: words.change(one.left, one.case), right=True),
         Column("verdict", words.verdict, lambda one: _STYLES.get(one.verdict, "")),
     )

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, log1p
 
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
+from service.domain.stats import counts
 from service.domain.stats.effects import trial_effects
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg, stops
@@ -70,10 +72,13 @@ class IsolatedCase:
         return arm in self.arms and self.arms[arm].state is CellState.MEASURED
 
     def effects(self, arm: str, than: str) -> Effects | None:
-        """The log of the time of `arm` over that of `than` for each trial; None if an arm was not measured."""
+        """The log of `arm` over `than` for each trial, of counts `counts.effect`; None if an arm was not measured."""
         if not self.measured(arm) or not self.measured(than):
             return None
-        return trial_effects(list(zip(self.arms[arm].looked, self.arms[than].looked, strict=False)))
+        trials = list(zip(self.arms[arm].looked, self.arms[than].looked, strict=False))
+        if metric_of(self.case).counts:
+            return [counts.trial_effect(*trial) for trial in trials]
+        return trial_effects(trials)
 
 
 @dataclass(frozen=True)
@@ -247,7 +252,7 @@ def _estimated(
         one.provider,
         one.case,
         change,
-        took or None,
+        took,
         contrast(total),
         effects,
         contrast(_left(total, list(ahead.values())), None),

@@ -42,7 +42,7 @@ class StackComponentItem(Document):
 
 
 class EffectItem(Document):
-    """A ratio of times: 1.05 is 5 % slower.  All are null where it was not measured."""
+    """A ratio: 1.05 is 5 % slower; of counts 1.01 for each one more.  All are null where it was not measured."""
 
     ratio: Number
     low: Number = Field(description="Of the interval of this effect alone.")

@@ -16,6 +16,7 @@ from service.domain.isolation.evaluation import (
 from service.domain.isolation.result import Isolation
 from service.domain.isolation.why import SwapCause
 from service.domain.metrics import metric_of, signed, words
+from service.domain.stats import counts
 from service.domain.stats.sequential import Zone
 from service.domain.text import in_percent, listed, one_line, share_in_words, short
 from service.reports.words import of_cause
@@ -65,15 +66,18 @@ def headline(result: Isolation) -> str:
 def _did(component: Component, cases: Sequence[CaseIsolation]) -> str:
     """`Triton 3.6.0 → 3.7.1 made 5 of 6 cases slower, by 38 % at most`; empty if it moved nothing."""
     moved: dict[tuple[ComponentVerdict, str], list[ComponentEffect]] = {}
+    metrics: dict[str, Metric] = {}
     for one in cases:
         effect = _effect(one, component.name)
         if effect.moved:
-            moved.setdefault((effect.verdict, _moved_words(effect.verdict, one.case)), []).append(effect)
+            said = _moved_words(effect.verdict, one.case)
+            metrics[said] = metric_of(one.case)
+            moved.setdefault((effect.verdict, said), []).append(effect)
     parts = list[str]()
     for (verdict, said), effects in sorted(moved.items(), key=lambda item: MOVED.index(item[0][0])):
         counted = f"{len(effects)}" if parts else f"{len(effects)} of {len(cases)} {_cases(len(cases))}"
         verb = "moved" if verdict is ComponentVerdict.DEPENDS else "made"
-        size = _by(effects) if verdict in (ComponentVerdict.SLOWER, ComponentVerdict.FASTER) else ""
+        size = _by(effects, metrics[said]) if verdict in (ComponentVerdict.SLOWER, ComponentVerdict.FASTER) else ""
         parts.append(f"{verb} {counted} {said}{size}")
     who = title(component.name)
     return f"{who[0].upper()}{who[1:]} {versions(component)} {listed(parts)}" if parts else ""
@@ -81,7 +85,8 @@ def _did(component: Component, cases: Sequence[CaseIsolation]) -> str:
 
 def _moved_words(verdict: ComponentVerdict, case: str) -> str:
     kind = words(case)
-    take = "take " if metric_of(case) is Metric.MEMORY else ""
+    metric = metric_of(case)
+    take = "take " if metric is Metric.MEMORY else "have " if metric.counts else ""
     match verdict:
         case ComponentVerdict.SLOWER:
             return f"{take}{kind.more}"
@@ -93,8 +98,9 @@ def _moved_words(verdict: ComponentVerdict, case: str) -> str:
             return "in one of the two stacks only"
 
 
-def _by(moved: Sequence[ComponentEffect]) -> str:
-    size = share_in_words(max(abs((one.ratio or 1.0) - 1) for one in moved))
+def _by(moved: Sequence[ComponentEffect], metric: Metric) -> str:
+    ratio = max((one.ratio or 1.0 for one in moved), key=lambda one: abs(one - 1))
+    size = f"{abs(counts.difference(ratio))}" if metric.counts else share_in_words(abs(ratio - 1))
     return f", by {size}" if len(moved) == 1 else f", by {size} at most"
 
 
@@ -157,18 +163,18 @@ def subject(result: Isolation) -> str:
     )
 
 
-def change(contrast: Contrast) -> str:
-    """`+38.0 %`; with a question mark while it is undecided, and a dash where it was not measured."""
+def change(contrast: Contrast, case: str) -> str:
+    """`+38.0 %`, of counts `+1`; with a question mark while undecided, and a dash where it was not measured."""
     if contrast.ratio is None:
         return "–"
-    return f"{signed(contrast.ratio)}{' ?' if contrast.zone is Zone.OPEN else ''}"
+    return f"{signed(contrast.ratio, metric_of(case))}{' ?' if contrast.zone is Zone.OPEN else ''}"
 
 
-def both_ways(effect: ComponentEffect) -> str:
+def both_ways(effect: ComponentEffect, case: str) -> str:
     """The swap into the old stack and that into the new one."""
     if effect.verdict is ComponentVerdict.MISSING:
         return "–"
-    return f"{change(effect.forward)} / {change(effect.backward)}"
+    return f"{change(effect.forward, case)} / {change(effect.backward, case)}"
 
 
 def verdict(case: CaseIsolation) -> str:
@@ -220,7 +226,8 @@ def troubles(result: Isolation) -> Iterator[str]:
         yield f"Not measured: {arms}: {one_line(reason)}."
     for one in result.cases:
         if one.control_off and one.control.estimate is not None:
-            off = f"a second copy of {result.before.name} differs by {signed(exp(one.control.estimate.centre))}"
+            size = signed(exp(one.control.estimate.centre), metric_of(one.case))
+            off = f"a second copy of {result.before.name} differs by {size}"
             limit = in_percent(one.smallest_change)
             yield f"{one.case}: {off}, too much to decide a change of {limit}; only larger effects count."
         for arm, (state, said) in one.states.items():

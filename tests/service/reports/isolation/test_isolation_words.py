@@ -25,6 +25,7 @@ TORCH = Component(
     (DistributionChange("torch", "2.11.0", "2.13.0"), DistributionChange("nvidia-cublas", "13.0", "13.1")),
 )
 SLOW, STILL = arms(1.38, (1.38, 1.0), (1.0, 1.38)), arms(1.0, (1.0, 1.0), (1.0, 1.0))
+MORE = ("to", "from+triton", "to-torch")  # arms with the new Triton
 FAILED, INVALID = CellState.FAILED, CellState.INVALID
 
 
@@ -82,6 +83,19 @@ def test_metrics_are_counted_apart() -> None:
     said = words.headline(replace(isolation(SLOW), cases=judged))
     made = "Triton 3.6.0 → 3.7.1 made 1 of 2 cases slower, by 38 % and made 1 take more memory, by 38 %"
     assert said == f"{made}; torch moved none."
+
+
+def test_counts_have_differences() -> None:
+    one = session(SLOW)
+    counted = {
+        name: replace(each, case=Case.parse(f"{CASE}.kernels"), looked=((3.0 + 2 * (name in MORE),),) * 4)
+        for name, each in one.arms.items()
+    }
+    judged = evaluate([IsolatedCase("norms", f"{CASE}.kernels", counted)], COMPONENTS, Policy(), steps(4, 4))
+    view = isolated(replace(isolation(SLOW), cases=judged, causes={}))
+    said = as_markdown(view)
+    assert "Triton 3.6.0 → 3.7.1 made 1 of 1 case have more kernels, by 2; torch moved none." in said
+    assert "| +2 | +2 / +2 | 0 / 0 | 0 | more kernels: Triton |" in said
 
 
 def test_every_case_has_a_line_with_both_directions() -> None:
