@@ -228,6 +228,15 @@ def test_s1_says_what_a_missing_reset_costs(without_reset: float, holds: bool) -
     assert len(report.figures) == 4
 
 
+def test_s1_does_not_decide_a_claim_by_a_few_cases() -> None:
+    whole = made("s1", {"without-reset": 2.0, "max-autotune": 0.5})
+    few = Results.of(
+        [StudyFile(SESSION, tuple(one for one in whole.records if one.case.endswith("32768x512.bf16-fp32")))]
+    )
+    assert [one.holds for one in STUDIES["s1"].report(few).findings] == [None] * 5
+    assert "over 4 cases" in STUDIES["s1"].report(few).findings[2].found
+
+
 @pytest.mark.parametrize(
     ("us_of", "expected"),
     [
