@@ -1,6 +1,7 @@
 """The report of a study as Markdown.  Pure."""
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from .results import Results
 from .study import Study, StudyTable
@@ -32,9 +33,7 @@ def _where(results: Results) -> list[str]:
         lines.append(f"Measured on {session.device}{form} at {revision}, begun {session.began}.")
     stacks = dict.fromkeys(_versions(note.value) for note in results.notes if note.what == "stack")
     control = results.control()
-    middle = (
-        f" Two copies of the first arm differ by {control[len(control) // 2]:.2%} in the median." if control else ""
-    )
+    middle = f" Two copies of the first arm differ by {median(control):.2%} in the median." if control else ""
     return [" ".join(lines) + middle, *(f"- {versions}" for versions in stacks)]
 
 

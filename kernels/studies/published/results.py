@@ -12,9 +12,10 @@ from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import Any
 
-from ...cases import Case
+from ...cases import Case, Metric
 from .records import CONTROL, Note, Record, Session, StudyFile
 
+_OTHER_METRICS = tuple(f".{metric}" for metric in Metric if metric is not Metric.KERNEL)
 SESSION_TRIALS = 1000  # more than any session has
 # Two-sided 95 % quantiles of Student's t by degrees of freedom, to five digits; the normal one beyond.
 _T95 = (12.706, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448)
@@ -157,10 +158,13 @@ class Results:
         return Estimate(math.exp(mean), None, None, 1)
 
     def control(self) -> list[float]:
-        """The distances of all controls from their originals, as logarithms of single trials, in ascending order."""
+        """The distances of all controls from their originals, as logarithms of single trials, in ascending order.
+
+        Of times of the device: the host's vary by far more from process to process.
+        """
         found = []
-        for turns in self._by_key.values():
-            if CONTROL not in turns or not turns[CONTROL].measured:
+        for (_, _, case), turns in self._by_key.items():
+            if case.endswith(_OTHER_METRICS) or CONTROL not in turns or not turns[CONTROL].measured:
                 continue
             original = next((one for one in turns.values() if one.arm != CONTROL), None)  # the first arm
             if original is not None and original.measured:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 
 from kernels.studies.published.catalogue import STUDIES
 from kernels.studies.published.records import Record, StudyFile
@@ -143,4 +144,4 @@ def stacks(results: Results) -> list[ArmStack]:
 def control(results: Results) -> float | None:
     """How far copies of equal code differ in the median, relative; None without a copy."""
     distances = results.control()
-    return math.expm1(distances[len(distances) // 2]) if distances else None
+    return math.expm1(median(distances)) if distances else None

@@ -96,6 +96,12 @@ def test_sessions_count_together_and_the_control_is_no_arm() -> None:
     assert both.control() == pytest.approx([math.log(1.01)] * 2)
 
 
+def test_the_control_is_about_times_of_the_device() -> None:
+    found = results(record("a", 10.0), record(CONTROL, 10.1), record("a", 1.0, case=f"{CASE}.call"))
+    both = results(*found.records, record(CONTROL, 2.0, case=f"{CASE}.call"))
+    assert both.control() == pytest.approx([math.log(1.01)])
+
+
 def test_why_an_arm_has_no_time() -> None:
     found = results(record("a", None, reason="cannot compile"), record("b", 10.0))
     assert found.why_not("a", CASE) == "failed: cannot compile"

@@ -2,12 +2,13 @@
 
     make pictures
 
-Verdicts, times and causes are those of a stored session on an H200; `acme/norms` stands for its repository.  The
+Verdicts, times and causes are those of stored sessions on an H200; `acme/norms` stands for its repository.  The
 annotated kernel is compiled now, without a GPU.
 """
 
 import argparse
 import gzip
+import lzma
 import os
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from kernels.studies.published import records
 from service.db import migrate
 from service.db.engine import clock, reading, transaction
 from service.db.models import OutboxMessage, Run, Target, Worker
@@ -28,6 +30,7 @@ from service.domain.policy import recipes
 from service.domain.slash_commands import NAME
 from service.domain.states import OutboxState, RunState
 from service.ledger.queries import found_in
+from service.ledger.studies import sessions as studies
 from service.reports import answers, markdown
 from service.reports.forge.annotations import annotations
 from service.reports.notices import message
@@ -50,6 +53,9 @@ PAGES = {  # of the dashboard
     "board": "/targets/warpnorm/board",
     "trend": "/targets/warpnorm/trend",
 }
+STUDIES = DOCS / "measurements" / "2026-11-24-h200-studies" / "session"
+STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in ("s1", "s2", "s3", "s4")}
+TOP = 1500  # pixels of a study's page: its claims and the first figures or tables
 
 
 def main() -> None:
@@ -59,7 +65,13 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with stored_session():
         pages = comments() | check() | notice()
-        for file in (*render.take(pages, folder), *render.take_pages(PAGES, folder)):
+        store_studies()
+        taken = (
+            *render.take(pages, folder),
+            *render.take_pages(PAGES, folder),
+            *render.take_pages(STUDY_PAGES, folder, top=TOP),
+        )
+        for file in taken:
             print(file)
 
 
@@ -75,6 +87,14 @@ def stored_session() -> Iterator[None]:
             session.execute(update(Target).values(forge="acme/norms"))
             _as_if_it_ran(session)
         yield
+
+
+def store_studies() -> None:
+    """Store the sessions of the studies, as `kernelwatch study add` does."""
+    for name in STUDY_PAGES:
+        text = lzma.decompress((STUDIES / f"{name.removeprefix('study-')}.jsonl.xz").read_bytes()).decode()
+        with transaction() as session:
+            studies.store(session, records.parse(text.splitlines()))
 
 
 def _as_if_it_ran(session: Session) -> None:

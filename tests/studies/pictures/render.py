@@ -65,8 +65,11 @@ def take(pictures: Mapping[str, str], folder: Path) -> list[Path]:
     return taken
 
 
-def take_pages(addresses: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write pages of the dashboard, served from the database of this process, in the same way."""
+def take_pages(addresses: Mapping[str, str], folder: Path, top: int | None = None) -> list[Path]:
+    """Write pages of the dashboard, served from the database of this process, in the same way.
+
+    With `top`, a longer page is cut after so many pixels.
+    """
     taken = []
     browser_path = next(path for path in map(shutil.which, BROWSERS) if path)
     with reachable() as host, playwright.sync_playwright() as started:
@@ -76,7 +79,9 @@ def take_pages(addresses: Mapping[str, str], folder: Path) -> list[Path]:
             for name, address in addresses.items():
                 page.goto(host + address)
                 file = folder / f"{name}{ending}.png"
-                page.screenshot(path=file, full_page=True)
+                height = page.evaluate("document.documentElement.scrollHeight")
+                clip = {"x": 0, "y": 0, "width": 1280, "height": min(height, top or height)}
+                page.screenshot(path=file, full_page=True, clip=clip)  # type: ignore[arg-type]
                 taken.append(file)
         browser.close()
     return taken
