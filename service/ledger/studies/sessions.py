@@ -69,6 +69,8 @@ def read(path: Any) -> StudyFile:
         raise BadInput(
             f"{error}. `kernelwatch study run` and `python -m kernels.studies.published run` write such files."
         ) from None
+    except RecursionError:
+        raise BadInput(f"{path} has a line that is nested too deep for the file of a study.") from None
 
 
 def store(session: Session, file: StudyFile) -> StoredSession:
