@@ -5,7 +5,6 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from kernels.arena.pool import mapping
 from kernels.arena.session import Cell as Turned
 from kernels.arena.session import Contender, Trial
 from kernels.cases import Case
@@ -84,7 +83,7 @@ class Tally:
     def _replaced(self, contender: Contender) -> dict[str, Any]:
         """The versions of the packages of the stack that the contender's revision replaced, if it did."""
         stacks = (trial.stacks.get(contender.label, {}) for _, trial in self._trials)
-        found = next((named for stack in stacks if (named := mapping(stack.get("replaced")))), {})
+        found = next((named for stack in stacks if isinstance(named := stack.get("replaced"), dict)), {})
         kept = {one_line(name, _MAX_VERSION): one_line(str(version), _MAX_VERSION) for name, version in found.items()}
         return {"replaced": dict(islice(kept.items(), _MAX_REPLACED))} if kept else {}
 
