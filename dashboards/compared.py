@@ -40,7 +40,8 @@ class ComparedLine:
     @property
     def lost(self) -> float:
         """How much more the head takes, in the unit of the metric."""
-        return (self.case.head_median or 0.0) - (self.case.base_median or 0.0) if self.case.base_median else 0.0
+        head, base = self.case.head_median, self.case.base_median
+        return head - base if head is not None and base is not None else 0.0
 
 
 @dataclass(frozen=True)

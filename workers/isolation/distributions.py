@@ -96,7 +96,7 @@ def _read(name: str, one: metadata.Distribution) -> Distribution:
 
 def _files(record: str) -> Iterator[tuple[str, str]]:
     """The files in the root with their hashes; scripts are outside of it, and nothing imports them."""
-    for path, *rest in csv.reader(record.splitlines()):
+    for path, *rest in filter(None, csv.reader(record.splitlines())):
         parts = PurePosixPath(path).parts
         if ".." not in parts and not path.startswith("/"):
             yield path, rest[0] if rest else ""

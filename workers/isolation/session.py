@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from kernels.arena import protocol
@@ -127,7 +128,7 @@ def _check_measured(judged: Sequence[CaseIsolation], missing: Mapping[str, str])
         return
     reasons = (f"{arm}: {missing[arm]}" for arm in (FROM, TO) if arm in missing)
     states = (f"{one.case}: {found[1]}" for one in judged for found in one.states.values())
-    reason = next((*reasons, *states).__iter__(), "no case of the suite is supported by the providers")
+    reason = next(chain(reasons, states), "no case of the suite is supported by the providers")
     raise ServiceError(f"Nothing was measured: {reason.rstrip('.')}.")
 
 

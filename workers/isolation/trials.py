@@ -24,6 +24,7 @@ from workers.run.tally import Tally
 from workers.run.trials import HOST_METRICS, pace
 
 Say = Callable[[str], None]
+_NO_VERSION = ("device", "replaced")  # of what a contender reports of its stack
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class StackTrials:
         for one in self._entries:
             if stack := trial.stacks.get(one.contender.label):
                 self.versions.setdefault(
-                    one.arm.name, {name: str(of) for name, of in stack.items() if name != "device"}
+                    one.arm.name, {name: str(of) for name, of in stack.items() if name not in _NO_VERSION}
                 )
         for one in self._entries:
             if reason := self._unfit(one, trial):

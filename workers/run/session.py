@@ -193,8 +193,9 @@ def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
     builtin = (Role.SOTA, Role.RIVAL)
     labels = sorted(tally.stacks, key=lambda label: not label.startswith(builtin))
     versions = dict(tally.stacks[labels[0]]) if labels else {}
-    device, replaced = versions.pop("device", {}), versions.pop("replaced", {})
-    versions = {name: version for name, version in versions.items() if name not in replaced}
+    device, replaced = versions.pop("device", {}), versions.pop("replaced", None)
+    if isinstance(replaced, dict):  # a contender may answer anything
+        versions = {name: version for name, version in versions.items() if name not in replaced}
     if driver := next((one["gpu"]["driver"] for one in tally.telemetry if one.get("gpu", {}).get("driver")), None):
         versions["driver"] = driver
     return versions, device

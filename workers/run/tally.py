@@ -1,6 +1,7 @@
 """Collect trials into the results of each contender.  Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -10,8 +11,11 @@ from kernels.cases import Case
 from service.domain.codefacts.texts import KernelText
 from service.domain.roofline import number
 from service.domain.states import CellState, Rounds
+from service.domain.text import one_line
 from service.domain.verdicts.session_result import ContenderResult
 
+_MAX_REPLACED = 16  # packages of the stack that a contender says its revision replaced
+_MAX_VERSION = 80  # characters of their names and versions
 # One wrong or failed trial decides the state of the whole case.
 _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, CellState.MEASURED)
 
@@ -79,8 +83,9 @@ class Tally:
     def _replaced(self, contender: Contender) -> dict[str, Any]:
         """The versions of the packages of the stack that the contender's revision replaced, if it did."""
         stacks = (trial.stacks.get(contender.label, {}) for _, trial in self._trials)
-        found = next((stack["replaced"] for stack in stacks if "replaced" in stack), None)
-        return {"replaced": {str(name): str(version) for name, version in found.items()}} if found else {}
+        found = next((named for stack in stacks if isinstance(named := stack.get("replaced"), dict)), {})
+        kept = {one_line(name, _MAX_VERSION): one_line(str(version), _MAX_VERSION) for name, version in found.items()}
+        return {"replaced": dict(islice(kept.items(), _MAX_REPLACED))} if kept else {}
 
 
 def _known(seen: Sequence[Turned]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def isolate(
 
     if max_trials < trials:
         raise BadInput(f"--max-trials {max_trials} is less than --trials {trials}.")
+    if save is not None:
+        isolation_view.make_folder(save)
     text_and_adapters = read_recipe(recipe) if recipe else None
     subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     providers, components = tuple(provider or ()), tuple(component or ())

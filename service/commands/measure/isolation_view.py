@@ -1,5 +1,7 @@
 """The isolation of a stack, as commands print it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from service.commands.output.formats import as_json, as_markdown
@@ -34,12 +36,23 @@ def isolated(result: Isolation) -> View:
     return View(document, parts, code=result.exit_code, table=rows)
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder before anything is measured.  Raises BadInput if that is impossible."""
+    with _written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def save(folder: Path, view: View) -> None:
     """Write the document as JSON and as Markdown.  Raises BadInput if the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _written(folder):
         (folder / "isolation.json").write_text(as_json(view.document) + "\n", encoding="utf-8")
         (folder / "isolation.md").write_text(as_markdown(view) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
 

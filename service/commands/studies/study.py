@@ -128,7 +128,7 @@ def _session(which: str, device: str | None = None) -> "StudySessionDocument":
     from service.errors import NotFound
 
     studies = client().studies
-    if which.isdigit():
+    if which.isdecimal() and len(which) < 20:
         found = ((study.name, one.id) for study in studies.list() for one in study.sessions if one.id == int(which))
         if (named := next(found, None)) is None:
             raise NotFound("session", which, "`kernelwatch study list` names those that are stored.")

@@ -28,6 +28,7 @@ from service.errors import BadInput
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OPTION = re.compile(r"(?=.{1,100}$)[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII)
+_DEEPEST = 8  # dots in the name of an option
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LAST_RELEASE = "last-release"
 _BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
@@ -324,6 +325,8 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    if before.count(".") > _DEEPEST:
+        raise ValueError(f"{before.rstrip('.')} is nested too deep for an option of Inductor")
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _dotted(value, f"{before}{key}.")

@@ -8,7 +8,7 @@ from datetime import datetime
 from statistics import median
 
 from kernels.studies.published.catalogue import STUDIES
-from kernels.studies.published.records import Record, StudyFile
+from kernels.studies.published.records import Record, Session, StudyFile
 from kernels.studies.published.results import Results
 from kernels.studies.published.study import Study, StudyReport, missing
 from service.errors import BadInput, NotFound
@@ -17,6 +17,7 @@ _DEVICE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _MAX = {"step": 80, "arm": 80, "case": 200, "state": 32, "unit": 16}  # characters, as the columns are wide
 UNFINISHED = 3  # exit code: a part of what was asked for is measured
 MAX_ROUNDS = 10_000  # samples of one record
+_MAX_REASON = 10_000  # characters
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def report(study: Study, results: Results) -> StudyReport:
     """
     try:
         return study.report(results)
-    except (ValueError, KeyError, TypeError, LookupError, ArithmeticError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise BadInput(
             f"This version cannot evaluate these results of study {study.name}: {type(error).__name__}: {error}."
         ) from error
@@ -83,34 +84,50 @@ def check(file: StudyFile) -> Study:
         NotFound: There is no such study.
         BadInput: The message says what is wrong with the file.
     """
-    session = file.session
-    study = study_named(session.study)
-    if not isinstance(session.device, str) or not _DEVICE.fullmatch(session.device):
-        raise BadInput(f"The device of the session is {session.device!r}; name it as in h200 or cpu.")
-    if len(session.began) > 40 or not _is_time(session.began):
-        raise BadInput(f"The session began at {session.began!r}, which is no time such as 2026-11-21T03:02:00+00:00.")
-    if not isinstance(session.quick, bool) or not all(isinstance(one, dict) for one in (session.machine, session.code)):
-        raise BadInput("The session must have `quick` as true or false, and `machine` and `code` as objects.")
+    study = _check_session(file.session)
     for record in file.records:
         _check_record(record)
     report(study, Results.of([file]))
     return study
 
 
-def _is_time(text: str) -> bool:
+def _check_session(session: Session) -> Study:
+    if not isinstance(session.study, str):
+        raise BadInput(f"The study of the session is {session.study!r:.60}; it must be a name such as s3.")
+    study = study_named(session.study)
+    if not isinstance(session.device, str) or not _DEVICE.fullmatch(session.device):
+        raise BadInput(f"The device of the session is {session.device!r:.60}; name it as in h200 or cpu.")
+    if not _is_time(session.began):
+        raise BadInput(
+            f"The session began at {session.began!r:.60}, which is no time such as 2026-11-21T03:02:00+00:00."
+        )
+    if not isinstance(session.quick, bool) or not all(isinstance(one, dict) for one in (session.machine, session.code)):
+        raise BadInput("The session must have `quick` as true or false, and `machine` and `code` as objects.")
+    if not all(isinstance(one, str) for one in session.code.values()):
+        raise BadInput("The `code` of the session must have texts only, such as its `revision`.")
+    return study
+
+
+def _is_time(text: object) -> bool:
+    """Whether it is a time with its offset that fits the column and every calendar."""
+    if not isinstance(text, str) or len(text) > 40:
+        return False
     try:
-        return datetime.fromisoformat(text).tzinfo is not None
+        time = datetime.fromisoformat(text)
     except ValueError:
         return False
+    return time.tzinfo is not None and 1970 < time.year < 9999
 
 
 def _check_record(record: Record) -> None:
-    where = f"The record of {record.arm} at {record.case}"
+    where = f"The record of {record.arm!s:.80} at {record.case!s:.200}"
     for name, limit in _MAX.items():
         value = getattr(record, name)
-        if not isinstance(value, str) or not 0 < len(value) <= limit:
-            raise BadInput(f"{where} has {name} {value!r:.60}; it must be a text of 1 to {limit} characters.")
-    if not isinstance(record.trial, int) or not 0 <= record.trial < 1000:
+        if not isinstance(value, str) or not 0 < len(value) <= limit or not value.isprintable():
+            raise BadInput(f"{where} has {name} {value!r:.60}; it must be a text of 1 to {limit} printable characters.")
+    if record.reason is not None and (not isinstance(record.reason, str) or len(record.reason) > _MAX_REASON):
+        raise BadInput(f"{where} has a reason that is not a text of at most {_MAX_REASON:,} characters.")
+    if isinstance(record.trial, bool) or not isinstance(record.trial, int) or not 0 <= record.trial < 1000:
         raise BadInput(f"{where} has trial {record.trial!r:.60}; it must be a number from 0 to 999.")
     sound = all(one is None or (isinstance(one, int | float) and 0 < one < 1e15) for one in record.samples)
     if not sound or len(record.samples) > MAX_ROUNDS:

@@ -69,6 +69,8 @@ def read(path: Any) -> StudyFile:
         raise BadInput(
             f"{error}. `kernelwatch study run` and `python -m kernels.studies.published run` write such files."
         ) from None
+    except RecursionError:
+        raise BadInput(f"{path} has a line that is nested too deep for the file of a study.") from None
 
 
 def store(session: Session, file: StudyFile) -> StoredSession:
@@ -141,14 +143,36 @@ def listed(session: Session, study: str | None = None, device: str | None = None
     return _with_progress(session, rows)
 
 
+_MOST_PROGRESS = 10_000  # sessions
+_progress = OrderedDict[tuple[Any, ...], StudyProgress]()
+_keeping = Lock()
+
+
 def _with_progress(session: Session, rows: Sequence[StudySession]) -> list[StudySessionView]:
+    """Each with how far it is, which is kept in memory: lists would read the records of all sessions again."""
+    with _keeping:
+        found = {row.id: known for row in rows if (known := _progress.get(_version(row))) is not None}
+    found |= _progress_of(session, [row for row in rows if row.id not in found])
+    with _keeping:
+        _progress.update({_version(row): found[row.id] for row in rows})
+        while len(_progress) > _MOST_PROGRESS:
+            _progress.popitem(last=False)
+    return [StudySessionView(row, found[row.id]) for row in rows]
+
+
+def _version(row: StudySession) -> tuple[Any, ...]:
+    """What is another once something was added to the session."""
+    return (row.id, row.study, row.began, row.device, row.updated_at)
+
+
+def _progress_of(session: Session, rows: Sequence[StudySession]) -> dict[int, StudyProgress]:
     done: dict[int, set[tuple[str, int, str]]] = {row.id: set() for row in rows}
+    if not done:
+        return {}
     keys = select(StudyRecord.session_id, StudyRecord.step, StudyRecord.trial, StudyRecord.case).distinct()
     for session_id, step, trial, case in session.execute(keys.where(StudyRecord.session_id.in_(done))):
         done[session_id].add((step, trial, case))
-    return [
-        StudySessionView(row, domain.progress(STUDIES[row.study], row.device, row.quick, done[row.id])) for row in rows
-    ]
+    return {row.id: domain.progress(STUDIES[row.study], row.device, row.quick, done[row.id]) for row in rows}
 
 
 def one(session: Session, session_id: int, study: str | None = None) -> StudySessionView:
@@ -192,13 +216,12 @@ def _record(
 
 _KEPT = 16  # evaluated sessions: reading and evaluating a full one takes 130 ms
 _kept = OrderedDict[tuple[Any, ...], EvaluatedSession]()
-_keeping = Lock()
 
 
 def evaluated(session: Session, view: StudySessionView) -> EvaluatedSession:
     """A session with its results.  It is kept in memory until something is added to it."""
     row = view.row
-    key = (row.id, row.study, row.began, row.device, row.updated_at)
+    key = _version(row)
     with _keeping:
         found = _kept.get(key)
     if found is None:

@@ -228,7 +228,8 @@ def troubles(result: Isolation) -> Iterator[str]:
         if one.control_off and one.control.estimate is not None:
             size = signed(exp(one.control.estimate.centre), metric_of(one.case))
             off = f"a second copy of {result.before.name} differs by {size}"
-            limit = in_percent(one.smallest_change)
+            exact = metric_of(one.case).counts
+            limit = f"{counts.smallest(one.smallest_change)}" if exact else in_percent(one.smallest_change)
             yield f"{one.case}: {off}, too much to decide a change of {limit}; only larger effects count."
         for arm, (state, said) in one.states.items():
             yield f"{one.case}: {arm} is {state.value}: {one_line(said or 'no reason given')}."

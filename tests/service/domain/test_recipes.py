@@ -244,6 +244,10 @@ def test_a_provider_is_not_compiled_unless_its_recipe_says_so():
         ('compile = {modes = "default"}', r"line 4: .*there is no such key; did you mean mode\?"),
         ('compile = "max-autotune"', r"line 4: .*it must be true, false, or a table like \{mode = "),
         ("compile = {options = {triton = [1]}}", r"line 4: .*triton must be a string, a number, true or false"),
+        (
+            f"compile = {{options = {{{'.'.join(['a'] * 3000)} = 1}}}}",
+            r"line 4: .*is nested too deep for an option of Inductor",
+        ),
         ('compile = {options = {"triton persistent" = 1}}', r"line 4: .*is no option of Inductor; write, for example"),
         ("compile = {options = true}", r"line 4: .*options: it must be a table, not True"),
         ('builtin = "inductor"', r"line 2: .*remove it or rmsnorm\.fwd"),

@@ -1,5 +1,7 @@
 """Trials become evidence: aligned trial by trial, and no worse state is ever forgotten."""
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.arena.session import Cell, Contender, Trial
@@ -57,6 +59,23 @@ def test_facts_are_those_of_the_launch_that_looked_and_the_clock_is_that_of_all(
     tally.add(trial(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1965})), confirming=True)
     [head] = tally.taken()
     assert head.facts == {**looked, "sm_mhz": 1965}
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"triton": "3.7.1"}, {"replaced": {"triton": "3.7.1"}}),
+        ({"triton": ["3.7.1\n"]}, {"replaced": {"triton": "['3.7.1\\n']"}}),
+        ("3.7.1", {}),
+        (None, {}),
+    ],
+)
+def test_versions_that_a_contender_says_its_revision_replaced_are_bounded_texts(said, kept):
+    tally = Tally([HEAD], [CASE])
+    spoken = replace(trial(head=Cell("measured", samples=[1.0])), stacks={"head:norms": {"replaced": said}})
+    tally.add(spoken, confirming=False)
+    [head] = tally.taken()
+    assert head.facts == kept
 
 
 def test_who_once_did_not_repeat_itself_does_not():
