@@ -2,14 +2,16 @@
 
 import itertools
 import math
+import os
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
 from kernels.arena.session import Pace
-from kernels.errors import INVALID, MEASURED, UNSUPPORTED
-from kernels.studies.published import s4
+from kernels.errors import FAILED, INVALID, MEASURED, UNSUPPORTED
+from kernels.studies.published import model_trials, s4
 from kernels.studies.published.arms import ablation, blocks
 from kernels.studies.published.arms.server import NotSupported
 from kernels.studies.published.markdown import document
@@ -17,6 +19,7 @@ from kernels.studies.published.records import CONTROL, Record, Session
 from kernels.studies.published.results import Results
 from kernels.studies.published.run import run
 from kernels.studies.published.study import StudyStep
+from kernels.studies.trials import open_process
 
 CASES = [f"{suite}.{name}" for suite, names in s4.SUITES.items() for name in names]
 EAGER = dict(s4.EAGER.spec)
@@ -143,6 +146,30 @@ def test_the_whole_way_with_one_block(tmp_path):
     assert "| small.demucs.fp32 | without persistent reductions | unsupported: triton.persistent_reductions" in text
     assert "tiny widths, 4x4x64, of Demucs" in text
     assert "| dynamic shapes | " in text
+
+
+def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypatch):
+    channels, found = [], {}
+
+    def opened(*arguments, **named):
+        channels.append(open_process(*arguments, **named))
+        return channels[-1]
+
+    def keep(records, _notes):
+        found.update({(one.arm, one.case): one for one in records})
+        if len(found) == 2:
+            os.kill(channels[0]._process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(model_trials, "open_process", opened)
+    cases = ("small.dlrm.fp32", "small.demucs.fp32", "small.dcgan.fp32")
+    step = StudyStep("cpu", (s4.EAGER,), cases, 1, Pace(rounds=1, timed=1), models=True)
+
+    model_trials.run_model_trial(step, 0, cases, device="cpu", seed=1, scratch=tmp_path, keep=keep)
+
+    states = {arm: [found[arm, case].state for case in cases] for arm in ("eager", CONTROL)}
+    assert sorted(states.values()) == sorted([[MEASURED, FAILED, MEASURED], [MEASURED] * 3])
+    assert any((one.reason or "").startswith("killed by SIGKILL") for one in found.values())
+    assert all(channel._process.poll() is not None for channel in channels)
 
 
 def test_a_missing_setting_is_reported_before_compiling():
