@@ -26,7 +26,9 @@ def main() -> None:
     running.add_argument("--device", default="cpu", help="cpu, h100, h200, b200")
     running.add_argument("--quick", action="store_true", help="fewer cases and one trial")
     running.add_argument("--only", nargs="+", default=[], metavar="STEP")
-    running.add_argument("--limit-s", type=float, default=float("inf"), help="begin no case after this many seconds")
+    running.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="end after this many seconds, without the case in progress"
+    )
     showing = verbs.add_parser("show", help="print the report of one or several files of a study")
     showing.add_argument("files", type=Path, nargs="+", metavar="FILE")
     chosen = parser.parse_args()

@@ -136,6 +136,21 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     assert [one.arm for one in records.read(path).records] == ["a", "b"]
 
 
+def test_a_case_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.jsonl"
+    writer = StudyWriter(path)
+    writer.begin(SESSION)
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(records.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        writer.add([record("a", 10.0), record("b", 11.0)])
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -178,6 +193,22 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert both.records[: len(first.records)] == first.records
     assert [one.case for one in both.records[len(first.records) :]] == [OTHER] * 3
     assert any(note.what == "stack" and "torch" in note.value for note in both.notes)
+
+
+def test_a_record_without_the_end_of_its_line_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    run.run(tiny(()), path, device="cpu")
+    StudyWriter(path).add([record("eager", 10.0)])
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert run.run(tiny(()), path, device="cpu").records == ()
+
+
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine\nunfinished")
+    with pytest.raises(UnreadableStudy):
+        run.run(tiny(()), path, device="cpu")
+    assert path.read_text() == "mine\nunfinished"
 
 
 @pytest.mark.torch
