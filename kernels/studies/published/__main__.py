@@ -15,6 +15,7 @@ from .catalogue import STUDIES
 from .markdown import document
 from .results import Results
 from .run import OtherSession, run
+from .study import Study
 
 
 def main() -> None:
@@ -39,12 +40,21 @@ def main() -> None:
             files = [run(study, chosen.out, **options, say=lambda text: print(text, file=sys.stderr, flush=True))]  # noqa: T201
         else:
             files = [records.read(path) for path in chosen.files]
-            study = STUDIES[files[0].session.study]
+            study = _known(files[0].session.study)
         print(document(study, Results.of(files)))  # noqa: T201
     except (OtherSession, records.UnreadableStudy, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit("Stopped. The file has what was measured; the same command measures the rest.")
+
+
+def _known(name: str) -> Study:
+    """Raises ValueError."""
+    if name not in STUDIES:
+        raise ValueError(
+            f"the file is of study {name!r}, which this version does not have; known: {', '.join(STUDIES)}"
+        )
+    return STUDIES[name]
 
 
 if __name__ == "__main__":
