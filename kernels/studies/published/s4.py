@@ -269,8 +269,7 @@ def _dynamic_within(results: Results, cases: Sequence[str]) -> Conclusion:
     if cost is None or bound is None or more is None:
         return Conclusion(claim, "not measured", None)
     text = f"dynamic shapes {_percent(cost)} of the time, static ones without all three {_percent(bound)}"
-    side = more.above
-    return Conclusion(claim, text, None if side is None else not side)
+    return Conclusion(claim, text, True if _within(more) else None if more.above is None else not more.above)
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -284,7 +283,7 @@ def _speedups(results: Results, precision: str) -> StudyTable:
             (results.geomean(arm, "eager", those), PUBLISHED.get(arm, {}).get(group)) for group, those in groups.items()
         ]
         if arm != "eager" and any(one for one, _ in cells):
-            rows.append((title, *(_beside(one, theirs) for one, theirs in cells)))
+            rows.append((title, *(_with_published(one, theirs) for one, theirs in cells)))
     columns = ("", *(f"{group} ({len(those)})" for group, those in groups.items()))
     note = (
         "Geometric means of the time of eager over that of the arm, forward and backward, with intervals over trials; "
@@ -295,7 +294,7 @@ def _speedups(results: Results, precision: str) -> StudyTable:
     return StudyTable(f"Speed-up over eager, {precision}", columns, tuple(rows), note)
 
 
-def _beside(found: Estimate | None, published: float | None) -> str:
+def _with_published(found: Estimate | None, published: float | None) -> str:
     theirs = f" [{published:.2f}]" if published else ""
     return f"{times(found and found.inverse)}{theirs}"
 
