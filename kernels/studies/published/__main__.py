@@ -15,6 +15,7 @@ from .catalogue import STUDIES
 from .markdown import document
 from .results import Results
 from .run import OtherSession, run
+from .study import Study
 
 
 def main() -> None:
@@ -26,7 +27,9 @@ def main() -> None:
     running.add_argument("--device", default="cpu", help="cpu, h100, h200, b200")
     running.add_argument("--quick", action="store_true", help="fewer cases and one trial")
     running.add_argument("--only", nargs="+", default=[], metavar="STEP")
-    running.add_argument("--limit-s", type=float, default=float("inf"), help="begin no case after this many seconds")
+    running.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="end after this many seconds, without the case in progress"
+    )
     showing = verbs.add_parser("show", help="print the report of one or several files of a study")
     showing.add_argument("files", type=Path, nargs="+", metavar="FILE")
     chosen = parser.parse_args()
@@ -37,12 +40,21 @@ def main() -> None:
             files = [run(study, chosen.out, **options, say=lambda text: print(text, file=sys.stderr, flush=True))]  # noqa: T201
         else:
             files = [records.read(path) for path in chosen.files]
-            study = STUDIES[files[0].session.study]
+            study = _known(files[0].session.study)
         print(document(study, Results.of(files)))  # noqa: T201
     except (OtherSession, records.UnreadableStudy, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit("Stopped. The file has what was measured; the same command measures the rest.")
+
+
+def _known(name: str) -> Study:
+    """Raises ValueError."""
+    if name not in STUDIES:
+        raise ValueError(
+            f"the file is of study {name!r}, which this version does not have; known: {', '.join(STUDIES)}"
+        )
+    return STUDIES[name]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def _where(results: Results) -> list[str]:
         revision = session.code.get("revision", "unknown revision")
         form = ", quick form" if session.quick else ""
         lines.append(f"Measured on {session.device}{form} at {revision}, begun {session.began}.")
-    stacks = dict.fromkeys(_versions(note.value) for note in results.notes if note.what == "stack")
+    found = [_versions(note.value) for note in results.notes if note.what == "stack"]
+    stacks = dict.fromkeys(filter(None, found))
     control = results.control()
     middle = f" Two copies of the first arm differ by {median(control):.2%} in the median." if control else ""
     return [" ".join(lines) + middle, *(f"- {versions}" for versions in stacks)]
@@ -44,7 +45,7 @@ def _versions(stack: object) -> str:
     versions = ", ".join(
         f"{name} {version}" for name, version in stack.items() if name not in ("arm", "device") and version
     )
-    return f"{device.get('name', device.get('kind', ''))}: {versions}"
+    return f"{device.get('name', device.get('kind', ''))}: {versions}" if versions else ""
 
 
 def _of(table: StudyTable) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...arena import protocol
 from ...arena.channel import Channel, ContenderLost
+from ...arena.pool import RESTARTS
 from ...arena.session import Pace, order
 from ...errors import FAILED, MEASURED
 from ..trials import open_process
@@ -34,25 +35,33 @@ def run_model_trial(
     """Measure models with every arm of a step, in fresh processes.  `keep` gets the records of each model.
 
     `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates, or at the same
-    time if the step says so.  No arm does anything while another has its turn.
+    time if the step says so.  No arm does anything while another has its turn.  An arm whose process was lost at a
+    model gets another one at the next, at most RESTARTS times.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
     processes = {arm.name: _Process(arm, scratch) for arm in contestants}
     try:
-        with ThreadPoolExecutor(max_workers=len(processes)) as pool:
-            started = pool.map(lambda process: process.start(device, step.pace), processes.values())
-        notes = [note for found in started for note in found]
+        notes = _start(list(processes.values()), device, step.pace)
         if trial == 0 and device == "cuda":
             notes += processes[step.arms[0].name].ceilings(step.pace)
         keep([], notes)
         for number, case in enumerate(cases):
             keep_going()
+            _start([one for one in processes.values() if one.may_start_again], device, step.pace)
             found = _measured(step, trial, case, processes, seed + number, keep_going)
             keep(found, [])
     finally:
         for process in processes.values():
             process.close()
+
+
+def _start(processes: Sequence["_Process"], device: str, pace: Pace) -> list[Note]:
+    """Start processes at the same time.  All are opened first, by this thread: an interrupt leaves none behind."""
+    for process in processes:
+        process.open()
+    with ThreadPoolExecutor(max_workers=max(1, len(processes))) as pool:
+        return list(pool.map(lambda process: process.start(device, pace), processes))
 
 
 def _measured(
@@ -109,28 +118,39 @@ def _record(
 
 
 class _Process:
-    """The process of an arm; once it is lost, every answer says so."""
+    """The process of an arm; once it is lost, every answer says so until it is started again."""
 
     def __init__(self, arm: Arm, scratch: Path) -> None:
         self.arm = arm
-        log = scratch / f"{arm.name}.log"
-        caches = scratch / f"caches-{arm.name}"
-        self._channel: Channel = open_process(["-m", SERVER], log, _IMPORTS, caches=caches)
+        self._scratch = scratch
+        self._channel: Channel | None = None
         self._lost: str | None = None
+        self._starts = 0
 
-    def start(self, device: str, pace: Pace) -> list[Note]:
+    @property
+    def may_start_again(self) -> bool:
+        """Was it lost?  The next model may not be the one that ended it."""
+        return self._lost is not None and self._starts <= RESTARTS
+
+    def open(self) -> None:
+        self.close()
+        self._starts += 1
+        log, caches = self._scratch / f"{self.arm.name}.log", self._scratch / f"caches-{self.arm.name}"
+        self._channel = open_process(["-m", SERVER], log, _IMPORTS, caches=caches)
+        self._lost = None
+
+    def start(self, device: str, pace: Pace) -> Note:
         threads = 1 if device == "cpu" else 4
         answer = self.ask({"do": "start", "device": device, "threads": threads}, pace.start_limit_s)
-        about = {"arm": self.arm.name, **answer.get("stack", {}), "device": answer.get("device", {})}
-        return [Note("stack", about)]
+        return Note("stack", {"arm": self.arm.name, **answer.get("stack", {}), "device": answer.get("device", {})})
 
     def ceilings(self, pace: Pace) -> list[Note]:
         found = self.ask(protocol.CEILINGS, pace.prepare_limit_s).get("ceilings")
         return [Note("ceilings", found)] if found else []
 
     def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        if self._lost is not None:
-            return {"state": FAILED, "reason": self._lost}
+        if self._lost is not None or self._channel is None:
+            return {"state": FAILED, "reason": self._lost or "not started"}
         try:
             return self._channel.ask(message, limit_s)
         except ContenderLost as lost:
@@ -138,4 +158,5 @@ class _Process:
             return {"state": FAILED, "reason": self._lost}
 
     def close(self) -> None:
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()

@@ -24,8 +24,7 @@ class UnreadableStudy(Exception):
 class Session:
     """Where and with what a study was measured.
 
-    `device` is the kind ("h200", "cpu"), `machine` describes it, `stacks` has the versions of each arm, `settings` the
-    options of the run.
+    `device` is the kind ("h200", "cpu"), `machine` describes it.  The versions of each arm are notes.
     """
 
     study: str
@@ -130,12 +129,18 @@ class StudyWriter:
                 file.truncate(data.rfind(b"\n") + 1)
 
     def add(self, records: Iterable[Record], notes: Iterable[Note] = ()) -> None:
+        """Append all lines, or none if that fails: a case with a part of its arms would not be measured again."""
         text = "".join(_line({"record": asdict(one)}) for one in records)
         text += "".join(_line({"note": asdict(one)}) for one in notes)
-        with self._path.open("a") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        size = self._path.stat().st_size
+        try:
+            with self._path.open("a") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            os.truncate(self._path, size)
+            raise
 
 
 def _line(value: Mapping[str, Any]) -> str:

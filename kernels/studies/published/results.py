@@ -37,6 +37,13 @@ class Estimate:
         return None if self.low is None or self.high is None else not self.low <= 1 <= self.high
 
     @property
+    def above(self) -> bool | None:
+        """Is the interval above 1 (True) or below it (False)?  None if 1 is within it, or without an interval."""
+        if self.low is None or not self.differs:
+            return None
+        return self.low > 1
+
+    @property
     def inverse(self) -> "Estimate":
         """The speed-up of the same pair."""
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
@@ -71,7 +78,16 @@ class Results:
 
     @classmethod
     def of(cls, files: Iterable[StudyFile]) -> "Results":
-        """Trials of several sessions count together; each session numbers its own."""
+        """Trials of several sessions count together; each session numbers its own.
+
+        Raises ValueError for files that are not different sessions of one study on one kind of device.
+        """
+        files = list(files)
+        for what in ("study", "device"):
+            if len(kinds := sorted({getattr(file.session, what) for file in files})) > 1:
+                raise ValueError(f"sessions of one {what} count together, not of {' and '.join(kinds)}")
+        if len({(file.session.study, file.session.began) for file in files}) < len(files):
+            raise ValueError("two files have the same session, whose trials would count twice; name one of them")
         sessions: list[Session] = []
         records: list[Record] = []
         notes: list[Note] = []
@@ -137,9 +153,9 @@ class Results:
         for step, trial, at in self._keys_of.get(case, ()):
             turns = self._by_key[step, trial, at]
             if arm in turns and than in turns and turns[arm].measured and turns[than].measured:
-                both = zip(turns[arm].samples, turns[than].samples, strict=False)
-                if pairs := [math.log(mine / other) for mine, other in both if mine and other]:
-                    found[step, trial] = median(pairs)
+                effect = _effect(turns[arm], turns[than])
+                if effect is not None:
+                    found[step, trial] = effect
         return found
 
     def ratio(self, arm: str, than: str, case: str) -> Estimate | None:
@@ -168,10 +184,8 @@ class Results:
                 continue
             original = next((one for one in turns.values() if one.arm != CONTROL), None)  # the first arm
             if original is not None and original.measured:
-                pairs = [
-                    math.log(a / b) for a, b in zip(turns[CONTROL].samples, original.samples, strict=False) if a and b
-                ]
-                found += [abs(median(pairs))] if pairs else []
+                effect = _effect(turns[CONTROL], original)
+                found += [] if effect is None else [abs(effect)]
         return sorted(found)
 
     def ceiling(self, name: str = "copy_gb_s") -> float | None:
@@ -183,6 +197,13 @@ class Results:
         """The minimum of bytes of the case over its time."""
         us = self.value(arm, case)
         return None if us is None else Case.parse(case).least_bytes / us / 1e3
+
+
+def _effect(mine: Record, other: Record) -> float | None:
+    """The median over rounds that both have of the logarithm of the ratio of their times; None without such a round."""
+    both = zip(mine.samples, other.samples, strict=False)
+    effects = [math.log(a / b) for a, b in both if a and b]
+    return median(effects) if effects else None
 
 
 def _counted(record: Record) -> list[float]:

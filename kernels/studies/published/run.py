@@ -41,7 +41,8 @@ def run(
 ) -> StudyFile:
     """Measure what `path` does not have yet, and return all that it has then.
 
-    `device` is a kind of device ("cpu", "h200"); `only` names steps.  After `limit_s` seconds no further case begins.
+    `device` is a kind of device ("cpu", "h200"); `only` names steps.  After `limit_s` seconds the run ends
+    without the case in progress, which the next run measures.
 
     Raises OtherSession, records.UnreadableStudy, ValueError for an unknown step.
     """
@@ -51,7 +52,6 @@ def run(
         raise ValueError(f"study {study.name} has no step {', '.join(sorted(unknown))} on {device}; it has {known}")
     before = _opened(study, path, device, quick)
     writer = StudyWriter(path)
-    writer.repair()
     deadline = time.monotonic() + limit_s
 
     def go_on() -> None:
@@ -59,7 +59,8 @@ def run(
         if time.monotonic() > deadline:
             raise OutOfTime
 
-    with tempfile.TemporaryDirectory() as scratch, suppress(OutOfTime):
+    # A compiler's process may write into its caches for a moment after it was ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, suppress(OutOfTime):
         todo = missing(steps, {one.key for one in before.records})
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
@@ -83,7 +84,8 @@ def _opened(study: Study, path: Path, device: str, quick: bool) -> StudyFile:
     for what, wants in wanted.items():
         if was[what] != wants:
             raise OtherSession(f"{path} has {what} {was[what]}, and this run has {wants}; name another file")
-    return found
+    StudyWriter(path).repair()
+    return records.read(path)  # without the line that was removed, even if it could be read
 
 
 def _machine() -> dict[str, Any]:

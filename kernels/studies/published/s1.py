@@ -14,7 +14,9 @@ SMALL_SHAPES = ((64, 256), (64, 1024), (64, 2048))  # on a CPU
 NORMS = ("rmsnorm", "layernorm")
 WIDE = 65536  # columns: rows that one program cannot hold
 MIN_CASES = 8  # that decide a claim about the grid
+MIN_EACH_SIDE = 4  # cases up to the threshold, and above it, that decide whether it is right
 NEGLIGIBLE = 0.01  # of the speed
+AS_FAST = 0.98  # of the time: a persistent reduction that needs no more than a looped one, but for noise
 TUNED = ("max-autotune", "coordinate-descent")
 HALF, NEAR = 0.67, 0.8  # speeds relative to Quack that count as half of it, and as near it
 FIRST_COLUMNS = SHAPES[0][1]
@@ -175,7 +177,8 @@ def _threshold(results: Results) -> Conclusion:
         f"looped over persistent: {min(below):.2f} to {max(below):.2f} up to {LIMIT} columns, {min(above):.2f} to "
         f"{max(above):.2f} above; above, the persistent one is faster in {len(wins)} of {len(above)} cases"
     )
-    return Conclusion(claim, text, min(below) > 0.98 and not wins)
+    holds = min(below) > AS_FAST and not wins if min(len(below), len(above)) >= MIN_EACH_SIDE else None
+    return Conclusion(claim, text, holds)
 
 
 def _wide(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:

@@ -1,5 +1,6 @@
 """Study 2: regional Inductor for the fused RMSNorm, alone and in the training of a small transformer."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -8,7 +9,7 @@ from ...arena.protocol import built_in
 from ...arena.session import Pace
 from ...cases import Case, Metric
 from .records import CONTROL
-from .results import Results
+from .results import Estimate, Results
 from .s1 import EAGER, INDUCTOR, arm_of_study
 from .study import PACE, Arm, Conclusion, Source, Study, StudyReport, StudyStep, StudyTable
 from .tabulating import NONE, because, microseconds, percent, times, whole
@@ -95,6 +96,11 @@ def _on_gpu(results: Results) -> bool:
     return all(session.device != "cpu" for session in results.sessions)
 
 
+def _faster(results: Results, speed: Estimate) -> bool | None:
+    """Undecided on a CPU, from a single trial, and where the trials disagree."""
+    return speed.above if _on_gpu(results) else None
+
+
 def _arms_of(results: Results, case: str) -> list[str]:
     return [arm for arm in results.arms if results.of_arm(arm, case)]
 
@@ -103,14 +109,15 @@ def _arms_of(results: Results, case: str) -> list[str]:
 
 
 def _norm_finding(results: Results, case: str) -> Conclusion:
-    claim = f"Regional Inductor makes an isolated RMSNorm {PUBLISHED_SPEED} times as fast as eager"
+    claim = (
+        f"Regional Inductor makes an isolated RMSNorm faster than eager ({PUBLISHED_SPEED} times as fast in the source)"
+    )
     found = {arm: results.ratio(arm, "eager", case) for arm in _arms_of(results, case) if arm != "eager"}
     speeds = {arm: one.inverse for arm, one in found.items() if one is not None}
     if "regional" not in speeds:
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{arm}: {times(one)}" for arm, one in speeds.items())
-    faster = (speeds["regional"].low or speeds["regional"].ratio) > 1
-    return Conclusion(claim, f"speed relative to eager at {case}: {text}", faster if _on_gpu(results) else None)
+    return Conclusion(claim, f"speed relative to eager at {case}: {text}", _faster(results, speeds["regional"]))
 
 
 def _norm_table(results: Results, case: str) -> StudyTable:
@@ -161,7 +168,7 @@ def _speed_finding(results: Results, case: str) -> Conclusion:
     speed = found.inverse
     full = results.ratio("inductor", "make-fx", case)
     text = f"speed of regional Inductor: {times(speed)}; of full Inductor: {times(full and full.inverse)}"
-    return Conclusion(claim, text, (speed.low or speed.ratio) > 1 if _on_gpu(results) else None)
+    return Conclusion(claim, text, _faster(results, speed))
 
 
 def _bitwise_finding(results: Results, case: str) -> Conclusion:
@@ -214,10 +221,10 @@ def _losses_finding(results: Results, case: str) -> Conclusion:
     return Conclusion(claim, text, max(apart.values()) <= LOSS_TOLERANCE)
 
 
-def _apart(mine: Sequence[float], other: Sequence[float]) -> float:
-    """The largest relative distance; NaN counts as infinite."""
-    found = [abs(a - b) / abs(a) for a, b in zip(mine, other, strict=True)]
-    return max((one if one == one else float("inf") for one in found), default=float("inf"))
+def _apart(mine: Sequence[float | None], other: Sequence[float | None]) -> float:
+    """The largest relative distance.  None is a loss that was not finite, and counts as infinitely far."""
+    both = zip(mine, other, strict=True)
+    return max((abs(a - b) / abs(a) if a and b is not None else math.inf for a, b in both), default=math.inf)
 
 
 def _memory_finding(results: Results, case: str) -> Conclusion:
@@ -308,8 +315,12 @@ def _loss_table(results: Results, case: str) -> StudyTable:
     curves = {arm: losses for arm in _arms_of(results, case) if (losses := results.fact(arm, case, "losses"))}
     count = max(map(len, curves.values()), default=0)
     shown = [number for number in range(count) if number in (0, count - 1) or (number + 1) % 5 == 0]
-    rows = [(str(number + 1), *(f"{curve[number]:.5f}" for curve in curves.values())) for number in shown]
+    rows = [(str(number + 1), *(_loss(curve[number]) for curve in curves.values())) for number in shown]
     return StudyTable(f"Loss: {case}", ("step", *curves), tuple(rows))
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.5f}"
 
 
 STUDY = Study(

@@ -189,13 +189,6 @@ def _percent(found: Estimate | None) -> str:
     return f"{found.ratio - 1:+.1%} ({found.low - 1:+.1%} to {found.high - 1:+.1%})"
 
 
-def _above(found: Estimate | None) -> bool | None:
-    """Is the interval above 1 (True) or below (False)?  None if it has 1 in it, or does not exist."""
-    if found is None or found.low is None or found.high is None or not found.differs:
-        return None
-    return found.low > 1
-
-
 def _within(found: Estimate | None) -> bool:
     """Is the whole interval so near to 1 that the difference is negligible?"""
     if found is None or found.low is None or found.high is None:
@@ -212,7 +205,7 @@ def _faster(results: Results, cases: Sequence[str]) -> Conclusion:
     if not all(speeds.values()) or not speeds:
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{suite} {times(one)}" for suite, one in speeds.items())
-    sides = [_above(one) for one in speeds.values()]
+    sides = [one.above for one in speeds.values() if one]
     holds = False if False in sides else True if all(sides) and len(sides) == len(SUITES) else None
     return Conclusion(claim, f"speed-up, interval over blocks: {text}", holds)
 
@@ -223,7 +216,7 @@ def _additive(results: Results, cases: Sequence[str]) -> Conclusion:
     if found is None:
         return Conclusion(claim, "not measured", None)
     text = f"the loss without all three is {_percent(found)} more than the single losses together"
-    holds = False if _within(found) else _above(found)
+    holds = False if _within(found) else found.above
     return Conclusion(claim, f"{text}, over {found.trials} blocks", holds)
 
 
@@ -262,7 +255,7 @@ def _split_matters_most(results: Results, cases: Sequence[str]) -> Conclusion:
     if not all(losses.values()) or not all(against):
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{TITLES[arm]} {_percent(one)}" for arm, one in losses.items())
-    sides = [_above(one) for one in against]
+    sides = [one.above for one in against if one]
     holds = False if False in sides else True if all(sides) else None
     today = over_blocks(results, "no-mix-order", cases)
     newer = f"; {TITLES['no-mix-order']}, which the source did not have, {_percent(today)}" if today else ""
@@ -276,8 +269,7 @@ def _dynamic_within(results: Results, cases: Sequence[str]) -> Conclusion:
     if cost is None or bound is None or more is None:
         return Conclusion(claim, "not measured", None)
     text = f"dynamic shapes {_percent(cost)} of the time, static ones without all three {_percent(bound)}"
-    side = _above(more)
-    return Conclusion(claim, text, None if side is None else not side)
+    return Conclusion(claim, text, True if _within(more) else None if more.above is None else not more.above)
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -291,7 +283,7 @@ def _speedups(results: Results, precision: str) -> StudyTable:
             (results.geomean(arm, "eager", those), PUBLISHED.get(arm, {}).get(group)) for group, those in groups.items()
         ]
         if arm != "eager" and any(one for one, _ in cells):
-            rows.append((title, *(_beside(one, theirs) for one, theirs in cells)))
+            rows.append((title, *(_with_published(one, theirs) for one, theirs in cells)))
     columns = ("", *(f"{group} ({len(those)})" for group, those in groups.items()))
     note = (
         "Geometric means of the time of eager over that of the arm, forward and backward, with intervals over trials; "
@@ -302,7 +294,7 @@ def _speedups(results: Results, precision: str) -> StudyTable:
     return StudyTable(f"Speed-up over eager, {precision}", columns, tuple(rows), note)
 
 
-def _beside(found: Estimate | None, published: float | None) -> str:
+def _with_published(found: Estimate | None, published: float | None) -> str:
     theirs = f" [{published:.2f}]" if published else ""
     return f"{times(found and found.inverse)}{theirs}"
 

@@ -14,7 +14,7 @@ from kernels.studies.published.study import StudyFigure
 from service.app import create_app
 from service.db.engine import transaction
 from service.ledger.studies import sessions
-from tests.service.ledger.studies.literal import NARROW, session_file
+from tests.service.ledger.studies.literal import GRID, NARROW, session_file
 
 
 @pytest.fixture
@@ -56,26 +56,28 @@ def test_without_a_session_the_pages_say_what_to_run(get) -> None:
 
 
 def test_a_study_answers_each_claim_of_its_source(get) -> None:
-    stored(session_file())
+    stored(session_file(times=GRID))
     page = get("/studies/s3")
     verdicts = [line[-1] for line in rows(page, "What follows")]
-    assert verdicts == ["✓ holds", "◌ undecided", "✓ holds"]
+    assert verdicts == ["✕ does not hold", "◌ undecided", "✓ holds"]
     assert rows(page, "Fused over separate, by columns") == [
         ["256", "1.41 … 0.95", "1.250 … 1.250"],
+        ["512", "1.60 … 1.01", "1.250 … 1.250"],
+        ["1024", "1.40 … 0.97", "1.250 … 0.909"],
         ["2048", "1.07 … 1.02", "1.053 … 1.053"],
     ]
     assert [NARROW, "20.1", "16.1", "18.1", "16.1", "21.1"] in rows(page, "Microseconds")
     assert "NVIDIA H200: python 3.12.3, torch 2.11.0, triton 3.6.0" in plain(page)
     assert "two copies of equal code differ by 0.50 % in the median" in page
-    assert "4 of 80, counted for each step and trial; kernelwatch study run s3 measures the rest" in plain(page)
+    assert "24 of 80, counted for each step and trial; kernelwatch study run s3 measures the rest" in plain(page)
     assert 'href="https://github.com/Dao-AILab/quack/pull/101"' in page
 
 
 def test_the_list_has_the_session_that_is_shown_and_how_many_claims_hold(get) -> None:
-    stored(session_file(), session_file(device="cpu", began="2026-11-23T03:02:00+00:00"))
+    stored(session_file(times=GRID), session_file(device="cpu", began="2026-11-23T03:02:00+00:00"))
     page = get("/studies")
     [line] = re.findall(r'<tr id="s3">.*?</tr>', page, re.DOTALL)
-    assert "✓ 2 hold ◌ 1 undecided" in plain(line)
+    assert "✓ 1 hold ✕ 1 do not ◌ 1 undecided" in plain(line)
     assert '<a href="/studies/s3?session=1">h200</a>' in line
     assert '<a href="/studies" aria-current="page">Studies</a>' in page
 

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,9 +92,22 @@ def test_a_geometric_mean_covers_the_cases_that_both_have() -> None:
 
 def test_sessions_count_together_and_the_control_is_no_arm() -> None:
     one = StudyFile(SESSION, (record("a", 10.0), record(CONTROL, 10.1)))
-    both = Results.of([one, one])
+    both = Results.of([one, replace(one, session=replace(SESSION, began="2026-11-25T12:00:00+00:00"))])
     assert both.arms == ("a",)
     assert both.control() == pytest.approx([math.log(1.01)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({}, "would count twice"),
+        ({"study": "s1", "began": "2026-11-25T12:00:00+00:00"}, "not of s0 and s1"),
+        ({"device": "h200", "began": "2026-11-25T12:00:00+00:00"}, "not of cpu and h200"),
+    ],
+)
+def test_only_different_sessions_of_one_study_and_device_count_together(other: dict[str, str], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Results.of([StudyFile(SESSION), StudyFile(replace(SESSION, **other))])
 
 
 def test_the_control_is_about_times_of_the_device() -> None:
@@ -134,6 +148,21 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     writer.repair()
     writer.add([record("b", 11.0)])
     assert [one.arm for one in records.read(path).records] == ["a", "b"]
+
+
+def test_a_case_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.jsonl"
+    writer = StudyWriter(path)
+    writer.begin(SESSION)
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(records.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        writer.add([record("a", 10.0), record("b", 11.0)])
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -178,6 +207,22 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert both.records[: len(first.records)] == first.records
     assert [one.case for one in both.records[len(first.records) :]] == [OTHER] * 3
     assert any(note.what == "stack" and "torch" in note.value for note in both.notes)
+
+
+def test_a_record_without_the_end_of_its_line_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    run.run(tiny(()), path, device="cpu")
+    StudyWriter(path).add([record("eager", 10.0)])
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert run.run(tiny(()), path, device="cpu").records == ()
+
+
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine\nunfinished")
+    with pytest.raises(UnreadableStudy):
+        run.run(tiny(()), path, device="cpu")
+    assert path.read_text() == "mine\nunfinished"
 
 
 @pytest.mark.torch
@@ -236,9 +281,7 @@ def test_s1_says_what_a_missing_reset_costs(without_reset: float, holds: bool) -
 
 def test_s1_does_not_decide_a_claim_by_a_few_cases() -> None:
     whole = made("s1", {"without-reset": 2.0, "max-autotune": 0.5})
-    few = Results.of(
-        [StudyFile(SESSION, tuple(one for one in whole.records if one.case.endswith("32768x512.bf16-fp32")))]
-    )
+    few = part_of(whole, "32768x512.bf16-fp32")
     assert [one.holds for one in STUDIES["s1"].report(few).findings] == [None] * 5
     assert "over 4 cases" in STUDIES["s1"].report(few).findings[2].found
 
@@ -255,6 +298,31 @@ def test_s3_says_where_the_fused_sum_is_faster(us_of: dict[str, float], expected
     assert tuple(one.holds for one in report.findings[:2]) == expected
     crossover = report.tables[0]
     assert [row[0] for row in crossover.rows] == ["256", "512", "1024", "2048", "3072", "4096", "6144", "8192"]
+
+
+def part_of(whole: Results, *endings: str) -> Results:
+    return Results.of([StudyFile(SESSION, tuple(one for one in whole.records if one.case.endswith(endings)))])
+
+
+def test_s1_says_that_a_persistent_reduction_is_right_above_the_threshold_as_well() -> None:
+    whole = made("s1", {"looped": 1.2})
+    assert STUDIES["s1"].report(whole).findings[3].holds is False
+    few = part_of(whole, "16384x512.bf16-fp32", "16384x4096.bf16-fp32")
+    assert STUDIES["s1"].report(few).findings[3].holds is None
+
+
+@pytest.mark.parametrize(
+    ("us_of", "endings", "holds"),
+    [
+        ({"last": 0.9, "triton": 0.9}, ("8192x256.bf16-fp32", "8192x4096.bf16-fp32"), (None, None, None)),  # few cases
+        ({"last": 1.001, "tree": 1.1}, ("",), (None, True, True)),  # at most as far as copies of equal code
+    ],
+)
+def test_s3_does_not_decide_by_a_few_cases_or_by_noise(
+    us_of: dict[str, float], endings: tuple[str, ...], holds: tuple[bool | None, ...]
+) -> None:
+    report = STUDIES["s3"].report(part_of(made("s3", us_of), *endings))
+    assert tuple(one.holds for one in report.findings) == holds
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from kernels.studies.published.records import StudyFile, StudyWriter
 from service import cli
 from service.errors import ServiceError
-from tests.service.ledger.studies.literal import session_file
+from tests.service.ledger.studies.literal import GRID, session_file
 from workers import environments
 
 ROOT = Path(__file__).parents[3]
@@ -83,17 +83,17 @@ def test_a_study_is_interrupted_and_goes_on(host: Path) -> None:
 
 
 def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
-    first = written(host, "first.jsonl", session_file())
-    second = written(host, "second.jsonl", session_file(device="b200", speed=2.0))
+    first = written(host, "first.jsonl", session_file(times=GRID))
+    second = written(host, "second.jsonl", session_file(device="b200", speed=2.0, times=GRID))
 
-    assert "Session 1: s3 on h200, 4 of 80 cases, 24 new records." in kernelwatch("study", "add", first)
-    assert "Session 1: s3 on h200, 4 of 80 cases, nothing new." in kernelwatch("study", "add", first)
+    assert "Session 1: s3 on h200, 24 of 80 cases, 144 new records." in kernelwatch("study", "add", first)
+    assert "Session 1: s3 on h200, 24 of 80 cases, nothing new." in kernelwatch("study", "add", first)
     [added] = as_json("study", "add", second)
-    assert (added["session"]["id"], added["records"]) == (2, 24)
+    assert (added["session"]["id"], added["records"]) == (2, 144)
 
     listed = as_json("study", "list")
     [s3] = [one for one in listed if one["name"] == "s3"]
-    assert s3["claims"] == {"hold": 2, "fail": 0, "undecided": 1}
+    assert s3["claims"] == {"hold": 2, "fail": 0, "undecided": 1}  # of the b200
     shown = kernelwatch("study", "show", "s3", "--device", "h200", "--format", "md")
     assert "| Up to 2048 columns the fused sum is faster | " in shown
     assert "| 256 | 1.41 … 0.95 | 1.250 … 1.250 |" in shown
