@@ -4,6 +4,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Self, cast
 
@@ -104,10 +105,14 @@ def _of_mode(mode: CompileMode) -> dict[str, Any]:
 
 def _check(options: Options) -> None:
     """Raises Broken for an option that this torch does not have, or whose value is of another type."""
-    if not options:
-        return
+    if options:
+        _check_once(tuple(options.items()))
+
+
+@cache  # the metric *compile* times what follows; an error is raised again
+def _check_once(options: tuple[tuple[str, str | int | float | bool], ...]) -> None:
     known: Any = importlib.import_module("torch._inductor.config").get_config_copy()
-    for name in options:
+    for name, _ in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, NEAR)
             hint = f"did you mean {' or '.join(near)}?" if near else "torch._inductor.config lists those that it has"

@@ -78,6 +78,11 @@ def test_half_of_a_session_can_be_evaluated(state: Path) -> None:
             assert sessions.claims(session, sessions.listed(session)[0]) is not None
 
 
+def _of_session(**fields: Any) -> Any:
+    file = session_file()
+    return replace(file, session=replace(file.session, **fields))
+
+
 def _changed(**fields: Any) -> Any:
     file = session_file()
     return replace(file, records=(replace(file.records[0], **fields),))
@@ -86,11 +91,17 @@ def _changed(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        (replace(session_file(), session=replace(session_file().session, study="s9")), "No study s9. Known: s1,"),
+        (_of_session(study="s9"), "No study s9. Known: s1,"),
         (session_file(device="H 200"), "The device of the session is 'H 200'"),
+        (_of_session(study=[]), "it must be a name such as s3"),
         (session_file(began="yesterday"), "which is no time such as"),
-        (_changed(case=""), "must be a text of 1 to 200 characters"),
-        (_changed(arm="x" * 81), "must be a text of 1 to 80 characters"),
+        (session_file(began=5), "which is no time such as"),
+        (session_file(began="0001-01-01T00:00:00+23:59"), "which is no time such as"),
+        (_of_session(code={"revision": 5}), "must have texts only"),
+        (_changed(case=""), "must be a text of 1 to 200 printable"),
+        (_changed(arm="x" * 81), "must be a text of 1 to 80 printable"),
+        (_changed(unit="us\0"), "must be a text of 1 to 16 printable"),
+        (_changed(reason={"error": 1}), "a reason that is not a text"),
         (_changed(trial=-1), "must be a number from 0 to 999"),
         (_changed(samples=(1.0, -2.0)), "samples that are not positive numbers"),
         (_changed(case="rmsnorm.sideways.4x4.bf16"), "cannot evaluate these results of study s3"),
@@ -107,6 +118,13 @@ def test_a_file_that_is_none_of_a_study_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"batch": {}}\n')
     with pytest.raises(BadInput, match=r"is not the file of a study.*kernelwatch study run"):
+        sessions.read(path)
+
+
+def test_a_line_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl"
+    path.write_text("[" * 200_000 + "\n{}\n")
+    with pytest.raises(BadInput, match="nested too deep"):
         sessions.read(path)
 
 
