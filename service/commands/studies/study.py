@@ -33,7 +33,8 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and one trial.")] = False,
     only: Annotated[list[str] | None, typer.Option(metavar="STEP", help="Only this step; may be repeated.")] = None,
     limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=1, help="Begin no case after so many seconds.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, help="Stop after so many seconds, within a case too."),
     ] = None,
     resume: Annotated[
         int | None, typer.Option(metavar="SESSION", help="Go on with this session; by default the newest that fits.")

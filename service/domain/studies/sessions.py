@@ -8,7 +8,7 @@ from datetime import datetime
 from statistics import median
 
 from kernels.studies.published.catalogue import STUDIES
-from kernels.studies.published.records import Record, Session, StudyFile
+from kernels.studies.published.records import Note, Record, Session, StudyFile
 from kernels.studies.published.results import Results
 from kernels.studies.published.study import Study, StudyReport, missing
 from service.errors import BadInput, NotFound
@@ -87,8 +87,22 @@ def check(file: StudyFile) -> Study:
     study = _check_session(file.session)
     for record in file.records:
         _check_record(record)
+    for note in file.notes:
+        _check_note(note)
     report(study, Results.of([file]))
     return study
+
+
+def _check_note(note: Note) -> None:
+    """What the reports read of notes: texts by arm, and ceilings as numbers."""
+    if note.what in ("stack", "ceilings", "trial") and not isinstance(note.value, dict):
+        raise BadInput(f"The note {note.what!r} is {note.value!r:.60}; it must be an object.")
+    if note.what == "ceilings" and not all(_is_number(one) for one in note.value.values()):
+        raise BadInput(f"The ceilings are {note.value!r:.60}; each must be a number.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_session(session: Session) -> Study:

@@ -77,6 +77,7 @@ def store(session: Session, file: StudyFile) -> StoredSession:
     """Add what is not there yet of a session.  Raises NotFound for another study, and BadInput."""
     domain.check(file)
     row = _row_of(session, file.session)
+    was_empty = not row.notes
     known = {tuple(key) for key in session.execute(select(*_KEY).where(StudyRecord.session_id == row.id))}
     new = {_key(one): one for one in file.records if _key(one) not in known}
     if new:
@@ -86,6 +87,9 @@ def store(session: Session, file: StudyFile) -> StoredSession:
         row.notes = [*row.notes, *notes]
     if new or notes:
         row.updated_at = clock(session)
+        if known or not was_empty:  # what is stored and what is new must make a report together, too
+            session.flush()
+            domain.check(file_of(session, row))
     return StoredSession(row.id, len(new), len(notes))
 
 

@@ -110,7 +110,7 @@ def _nothing_moved(result: Isolation, cases: Sequence[CaseIsolation]) -> str:
     if CaseVerdict.UNDECIDED in verdicts:
         return f"No component was shown to move a case between {names}"
     if verdicts == {CaseVerdict.NOT_MOVED}:
-        return f"Nothing moved: {_counted(len(cases))} took the same time with {names}"
+        return f"Nothing moved: {_counted(len(cases))} equal with {names}"
     return "No single component moved a case"
 
 

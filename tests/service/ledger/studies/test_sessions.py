@@ -114,6 +114,16 @@ def test_what_no_version_can_show_is_not_stored(state: Path, file: Any, message:
         assert sessions.listed(session) == []
 
 
+@pytest.mark.parametrize("note", [Note("ceilings", 5), Note("ceilings", {"copy_gb_s": "fast"}), Note("stack", "torch")])
+def test_a_note_that_no_report_can_use_does_not_spoil_a_stored_session(state: Path, note: Note) -> None:
+    whole = session_file(times=GRID)
+    stored(whole)
+    with pytest.raises(BadInput, match=f"The (note )?'?{note.what}"):
+        stored(replace(whole, records=(), notes=(note,)))
+    with reading() as session:
+        assert sessions.claims(session, sessions.listed(session)[0]) is not None
+
+
 def test_a_file_that_is_none_of_a_study_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"batch": {}}\n')

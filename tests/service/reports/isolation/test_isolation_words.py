@@ -49,7 +49,7 @@ def isolation(*cases: dict[str, Times], missing: dict[str, str] | None = None) -
         ),
         ([arms(1.1, (1.0, 1.1), (1.1, 1.0))],
          "Torch 2.11.0 → 2.13.0 with 1 more package made 1 of 1 case slower, by 10 %; Triton moved none."),
-        ([STILL, STILL], "Nothing moved: 2 cases took the same time with old and new."),
+        ([STILL, STILL], "Nothing moved: 2 cases equal with old and new."),
         (
             [arms(1.3, (1.0, 1.3), (1.0, 1.3)), STILL],
             "No single component moved a case; 1 case moved by an effect of several components together.",
