@@ -33,7 +33,8 @@ from workers.device import exclusive
 from workers.environments import BaseStack
 from workers.run.heartbeat import stopping
 
-_MODULE = "kernels.studies.published"
+_LINK = "kernels"  # to that package, however it is installed
+_MODULE = ".".join((_LINK, *records.__name__.split(".")[-3:-1]))
 _EVERY_S = 0.5
 _END_S = 60.0  # in which a study that is interrupted ends its arms
 _LAST_LINES = 12  # of the output of a process that failed
@@ -274,7 +275,7 @@ def _imports() -> Path:
     """A folder with our package alone: next to it may be the packages of another Python."""
     folder = settings().state / "studies" / "imports"
     folder.mkdir(parents=True, exist_ok=True)
-    link, made = folder / "kernels", folder / f"kernels.{os.getpid()}"
+    link, made = folder / _LINK, folder / f"{_LINK}.{os.getpid()}"
     made.unlink(missing_ok=True)
     made.symlink_to(protocol.KERNELS)
     made.replace(link)

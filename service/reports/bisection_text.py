@@ -95,12 +95,12 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
     culprit, parent = short(proof.revision), short(proof.against)
     slow = {name: sight for name, sight in proof.verdicts.items() if sight.outcome is Outcome.REGRESSION}
     name, sight = max(slow.items(), key=lambda one: one[1].ratio or 0.0)
-    others = len(slow) - 1
+    others, trials = len(slow) - 1, f"{sight.trials} fresh trials"
     sentences = [
         f"{culprit} is {_shown(name, sight)}"
         + (f" and at {others} more {'case' if others == 1 else 'cases'}" if others else "")
         + f" against its parent {parent}"
-        + (f" ({interval(sight.low, sight.high)}, {sight.trials} fresh trials)" if sight.low else "")
+        + (f" ({', '.join(filter(None, (interval(sight.low, sight.high), trials)))})" if sight.low else "")
         + (f": {sight.why}" if sight.why else "")
         + "."
     ]

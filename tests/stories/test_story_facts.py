@@ -42,7 +42,7 @@ exec(text, {{"__name__": "__main__"}})
 
 @pytest.fixture
 def _an_h200_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_story, "RECIPE", test_story.RECIPE.replace('["cpu"]', '["cpu", "h200"]'))
+    monkeypatch.setattr(test_story.Story, "recipe", test_story.RECIPE.replace('["cpu"]', '["cpu", "h200"]'))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 from torch.fx import Graph, GraphModule, Node  # noqa: E402
 
-from kernels.providers.regional import TAG  # noqa: E402
+from kernels.providers.modes import TAG  # noqa: E402
 from kernels.studies.published.arms import fused_norm  # noqa: E402
 from kernels.studies.published.arms.graphs import traced, with_compiled_norms  # noqa: E402
 from kernels.studies.published.arms.tagging import FUSED_NORMS, tag_fused_norms  # noqa: E402

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from service.db import models as m
 from service.db.engine import reading, transaction
 from service.domain.exports import Exportable
-from service.domain.states import FactsState, SearchState
+from service.domain.states import FactsState, MovedBy, SearchState
 from service.ledger.reading.exports import KINDS
 from service.reports.flat import flat_columns, text_of_cell
 from tests import world
@@ -76,6 +76,19 @@ def api(decided: Seeded) -> Api:
                 created_at=1.0,
             )
         )
+        first, second = (one for (one,) in session.query(m.Run.id).order_by(m.Run.id)[:2])
+        if not session.query(m.ConfigurationDrift).count():
+            session.add(
+                m.ConfigurationDrift(
+                    series_id=session.query(m.Series.id).filter_by(target_id=target.id).first()[0],
+                    run_id=second,
+                    earlier_run_id=first,
+                    moved_by=MovedBy.COMMIT,
+                    at=5.0,
+                    before="num_warps=4",
+                    now="num_warps=8",
+                )
+            )
         if not session.query(m.ChangePoint).count():
             session.add(
                 m.ChangePoint(
@@ -154,6 +167,7 @@ LISTS: dict[Exportable, Callable[[Api], Any]] = {
     Exportable.CHANGE_POINTS: of_target("change-points"),
     Exportable.BISECTIONS: lambda api: everything(api, "/bisections"),
     Exportable.GAPS: of_target("gaps"),
+    Exportable.DRIFTS: of_target("drifts"),
     Exportable.FACTS_CHECKS: of_target("facts"),
     Exportable.INGESTED: lambda api: [
         {name: batch[name] for name in ("tool", "machine", "device", "stack", "sent_by")}

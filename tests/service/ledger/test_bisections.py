@@ -163,7 +163,7 @@ def test_a_search_ends_in_the_culprit_with_its_proof(either_mainline):
 
     found = either_mainline.see(search)
     assert (found.row.state, found.row.culprit) == (SearchState.FOUND, "c5")
-    assert found.words.startswith(f"c5 is 50.0 % slower at {WIDE} (norms) against its parent c4 (1.")
+    assert found.words.startswith(f"c5 is 50.0 % slower at {WIDE} (norms) against its parent c4 (2 fresh trials)")
     asked = [(one.step.revision, one.step.against, one.run.only_cases) for one in found.steps]
     assert asked == [
         ("c8", "c0", [FAST, WIDE]),

@@ -11,7 +11,7 @@ from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
 from service.ledger.intake.targets import all_targets
 from service.ledger.reading import weekly
-from service.ledger.reading.facts_history import drift_page, drifts
+from service.ledger.reading.facts_history import drift_page, drifts, drifts_of
 from service.ledger.series import series_of
 from service.reports.weekly import words
 from service.reports.weekly.compose import compose
@@ -88,9 +88,9 @@ def test_a_drift_of_a_private_target_is_hidden_and_not_counted(either: str) -> N
         found = document()
         with reading() as session:
             assert [one.name for one in all_targets(session)] == ["norms"]
-            assert [one.run_id for one in drift_page(session, norms, None, None, 50).items] == [shown]
+            assert [one.run_id for one in drift_page(session, drifts_of(norms, None, None), None, 50).items] == [shown]
             assert drifts(session, norms) == [], "its run is not finished"
-            assert drift_page(session, secret, None, None, 50).items == ()
+            assert drift_page(session, drifts_of(secret, None, None), None, 50).items == ()
     assert (found.counts.drifts, [one.run_id for one in found.drifts]) == (1, [shown])
     assert document().counts.drifts == 2
 
