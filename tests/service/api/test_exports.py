@@ -368,6 +368,15 @@ def private_things() -> None:
             [
                 m.Incident(target_id=secret.id, device="cpu", revision_id=new.id, opened_at=1.0),
                 m.RegressionRow(**of_series, run_id=run.id, ratio=1.2, opened_at=1.0),
+                m.ConfigurationDrift(
+                    **of_series,
+                    run_id=run.id,
+                    earlier_run_id=run.id,
+                    moved_by=MovedBy.STACK,
+                    at=1.0,
+                    before="4",
+                    now="8",
+                ),
                 m.ChangePoint(
                     **of_series,
                     revision_id=new.id,

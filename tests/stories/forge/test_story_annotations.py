@@ -54,7 +54,7 @@ exec(script, {{"__name__": "__main__"}})
 def _a_wide_case_and_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = test_story.RECIPE.replace('["cpu"]', '["cpu", "h200"]').replace('"norms:rmsnorm"', '"norms:forward"')
     monkeypatch.setattr(test_story.Story, "recipe", recipe.replace(test_story.WIDE, WIDE_CASE))
-    monkeypatch.setattr(test_story, "WIDE", WIDE_CASE)
+    monkeypatch.setattr(test_story.Story, "names", {**test_story.Story.names, "wide": WIDE_CASE})
 
 
 @pytest.fixture
