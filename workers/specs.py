@@ -1,4 +1,4 @@
-"""What a contender of a recipe's provider is told to run."""
+"""The specification that a contender gets of a recipe's provider."""
 
 from kernels.arena import protocol
 from kernels.arena.protocol import CompileSpec, ProviderSpec

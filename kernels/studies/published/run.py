@@ -67,8 +67,17 @@ def run(
             say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")
             seed = zlib.crc32(f"{before.session.began}/{step.name}/{trial}".encode())
             took = time.monotonic()
-            measure = _models if step.models else _norms
-            measure(step, trial, cases, "cpu" if device == "cpu" else "cuda", seed, Path(scratch), writer.add, go_on)
+            measure = run_model_trial if step.models else run_norm_trial
+            measure(
+                step,
+                trial,
+                cases,
+                device="cpu" if device == "cpu" else "cuda",
+                seed=seed,
+                scratch=Path(scratch),
+                keep=writer.add,
+                keep_going=go_on,
+            )
             say(f"  {time.monotonic() - took:.1f} s")
     return records.read(path)
 
@@ -112,32 +121,18 @@ def kernels_digest() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-_Keep = Callable[[Sequence[Record], Sequence[Note]], None]
-
-
-def _models(
+def run_norm_trial(
     step: StudyStep,
     trial: int,
     cases: Sequence[str],
+    *,
     device: str,
     seed: int,
     scratch: Path,
-    keep: _Keep,
+    keep: Callable[[Sequence[Record], Sequence[Note]], None],
     keep_going: Callable[[], None],
 ) -> None:
-    run_model_trial(step, trial, cases, device=device, seed=seed, scratch=scratch, keep=keep, keep_going=keep_going)
-
-
-def _norms(
-    step: StudyStep,
-    trial: int,
-    cases: Sequence[str],
-    device: str,
-    seed: int,
-    scratch: Path,
-    keep: _Keep,
-    keep_going: Callable[[], None],
-) -> None:
+    """Measure cases of norms with every arm of a step in the arena; as `run_model_trial` does for models."""
     roles = {CONTROL: Role.CONTROL, step.arms[0].name: Role.SOTA}
     # What one arm tuned or compiled must not become the choice of another: each has its own caches.
     arms = {

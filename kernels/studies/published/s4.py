@@ -26,7 +26,7 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "no-split": {"language": 1.37, "vision": 1.20, "small": 1.10},
     NO_THREE: {"language": 1.33, "vision": 1.11, "small": 1.08},
 }
-NEGLIGIBLE = 0.01  # of the time: a difference that nobody acts on
+NEGLIGIBLE = 0.01  # of the time: a difference too small to act on
 ALL = "all blocks"
 STEP_PACE = Pace(rounds=5, warm=1, timed=2)
 
