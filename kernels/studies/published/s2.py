@@ -36,7 +36,7 @@ REGIONAL_DEFAULT = Arm("regional-default", "regional Inductor, not tuned", built
 
 
 def _trained(name: str, title: str, **spec: Any) -> Arm:
-    return Arm(name, title, {"workload": "training:Training", "way": name, **spec})
+    return Arm(name, title, {"workload": "training:whole", "way": name, **spec})
 
 
 TRAINED = (

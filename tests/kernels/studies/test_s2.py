@@ -159,7 +159,7 @@ def test_a_digest_sees_one_bit_and_an_exchange() -> None:
 
 
 def workload(way: str, case: str = TINY) -> training.Training:
-    return training.Training(case, {"way": way}, "cpu", 1)
+    return training.whole(case, {"way": way}, "cpu", 1)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_wrong_gradient_is_found() -> None:
 
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(ValueError, match="known: eager, make-fx, regional, inductor"):
-        training._way(llama.LlamaSize.parse(TINY), {"way": "magic"}, [], [])
+        training._way(training.Whole(llama.LlamaSize.parse(TINY), "cpu").loss, {"way": "magic"}, [], [])
 
 
 # -- the arms of the norm --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,25 +29,72 @@ ROW = 4096  # elements of a row of a digest
 MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 0.1}
 
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]  # weights, batch -> loss, gradients
+Loss = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+
+
+class Trainable(Protocol):
+    """What is trained: a whole model, or the part of it that a rank has."""
+
+    size: LlamaSize
+    device: str
+
+    def weights(self) -> list[Tensor]:
+        """The first weights, which require gradients."""
+        ...
+
+    def batches(self) -> list[tuple[Tensor, ...]]:
+        """Of the first steps."""
+        ...
+
+    def loss(self, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tensor: ...
+
+    def expected(self) -> tuple[Tensor, ...]:
+        """Loss and gradients of the first step, computed by eager from the whole model."""
+        ...
+
+
+class Whole:
+    """A model on one device."""
+
+    def __init__(self, size: LlamaSize, device: str) -> None:
+        self.size, self.device = size, device
+
+    def weights(self) -> list[Tensor]:
+        return llama.parameters(self.size, self.device, SEED)
+
+    def batches(self) -> list[tuple[Tensor, ...]]:
+        return llama.batches(self.size, self.device, SEED, STEPS)
+
+    def loss(self, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tensor:
+        return llama.loss(self.size, weights, batch)
+
+    def expected(self) -> tuple[Tensor, ...]:
+        return through_autograd(self.loss)(self.weights(), self.batches()[0])
+
+
+def whole(case: str, spec: Mapping[str, Any], device: str, seed: int) -> "Training":  # noqa: ARG001
+    """The workload of one arm on one device.  Raises ValueError for an unknown way or model."""
+    return Training(Whole(LlamaSize.parse(case), device), spec)
 
 
 class Training:
     """One arm: `spec["way"]` is "eager", "make-fx", "regional" or "inductor"; `spec["configs"]` are Inductor's.
 
-    Raises ValueError for an unknown way or model.
+    Raises ValueError for an unknown way.
     """
 
     unit = "us"
 
-    def __init__(self, case: str, spec: Mapping[str, Any], device: str, seed: int) -> None:  # noqa: ARG002
-        self._size, self._device = LlamaSize.parse(case), device
+    def __init__(self, model: Trainable, spec: Mapping[str, Any]) -> None:
+        self._model, self._size, self._device = model, model.size, model.device
+        device = self._device
         _repeatable()
         if device == "cpu":
             fused_norm.enable_on_cpu()
-        self._batches = llama.batches(self._size, device, SEED, STEPS)
+        self._batches = model.batches()
         self._begin()
         began = time.perf_counter()
-        self._step, about = _way(self._size, spec, self._weights, self._batches[0])
+        self._step, about = _way(model.loss, spec, self._weights, self._batches[0])
         self._train(0)  # compiles and tunes
         self._finish()
         compile_s = time.perf_counter() - began
@@ -84,7 +131,7 @@ class Training:
     def check(self) -> str | None:
         """Compare loss and gradients of the first step with those of eager, at the first weights."""
         self._begin()
-        expected = _eager(self._size)(self._weights, self._batches[0])
+        expected = self._model.expected()
         found = self._step(self._weights, self._batches[0])
         limit = MAX_ERROR[self._size.dtype]
         for name, right, seen in zip(("loss", *self._size.shapes), expected, found, strict=True):
@@ -95,7 +142,7 @@ class Training:
 
     def _begin(self) -> None:
         """Start again from the first weights."""
-        self._weights = llama.parameters(self._size, self._device, SEED)
+        self._weights = self._model.weights()
         self._optimizer = torch.optim.AdamW(self._weights, lr=LEARNING_RATE, fused=True)
 
     def _train(self, number: int) -> tuple[Tensor, ...]:
@@ -177,48 +224,42 @@ def _repeatable() -> None:
 
 
 def _way(
-    size: LlamaSize, spec: Mapping[str, Any], weights: Sequence[Tensor], batch: Sequence[Tensor]
+    loss: Loss, spec: Mapping[str, Any], weights: Sequence[Tensor], batch: Sequence[Tensor]
 ) -> tuple[Step, dict[str, Any]]:
     """The step of an arm, and facts about it."""
     match spec["way"]:
         case "eager":
-            return _eager(size), {}
+            return through_autograd(loss), {}
         case "inductor":
-            return _inductor(size), {}
+            return through_autograd(compiled(loss, fullgraph=True)), {}
         case "make-fx":
-            graph = _graph(size, weights, batch)
+            graph = _graph(loss, weights, batch)
             return _of_graph(graph), {"nodes": len(graph.graph.nodes)}
         case "regional":
-            graph, norms = with_compiled_norms(_graph(size, weights, batch), spec.get("configs") or {})
+            graph, norms = with_compiled_norms(_graph(loss, weights, batch), spec.get("configs") or {})
             return _of_graph(graph), {"nodes": len(graph.graph.nodes), "tagged": norms}
         case other:
             raise ValueError(f"there is no way {other!r} to train; known: eager, make-fx, regional, inductor")
 
 
-def _eager(size: LlamaSize) -> Step:
-    return _through_autograd(lambda weights, batch: llama.loss(size, weights, batch))
+def through_autograd(loss: Loss) -> Step:
+    """Loss and gradients, operator by operator, or with the graphs of a compiled loss."""
 
-
-def _inductor(size: LlamaSize) -> Step:
-    return _through_autograd(compiled(lambda weights, batch: llama.loss(size, weights, batch), fullgraph=True))
-
-
-def _through_autograd(forward: Callable[..., Tensor]) -> Step:
     def step(weights: Sequence[Tensor], batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with torch.enable_grad():
-            loss = forward(weights, batch)
-            return (loss.detach(), *torch.autograd.grad(loss, tuple(weights)))
+            found = loss(weights, batch)
+            return (found.detach(), *torch.autograd.grad(found, tuple(weights)))
 
     return step
 
 
-def _graph(size: LlamaSize, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> torch.fx.GraphModule:
+def _graph(loss: Loss, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> torch.fx.GraphModule:
     """Forward and backward in one graph."""
     count = len(weights)
 
     def passes(*given: Tensor) -> tuple[Tensor, ...]:
-        loss = llama.loss(size, given[:count], given[count:])
-        return (loss, *torch.autograd.grad(loss, given[:count]))
+        found = loss(given[:count], given[count:])
+        return (found, *torch.autograd.grad(found, given[:count]))
 
     return traced(passes, (*weights, *batch))
 
