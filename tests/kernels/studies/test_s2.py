@@ -133,6 +133,33 @@ def test_processes_are_compared_by_what_they_computed() -> None:
     assert text == "eager: equal in 3 processes; regional: other bits in 2 processes"
 
 
+def test_training_over_two_devices_has_tables_and_a_claim_of_its_own() -> None:
+    sharded = s2.steps("h200", False)[-1].cases[0]
+    us = {"eager": 130e3, "make-fx": 120e3, "regional": 110e3}
+    report = report_of(
+        *(trained(arm, 100e3, trial) for arm in us for trial in range(2)),
+        *(
+            replace(trained(arm, one, trial), step="parallel", case=sharded)
+            for arm, one in us.items()
+            for trial in range(2)
+        ),
+    )
+
+    assert found_about(report, "makes training 1 % faster")[0] is None
+    assert found_about(report, "over two devices 1 % faster")[0] is True
+    table = next(table for table in report.tables if table.title == f"Training of {sharded}")
+    assert "of the slower one" in table.note
+    assert next(row for row in table.rows if row[0] == "regional")[2:4] == ("110,000, 110,000", "74,473")
+    assert sum(sharded in table.title for table in report.tables) == 3  # speed, bits, loss
+
+
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_hosts_with_one_gpu_lose_nothing_to_the_step_for_two(device: str) -> None:
+    steps = s2.steps(device, False)
+    assert [step.name for step in steps] == ["norm", "training", "parallel"]
+    assert all(llama.LlamaSize.parse(case).ranks == 2 for case in steps[-1].cases)
+
+
 # -- the transformer -------------------------------------------------------------------------------------------------
 
 
@@ -225,9 +252,9 @@ def test_a_provider_goes_through_autograd_by_default() -> None:
 
 
 def test_regional_inductor_trains_in_its_own_process(tmp_path: Path) -> None:
-    steps = s2.steps("cpu", True)
+    steps = {step.name: step for step in s2.steps("cpu", True)}
     arms = tuple(arm for arm in s2.TRAINED if arm.name in ("eager", "regional"))
-    step = replace(steps[-1], arms=arms, cases=(TINY,))
+    step = replace(steps["training"], arms=arms, cases=(TINY,))
     study = replace(s2.STUDY, steps=lambda _device, _quick: [step])
 
     found = run.run(study, tmp_path / "s2.jsonl", device="cpu", quick=True)

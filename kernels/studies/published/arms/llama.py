@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,32 +19,42 @@ SHARED_BY = 4  # query heads that share a key and a value
 ROTATION = 500_000.0
 VOCABULARY = 8  # tokens for each column: 32,768 at the width of Llama 3 8B, a quarter of its own
 
-_TEXT = re.compile(r"llama\.(\d+)x(\d+)\.(\d+)x(\d+)\.(fp32|bf16)")
+_TEXT = re.compile(r"llama\.(\d+)x(\d+)\.(\d+)x(\d+)\.(fp32|bf16)(?:\.fsdp(\d+))?")
 
 
 @dataclass(frozen=True)
 class LlamaSize:
-    """`layers` blocks of `width` columns, trained with `batch` sequences of `sequence` tokens."""
+    """`layers` blocks of `width` columns, trained with `batch` sequences of `sequence` tokens on each of `ranks`."""
 
     layers: int
     width: int
     batch: int
     sequence: int
     dtype: torch.dtype
+    ranks: int = 1
 
     @classmethod
     def parse(cls, text: str) -> "LlamaSize":
-        """`llama.LAYERSxWIDTH.BATCHxSEQUENCE.dtype`, where the dtype is fp32 or bf16.  Raises ValueError."""
+        """`llama.LAYERSxWIDTH.BATCHxSEQUENCE.dtype`, where the dtype is fp32 or bf16; `.fsdp2` adds two ranks.
+
+        Raises ValueError.
+        """
         found = _TEXT.fullmatch(text)
         if not found:
-            raise ValueError(f"{text!r} is not a model; write llama.LAYERSxWIDTH.BATCHxSEQUENCE.fp32 or .bf16")
+            raise ValueError(
+                f"{text!r} is not a model; write llama.LAYERSxWIDTH.BATCHxSEQUENCE.fp32 or .bf16, then .fsdp2 to shard"
+            )
         layers, width, batch, sequence = map(int, found.groups()[:4])
-        if not (layers and width and batch and sequence) or width % (2 * HEAD):
-            raise ValueError(f"{text!r}: the width must be a multiple of {2 * HEAD}, and nothing may be 0")
-        return cls(layers, width, batch, sequence, DTYPES[found[5]])
+        ranks = int(found[6] or 1)
+        if not (layers and width and batch and sequence and ranks) or width % (2 * HEAD) or width % ranks:
+            raise ValueError(
+                f"{text!r}: the width must be a multiple of {2 * HEAD} and of the ranks, and nothing may be 0"
+            )
+        return cls(layers, width, batch, sequence, DTYPES[found[5]], ranks)
 
     @property
     def tokens(self) -> int:
+        """Of a rank."""
         return self.batch * self.sequence
 
     @property
@@ -77,7 +87,7 @@ class LlamaSize:
 
     @property
     def flops(self) -> int:
-        """Model FLOPs of one step, as `blocks.Shape.flops` counts them; the embedding is a table and has none."""
+        """Model FLOPs of one step of a rank, as `blocks.Shape.flops` counts them; the embedding has none."""
         weights = sum(math.prod(shape) for name, shape in self.shapes.items() if name != "embedding" and len(shape) > 1)
         return self.tokens * (6 * weights + self.layers * 12 * self.width * self.sequence // 2)
 
@@ -107,8 +117,8 @@ def batches(size: LlamaSize, device: str, seed: int, count: int) -> list[tuple[T
     return found
 
 
-def loss(size: LlamaSize, weights: Sequence[Tensor], batch: Sequence[Tensor]) -> Tensor:
-    """The mean cross entropy of the next tokens, fp32."""
+def loss(size: LlamaSize, weights: Iterable[Tensor], batch: Sequence[Tensor]) -> Tensor:
+    """The mean cross entropy of the next tokens, fp32.  The weights are taken block by block."""
     tokens, following, *rotation = batch
     given = iter(weights)
     x = F.embedding(tokens, next(given))
