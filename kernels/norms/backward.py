@@ -28,10 +28,10 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .choosing import chosen_plan
 from .launching import check, configure, fitting, row_stride, starts_early, vector
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS
+from .tuned_plans import chosen_plan
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .choosing import chosen_plan
 from .launching import check, configure, fitting, row_stride, vector
 from .plans import ForwardPlan
+from .tuned_plans import chosen_plan
 from .workspaces import workspace
 
 

@@ -1,4 +1,4 @@
-"""Tuned plans: a file of them, and the plan in it for a call.  `tuning` searches for them.
+"""Which plan a call gets: one of a file of tuned plans, which `tuning` searches for, or the default.
 
 A plan is stored per norm, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do
 not depend on how many there are.  A file holds the plans of several devices and software stacks; it is used only if the
@@ -63,6 +63,25 @@ def use(path: str | os.PathLike[str] | None) -> None:
     global _used
     _used = None if path is None else Path(path)
     _here.cache_clear()
+
+
+def chosen_plan(
+    direction: Direction,
+    x: "torch.Tensor",
+    weight: "torch.Tensor | None",
+    *,
+    center: bool,
+    residual: bool = False,
+) -> Any:
+    """A tuned plan if a file of them is in use, else the default, which depends neither on Triton nor on the device.
+
+    center, residual: as for `plans.default`.  Raises Unreadable.
+    """
+    if found := tuned(direction, x, weight, center=center):
+        return found
+    size = x.element_size()
+    weight_size = size if weight is None else weight.element_size()
+    return plans.default(direction, x.shape[1], center=center, size=size, weight_size=weight_size, residual=residual)
 
 
 def tuned(

@@ -16,13 +16,13 @@ sys.modules["triton"] = None  # an import of it raises an error
 from itertools import product
 import torch
 from kernels.cases import Direction
-from kernels.norms import choosing, plans
+from kernels.norms import plans, tuned_plans
 
 widths = [cols for power in range(21) for cols in (1 << power, 3 << power)]
 for direction, center, dtype in product((Direction.FWD, Direction.BWD), (False, True), (torch.bfloat16, torch.float32)):
     for cols in widths:
         x = torch.empty(2, cols, dtype=dtype, device="meta")
-        chosen = choosing.chosen_plan(direction, x, x[0], center=center)
+        chosen = tuned_plans.chosen_plan(direction, x, x[0], center=center)
         size = dtype.itemsize
         assert chosen == plans.default(direction, cols, center=center, size=size, weight_size=size), chosen
         assert "num_ctas" not in chosen.options
