@@ -1,8 +1,8 @@
 """RMSNorm and LayerNorm in Triton for use in a model (docs/kernels.md): modules, functions and ops.
 
 Importing this defines torch.ops.kernelwatch.norm, norm_forward and norm_backward.  `forward` and `backward` are the
-kernels without autograd, and `plans` says how they are launched.  `quantised`, `gated` and `dropped` are norms with
-what follows or precedes them in a model, forward only.
+kernels without autograd, and `plans` says how they are launched.  `quantised`, `gated`, `dropped` and `norm_linear` are
+norms with what follows or precedes them in a model, forward only.
 """
 
 from .extras import how_to_install
@@ -11,6 +11,7 @@ try:
     from kernels.norms import plans
     from kernels.norms.backward import backward
     from kernels.norms.forward import forward
+    from kernels.norms.linear import norm_linear
     from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
     from kernels.norms.regions import dropped, gated, quantised
 except ModuleNotFoundError as missing:
@@ -24,6 +25,7 @@ __all__ = [
     "forward",
     "gated",
     "layer_norm",
+    "norm_linear",
     "plans",
     "quantised",
     "rms_norm",

@@ -32,8 +32,6 @@ class Ours(Provider):
         if OPS[case.op].norm not in ("rmsnorm", "layernorm"):
             return f"kernelwatch has no Triton kernel for {case.op}"
         region = OPS[case.op].region
-        if region is Region.LINEAR:
-            return "kernelwatch has no Triton kernel for a norm with a linear layer"
         if not {case.dtype, case.weight_dtype} <= {*TAKEN}:
             return f"these kernels take {', '.join(TAKEN)}"
         if region is Region.FP8 and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
@@ -66,11 +64,13 @@ def forward(case: Case) -> Bind:
 def of_region(case: Case) -> Bind:
     op = OPS[case.op]
     regions: Any = importlib.import_module("..norms.regions", __package__)
+    linear: Any = importlib.import_module("..norms.linear", __package__)
     functions = {
         Region.FP8: partial(regions.quantised, dtype=torch.float8_e4m3fn),
         Region.INT8: partial(regions.quantised, dtype=torch.int8),
         Region.SILU_GATE: partial(regions.gated, activation="silu"),
         Region.GELU_GATE: partial(regions.gated, activation="gelu"),
+        Region.LINEAR: linear.norm_linear,
         Region.DROPOUT: partial(regions.dropped, p=DROPOUT_P),
     }
     function = functions[op.region]

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from itertools import product
 
 import pytest
 import torch
@@ -41,19 +42,22 @@ def test_the_definition_is_right_at_the_edges_as_well(key):
             assert oracle.judge_edges(edges, definition(case, edges)).reason is None, case
 
 
-@pytest.mark.parametrize("name", ["eager", "inductor", "triton", "quack", "liger"])
+NORM_KEYS = ("rmsnorm.fwd", "rmsnorm.bwd", "layernorm.fwd", "layernorm.bwd")
+REGION_KEYS = (
+    "rmsnorm_fp8.fwd",
+    "layernorm_residual_int8.fwd",
+    "rmsnorm_gelu_gate.fwd",
+    "rmsnorm_linear.fwd",
+    "layernorm_linear.fwd",
+    "layernorm_residual_dropout.fwd",
+)
+
+
 @pytest.mark.parametrize(
-    "key",
+    ("name", "key"),
     [
-        "rmsnorm.fwd",
-        "rmsnorm.bwd",
-        "layernorm.fwd",
-        "layernorm.bwd",
-        "rmsnorm_fp8.fwd",
-        "layernorm_residual_int8.fwd",
-        "rmsnorm_gelu_gate.fwd",
-        "rmsnorm_linear.fwd",
-        "layernorm_residual_dropout.fwd",
+        *product(("eager", "inductor", "triton", "quack", "liger"), NORM_KEYS),
+        *product(("eager", "inductor", "triton"), REGION_KEYS),  # the others have none
     ],
 )
 @pytest.mark.parametrize("shape", ["64x1152", "1024x4096"])
@@ -68,6 +72,33 @@ def test_real_kernels_are_right_at_the_edges(name, key, shape):
     oracle = Oracle(first)
     assert oracle.judge(first, named(case, returned)).reason is None
     assert oracle.judge_edges(edges, named(case, at_edges)).reason is None
+
+
+@pytest.mark.parametrize("op", ["rmsnorm_linear", "layernorm_linear"])
+@pytest.mark.parametrize(
+    "shape_and_dtypes",
+    [
+        "4096x4096.bf16",  # each tile of `linear.TILES`, full and cut off
+        "2048x2048.bf16-fp32",
+        "1000x1000.fp16-fp32",
+        "64x4096.bf16",
+        "1x128.bf16",
+        "2048x2048.fp32",
+        "1000x1000.fp32-bf16",
+        "64x4096.fp32",
+        "1000x100s101.fp16",  # narrow accesses
+        "300x1001.fp32",
+    ],
+)
+def test_every_tile_of_our_linear_layers_is_right_at_the_edges(op, shape_and_dtypes):
+    case = Case.parse(f"{op}.fwd.{shape_and_dtypes}")
+    bind = open_provider(protocol.built_in("triton")).ready(case, GPU)
+    oracle = Oracle(make(case, GPU, 1))
+    for number in (0, 1):
+        inputs = make(case, GPU, 1, number)
+        assert oracle.judge(inputs, named(case, bind(inputs)())).reason is None
+    edges = edge_inputs(case, GPU, 1)
+    assert oracle.judge_edges(edges, named(case, bind(edges)())).reason is None
 
 
 def test_sets_made_together_are_those_made_alone():

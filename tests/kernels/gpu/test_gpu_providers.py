@@ -51,7 +51,7 @@ def test_it_is_captured_and_right(name, op, direction):
             ("eager", "inductor", "triton"), OPS.items(), ("4096x1024", "300x20480", "1000x100s128")
         )
         # a matrix of 20480 columns has 800 MB
-        if flags.region and (flags.region is not Region.LINEAR or (name != "triton" and shape != "300x20480"))
+        if flags.region and (flags.region is not Region.LINEAR or shape != "300x20480")
     ],
 )
 def test_a_region_is_captured_and_right(name, op, shape):
