@@ -1,15 +1,17 @@
 """Evaluate the records of a study: times, ratios with intervals, geometric means.  Pure and torch-free.
 
 A ratio is the time of one arm over that of another, from rounds in which both had a turn: the median over the rounds of
-a trial, then the geometric mean over the trials.  Its interval is Student's over the trials, which are the units that
-vary independently; without at least two trials there is none.
+a trial, then the geometric mean over the trials.  Its interval is over the trials, which are the units that vary
+independently: Student's for the trials of one step, Welch's for a mean over cases of several steps.  Without at least
+two trials there is none.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
-from statistics import fmean, median, stdev
+from statistics import fmean, median, variance
 from typing import Any
 
 from ...cases import Case, Metric
@@ -20,16 +22,28 @@ SESSION_TRIALS = 1000  # more than any session has
 # Two-sided 95 % quantiles of Student's t by degrees of freedom, to five digits; the normal one beyond.
 _T95 = (12.706, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448)
 _NORMAL = 1.95996
+_ROUNDING = 1e-9  # of degrees of freedom that are whole numbers
+
+# The effects of one trial are those of the same processes: by step and trial, the logarithm of a ratio.
+TrialEffects = Mapping[tuple[str, int], float]
+
+
+class IntervalOver(StrEnum):
+    """The units whose variation an interval shows."""
+
+    TRIALS = "trials"
+    CASES = "cases"  # of a single trial: how much cases differ, which says nothing about another trial
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio with its 95 % interval, from `trials` trials; `low` and `high` are None from a single one."""
+    """A ratio with its 95 % interval, from `trials` trials; `low` and `high` are None without one."""
 
     ratio: float
     low: float | None
     high: float | None
     trials: int
+    over: IntervalOver = IntervalOver.TRIALS
 
     @property
     def differs(self) -> bool | None:
@@ -39,26 +53,41 @@ class Estimate:
     @property
     def above(self) -> bool | None:
         """Is the interval above 1 (True) or below it (False)?  None if 1 is within it, or without an interval."""
-        if self.low is None or not self.differs:
+        return self.exceeds(1.0)
+
+    def exceeds(self, bound: float) -> bool | None:
+        """Is the interval above `bound` (True) or below it (False)?  None if it is within, or without an interval."""
+        if self.low is None or self.high is None or self.low <= bound <= self.high:
             return None
-        return self.low > 1
+        return self.low > bound
 
     @property
     def inverse(self) -> "Estimate":
         """The speed-up of the same pair."""
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
-        return Estimate(1 / self.ratio, low, high, self.trials)
+        return replace(self, ratio=1 / self.ratio, low=low, high=high)
 
 
 def estimate(effects: Sequence[float]) -> Estimate | None:
     """From the logarithms of the ratios of the trials; None without one."""
-    if not effects:
-        return None
-    mean = fmean(effects)
-    if len(effects) < 2:
-        return Estimate(math.exp(mean), None, None, 1)
-    half = student(len(effects) - 1) * stdev(effects) / math.sqrt(len(effects))
-    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(effects))
+    return sum_of_means([effects]) if effects else None
+
+
+def sum_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The sum of the means of independent groups of logarithms, one for each trial.
+
+    The interval is Welch's, with the degrees of freedom of Satterthwaite: for a single group it is Student's.
+    """
+    total, trials = sum(map(fmean, groups)), min(map(len, groups))
+    if trials < 2:
+        return Estimate(math.exp(total), None, None, trials)
+    squares = [variance(one) / len(one) for one in groups]
+    half = 0.0
+    if sum(squares):
+        parts = zip(squares, groups, strict=True)
+        freedom = sum(squares) ** 2 / sum(square**2 / (len(one) - 1) for square, one in parts)
+        half = student(math.floor(freedom + _ROUNDING)) * math.sqrt(sum(squares))
+    return Estimate(math.exp(total), math.exp(total - half), math.exp(total + half), trials)
 
 
 def student(freedom: int) -> float:
@@ -163,15 +192,31 @@ class Results:
         return estimate(list(self.effects(arm, than, case).values()))
 
     def geomean(self, arm: str, than: str, cases: Iterable[str]) -> Estimate | None:
-        """Of the ratios of the cases that both have, with an interval over trials that have all of these."""
-        by_case = [found for case in cases if (found := self.effects(arm, than, case))]
-        if not by_case:
+        """Of the ratios of the cases that both have."""
+        return self.contrast([(1.0, arm, than)], cases)
+
+    def contrast(
+        self, terms: Sequence[tuple[float, str, str]], cases: Iterable[str], *, or_over_cases: bool = False
+    ) -> Estimate | None:
+        """The mean over cases of a weighted sum of effects, as a ratio.
+
+        A term is a weight, an arm, and the arm that its time is relative to.  Cases without one of the effects do not
+        count.  Cases of one step were measured in the same trials: their mean has one value for each trial that has all
+        of them, and is independent of that of other steps.
+
+        `or_over_cases`: where a step has a single trial, the interval is over the cases.
+        """
+        found = [effects for case in cases if all(effects := [self.effects(arm, than, case) for _, arm, than in terms])]
+        if not found:
             return None
-        whole = set.intersection(*(set(found) for found in by_case))
-        if len(whole) > 1:
-            return estimate([fmean(found[trial] for found in by_case) for trial in sorted(whole)])
-        mean = fmean(fmean(found.values()) for found in by_case)
-        return Estimate(math.exp(mean), None, None, 1)
+        weights = [weight for weight, _, _ in terms]
+        weighted = [(weight / len(found), one) for case in found for weight, one in zip(weights, case, strict=True)]
+        over_trials = sum_of_means([_by_trial(group) for group in _of_shared_trials(weighted)])
+        if over_trials.low is not None or not or_over_cases:
+            return over_trials
+        each = [sum(weight * fmean(one.values()) for weight, one in zip(weights, case, strict=True)) for case in found]
+        over_cases = sum_of_means([each])
+        return replace(over_cases, trials=1, over=IntervalOver.CASES)
 
     def control(self) -> list[float]:
         """The distances of all controls from their originals, as logarithms of single trials, in ascending order.
@@ -204,6 +249,24 @@ def _effect(mine: Record, other: Record) -> float | None:
     both = zip(mine.samples, other.samples, strict=False)
     effects = [math.log(a / b) for a, b in both if a and b]
     return median(effects) if effects else None
+
+
+def _of_shared_trials(effects: Iterable[tuple[float, TrialEffects]]) -> list[list[tuple[float, TrialEffects]]]:
+    """Groups of weighted effects, so that no trial is in two groups."""
+    groups: list[list[tuple[float, TrialEffects]]] = []
+    for weight, one in effects:
+        shares = [group for group in groups if any(one.keys() & other.keys() for _, other in group)]
+        groups = [group for group in groups if group not in shares]
+        groups.append([(weight, one), *(each for group in shares for each in group)])
+    return groups
+
+
+def _by_trial(group: Sequence[tuple[float, TrialEffects]]) -> list[float]:
+    """The weighted sum in each trial that has all effects; without two of these, that of the means over trials."""
+    whole = set.intersection(*(set(one) for _, one in group))
+    if len(whole) < 2:
+        return [sum(weight * fmean(one.values()) for weight, one in group)]
+    return [sum(weight * one[trial] for weight, one in group) for trial in sorted(whole)]
 
 
 def _counted(record: Record) -> list[float]:

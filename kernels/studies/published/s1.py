@@ -16,7 +16,7 @@ WIDE = 65536  # columns: rows that one program cannot hold
 MIN_CASES = 8  # that decide a claim about the grid
 MIN_EACH_SIDE = 4  # cases up to the threshold, and above it, that decide whether it is right
 NEGLIGIBLE = 0.01  # of the speed
-AS_FAST = 0.98  # of the time: a persistent reduction that needs no more than a looped one, but for noise
+AS_FAST = 0.98  # of the time: a reduction that needs no more than the other one, but for noise
 TUNED = ("max-autotune", "coordinate-descent")
 HALF, NEAR = 0.67, 0.8  # speeds relative to Quack that count as half of it, and as near it
 FIRST_COLUMNS = SHAPES[0][1]
@@ -120,9 +120,23 @@ def _findings(results: Results, cases: Sequence[str], baseline: str) -> list[Con
     ]
 
 
-def _decided(holds: bool, cases: Sequence[str], baseline: str) -> bool | None:
+def _decided(holds: bool | None, cases: Sequence[str], baseline: str) -> bool | None:
     """Claims are about Quack, and about a grid: a few of its cases do not decide them."""
     return holds if baseline == "quack" and len(cases) >= MIN_CASES else None
+
+
+def _exceeds(found: Estimate, bound: float) -> bool | None:
+    """By the interval over trials, which may leave it open; a single trial decides by its ratio."""
+    return found.ratio > bound if found.low is None else found.exceeds(bound)
+
+
+def _no(exceeds: bool | None) -> bool | None:
+    return None if exceeds is None else not exceeds
+
+
+def _from_trials(*found: Estimate | None) -> str:
+    """The end of a finding: a single trial is named, because its ratio has no interval."""
+    return " (a single trial)" if any(one is not None and one.low is None for one in found) else ""
 
 
 def _without_a_reset(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
@@ -135,9 +149,9 @@ def _without_a_reset(results: Results, cases: Sequence[str], baseline: str) -> C
         return Conclusion(claim, "not measured", None)
     text = (
         f"from the second shape on, {times(found)} of the speed of {baseline} over {_count(measured)}, and "
-        f"{times(own)} of its own speed with a reset"
+        f"{times(own)} of its own speed with a reset{_from_trials(found, own)}"
     )
-    return Conclusion(claim, text, _decided(found.ratio < HALF, measured, baseline))
+    return Conclusion(claim, text, _decided(_no(_exceeds(found, HALF)), measured, baseline))
 
 
 def _with_a_reset(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
@@ -145,8 +159,8 @@ def _with_a_reset(results: Results, cases: Sequence[str], baseline: str) -> Conc
     found = _speed(results, "inductor", baseline, cases)
     if found is None:
         return Conclusion(claim, "not measured", None)
-    text = f"{times(found)} of the speed of {baseline} over {_count(cases)}"
-    return Conclusion(claim, text, _decided(found.ratio > NEAR, cases, baseline))
+    text = f"{times(found)} of the speed of {baseline} over {_count(cases)}{_from_trials(found)}"
+    return Conclusion(claim, text, _decided(_exceeds(found, NEAR), cases, baseline))
 
 
 def _tuning(results: Results, cases: Sequence[str]) -> Conclusion:
@@ -156,9 +170,10 @@ def _tuning(results: Results, cases: Sequence[str]) -> Conclusion:
     if not speeds:
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{arm}: {times(one)}" for arm, one in speeds.items())
-    faster = any(one.ratio > 1 + NEGLIGIBLE for one in speeds.values())
-    holds = faster if len(measured) >= MIN_CASES else None
-    return Conclusion(claim, f"speed relative to the default over {_count(measured)}: {text}", holds)
+    faster = [_exceeds(one, 1 + NEGLIGIBLE) for one in speeds.values()]
+    holds = True if True in faster else None if None in faster else False
+    text = f"speed relative to the default over {_count(measured)}: {text}{_from_trials(*speeds.values())}"
+    return Conclusion(claim, text, holds if len(measured) >= MIN_CASES else None)
 
 
 def _count(cases: Sequence[str]) -> str:
@@ -168,17 +183,25 @@ def _count(cases: Sequence[str]) -> str:
 def _threshold(results: Results) -> Conclusion:
     claim = f"(d) Up to {LIMIT} columns a persistent reduction is right, above a looped one"
     ratios = {case: found for case in results.cases if (found := results.ratio("looped", "persistent", case))}
-    below = [one.ratio for case, one in ratios.items() if _columns(case) <= LIMIT]
-    above = [one.ratio for case, one in ratios.items() if _columns(case) > LIMIT]
+    below = [one for case, one in ratios.items() if _columns(case) <= LIMIT]
+    above = [one for case, one in ratios.items() if _columns(case) > LIMIT]
     if not below or not above:
         return Conclusion(claim, "not measured", None)
-    wins = [case for case, one in ratios.items() if one.ratio > 1 and _columns(case) > LIMIT]
+    # A distance from 1 that is not noise: with an interval for each of many cases, some would exclude 1 by chance.
+    slower = [_no(_exceeds(one, AS_FAST)) for one in below]
+    faster = [_exceeds(one, 1 / AS_FAST) for one in above]
     text = (
-        f"looped over persistent: {min(below):.2f} to {max(below):.2f} up to {LIMIT} columns, {min(above):.2f} to "
-        f"{max(above):.2f} above; above, the persistent one is faster in {len(wins)} of {len(above)} cases"
+        f"looped over persistent: {_range(below)} up to {LIMIT} columns, {_range(above)} above; above, the persistent "
+        f"one is faster in {faster.count(True)} of {len(above)} cases{_from_trials(*ratios.values())}"
     )
-    holds = min(below) > AS_FAST and not wins if min(len(below), len(above)) >= MIN_EACH_SIDE else None
-    return Conclusion(claim, text, holds)
+    wrong = [*slower, *faster]
+    holds = False if True in wrong else None if None in wrong else True
+    return Conclusion(claim, text, holds if min(len(below), len(above)) >= MIN_EACH_SIDE else None)
+
+
+def _range(found: Sequence[Estimate]) -> str:
+    ratios = [one.ratio for one in found]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def _wide(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
@@ -187,8 +210,11 @@ def _wide(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
     found = _speed(results, "inductor", baseline, wide)
     if found is None:
         return Conclusion(claim, "not measured", None)
-    text = f"torch.compile has {times(found)} of the speed of {baseline} over {_count(wide)} from {WIDE:,} columns on"
-    return Conclusion(claim, text, _decided(found.ratio < 1, wide, baseline))
+    text = (
+        f"torch.compile has {times(found)} of the speed of {baseline} over {_count(wide)} from {WIDE:,} columns "
+        f"on{_from_trials(found)}"
+    )
+    return Conclusion(claim, text, _decided(_no(_exceeds(found, 1)), wide, baseline))
 
 
 def _geomeans(results: Results, cases: Sequence[str], keys: Sequence[str], baseline: str) -> StudyTable:

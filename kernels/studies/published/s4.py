@@ -1,13 +1,13 @@
 """Study 4: which of Inductor's assumptions about shapes are worth how much, and what dynamic shapes cost."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from ...arena.session import Pace
-from .results import Estimate, Results, estimate
+from .results import Estimate, IntervalOver, Results
 from .study import Arm, Conclusion, Source, Study, StudyReport, StudyStep, StudyTable
-from .tabulating import NONE, because, microseconds, times
+from .tabulating import NONE, because, change, microseconds, times
 
 # The blocks of `arms.blocks` by suite, in the order of their importance.
 SUITES: Mapping[str, tuple[str, ...]] = {
@@ -113,7 +113,7 @@ def report(results: Results) -> StudyReport:
         tables=(
             *(_speedups(results, precision) for precision in precisions),
             _losses(results, cases),
-            *([_interaction(results, cases)] if interactions(results, cases) else []),
+            *_interaction_table(results, cases),
             *_dynamic_table(results, cases),
             _blocks(results),
             *_missing(results),
@@ -140,27 +140,29 @@ def _groups(cases: Sequence[str]) -> dict[str, list[str]]:
     return {**suites, ALL: list(cases)} if len(suites) > 1 else suites
 
 
-def loss(results: Results, arm: str, case: str, than: str = "inductor") -> float | None:
-    """The logarithm of the time of an arm over that of inductor at one block."""
-    found = results.ratio(arm, than, case)
-    return None if found is None else math.log(found.ratio)
+def loss(results: Results, arm: str, cases: Sequence[str]) -> Estimate | None:
+    """The geometric mean over blocks of the time of an arm relative to inductor's."""
+    return _mean(results, [(1.0, arm)], cases)
 
 
-def over_blocks(results: Results, arm: str, cases: Sequence[str], than: str = "inductor") -> Estimate | None:
-    """The geometric mean over blocks of time relative to `than`, with an interval over the blocks."""
-    return estimate([one for case in cases if (one := loss(results, arm, case, than)) is not None])
+def paired(results: Results, arm: str, than: str, cases: Sequence[str]) -> Estimate | None:
+    """The time of one arm over that of another, each relative to inductor in its own step, over the blocks."""
+    return _mean(results, [(1.0, arm), (-1.0, than)], cases)
 
 
-def interactions(results: Results, cases: Sequence[str]) -> list[float]:
-    """By block that has all arms, the loss without all three minus the sum of the single losses (logarithms)."""
-    found = []
-    for case in cases:
-        singles = [loss(results, arm, case) for arm in SINGLES]
-        together = loss(results, NO_THREE, case)
-        known = [one for one in singles if one is not None]
-        if together is not None and len(known) == len(SINGLES):
-            found.append(together - sum(known))
-    return found
+def interaction(results: Results, cases: Sequence[str]) -> Estimate | None:
+    """The loss without all three over the product of the single losses, over the blocks that have all arms."""
+    return _mean(results, [(1.0, NO_THREE), *((-1.0, arm) for arm in SINGLES)], cases)
+
+
+def _mean(results: Results, losses: Sequence[tuple[float, str]], cases: Sequence[str]) -> Estimate | None:
+    """Of a weighted sum of losses.  Its interval is over trials, or over blocks where a step has a single trial."""
+    return results.contrast([(weight, arm, "inductor") for weight, arm in losses], cases, or_over_cases=True)
+
+
+def _with_all(results: Results, arms: Collection[str], cases: Sequence[str]) -> list[str]:
+    """The blocks at which all arms were measured in turns with inductor: what is compared is about the same blocks."""
+    return [case for case in cases if all(results.effects(arm, "inductor", case) for arm in arms)]
 
 
 def published_interaction(suite: str) -> float:
@@ -168,25 +170,6 @@ def published_interaction(suite: str) -> float:
     base = PUBLISHED["inductor"][suite]
     singles = sum(math.log(base / PUBLISHED[arm][suite]) for arm in SINGLES)
     return math.log(base / PUBLISHED[NO_THREE][suite]) - singles
-
-
-def paired(results: Results, arm: str, than: str, cases: Sequence[str]) -> Estimate | None:
-    """The time of one arm over that of another, each relative to inductor in its own step, over the blocks."""
-    found = []
-    for case in cases:
-        mine, other = loss(results, arm, case), loss(results, than, case)
-        if mine is not None and other is not None:
-            found.append(mine - other)
-    return estimate(found)
-
-
-def _percent(found: Estimate | None) -> str:
-    """A loss of time: `+3.1 % (+1.0 % to +5.2 %)`."""
-    if found is None:
-        return NONE
-    if found.low is None or found.high is None:
-        return f"{found.ratio - 1:+.1%}"
-    return f"{found.ratio - 1:+.1%} ({found.low - 1:+.1%} to {found.high - 1:+.1%})"
 
 
 def _within(found: Estimate | None) -> bool:
@@ -201,36 +184,37 @@ def _within(found: Estimate | None) -> bool:
 
 def _faster(results: Results, cases: Sequence[str]) -> Conclusion:
     claim = "torch.compile is faster than eager in every suite"
-    speeds = {suite: over_blocks(results, "eager", those) for suite, those in _by_suite(cases).items()}
+    speeds = {suite: loss(results, "eager", those) for suite, those in _by_suite(cases).items()}
     if not all(speeds.values()) or not speeds:
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{suite} {times(one)}" for suite, one in speeds.items())
     sides = [one.above for one in speeds.values() if one]
     holds = False if False in sides else True if all(sides) and len(sides) == len(SUITES) else None
-    return Conclusion(claim, f"speed-up, interval over blocks: {text}", holds)
+    return Conclusion(claim, f"speed-up: {text}", holds)
 
 
 def _additive(results: Results, cases: Sequence[str]) -> Conclusion:
     claim = "The losses are not additive: without all three more is lost than the sum of the single losses"
-    found = estimate(interactions(results, cases))
+    blocks = _with_all(results, (*SINGLES, NO_THREE), cases)
+    found = interaction(results, blocks)
     if found is None:
         return Conclusion(claim, "not measured", None)
-    text = f"the loss without all three is {_percent(found)} more than the single losses together"
+    text = f"the loss without all three is {change(found)} more than the single losses together"
     holds = False if _within(found) else found.above
-    return Conclusion(claim, f"{text}, over {found.trials} blocks", holds)
+    return Conclusion(claim, f"{text}, of {len(blocks)} blocks", holds)
 
 
 def _suites_differ(results: Results, cases: Sequence[str]) -> Conclusion:
     claim = "The suites differ in what they need"
     suites = _by_suite(cases)
     by_arm = {
-        arm: {suite: one for suite, those in suites.items() if (one := over_blocks(results, arm, those))}
+        arm: {suite: one for suite, those in suites.items() if (one := loss(results, arm, those))}
         for arm in (*SINGLES, NO_THREE)
     }
     if len(suites) < 2 or not any(by_arm.values()):
         return Conclusion(claim, "not measured", None)
     apart = [
-        f"{TITLES[arm]}: {one} {_percent(losses[one])}, {other} {_percent(losses[other])}"
+        f"{TITLES[arm]}: {one} {change(losses[one])}, {other} {change(losses[other])}"
         for arm, losses in by_arm.items()
         for one, other in combinations(losses, 2)
         if _apart(losses[one], losses[other])
@@ -238,7 +222,7 @@ def _suites_differ(results: Results, cases: Sequence[str]) -> Conclusion:
     if apart:
         return Conclusion(claim, "; ".join(apart), True)
     alike = all(_within(one) for losses in by_arm.values() for one in losses.values())
-    return Conclusion(claim, "the intervals over blocks of all suites overlap", False if alike else None)
+    return Conclusion(claim, "the intervals of all suites overlap", False if alike else None)
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:
@@ -250,29 +234,38 @@ def _apart(one: Estimate, other: Estimate) -> bool:
 
 def _split_matters_most(results: Results, cases: Sequence[str]) -> Conclusion:
     claim = "Split reductions matter most of the three"
-    losses = {arm: over_blocks(results, arm, cases) for arm in SINGLES}
-    against = [paired(results, "no-split", arm, cases) for arm in SINGLES if arm != "no-split"]
-    if not all(losses.values()) or not all(against):
+    blocks = _with_all(results, SINGLES, cases)
+    losses = {arm: loss(results, arm, blocks) for arm in SINGLES}
+    if not blocks:
         return Conclusion(claim, "not measured", None)
-    text = "; ".join(f"{TITLES[arm]} {_percent(one)}" for arm, one in losses.items())
+    text = "; ".join(f"{TITLES[arm]} {change(one)}" for arm, one in losses.items())
+    against = [paired(results, "no-split", arm, blocks) for arm in SINGLES if arm != "no-split"]
     sides = [one.above for one in against if one]
     holds = False if False in sides else True if all(sides) else None
-    today = over_blocks(results, "no-mix-order", cases)
-    newer = f"; {TITLES['no-mix-order']}, which the source did not have, {_percent(today)}" if today else ""
-    return Conclusion(claim, f"time over all blocks: {text}{newer}", holds)
+    today = loss(results, "no-mix-order", blocks)
+    newer = f"; {TITLES['no-mix-order']}, which the source did not have, {change(today)}" if today else ""
+    return Conclusion(claim, f"time of {len(blocks)} blocks: {text}{newer}", holds)
 
 
 def _dynamic_within(results: Results, cases: Sequence[str]) -> Conclusion:
     claim = "Dynamic shapes cost no more than the loss of the three assumptions"
-    cost, bound = over_blocks(results, "dynamic", cases), over_blocks(results, NO_THREE, cases)
-    more = paired(results, "dynamic", NO_THREE, cases)
-    if cost is None or bound is None or more is None:
+    blocks = _with_all(results, ("dynamic", NO_THREE), cases)
+    cost, bound = loss(results, "dynamic", blocks), loss(results, NO_THREE, blocks)
+    more = paired(results, "dynamic", NO_THREE, blocks)
+    if more is None:
         return Conclusion(claim, "not measured", None)
-    text = f"dynamic shapes {_percent(cost)} of the time, static ones without all three {_percent(bound)}"
+    text = f"dynamic shapes {change(cost)} of the time, static ones without all three {change(bound)}"
     return Conclusion(claim, text, True if _within(more) else None if more.above is None else not more.above)
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
+
+_INTERVALS = f"Intervals are over trials, or, where a suite has a single one, over {IntervalOver.CASES}, the blocks."
+_DYNAMIC_COLUMNS = {
+    "dynamic": "dynamic",
+    NO_THREE: "static, without all three",
+    "dynamic-no-three": "dynamic, without all three",
+}
 
 
 def _speedups(results: Results, precision: str) -> StudyTable:
@@ -280,14 +273,15 @@ def _speedups(results: Results, precision: str) -> StudyTable:
     rows = []
     for arm, title in TITLES.items():
         cells = [
-            (results.geomean(arm, "eager", those), PUBLISHED.get(arm, {}).get(group)) for group, those in groups.items()
+            (results.contrast([(1.0, arm, "eager")], those, or_over_cases=True), PUBLISHED.get(arm, {}).get(group))
+            for group, those in groups.items()
         ]
         if arm != "eager" and any(one for one, _ in cells):
             rows.append((title, *(_with_published(one, theirs) for one, theirs in cells)))
     columns = ("", *(f"{group} ({len(those)})" for group, those in groups.items()))
     note = (
-        "Geometric means of the time of eager over that of the arm, forward and backward, with intervals over trials; "
-        "in brackets the source's on an A100 with AMP, for "
+        f"Geometric means of the time of eager over that of the arm, forward and backward. {_INTERVALS} "
+        "In brackets the source's on an A100 with AMP, for "
         + ", ".join(f"{PUBLISHED_AS[group]} ({group})" for group in groups if group in PUBLISHED_AS)
         + "."
     )
@@ -302,40 +296,40 @@ def _with_published(found: Estimate | None, published: float | None) -> str:
 def _losses(results: Results, cases: Sequence[str]) -> StudyTable:
     groups = _groups(cases)
     arms = [arm for arm in (*(one.name for one in ABLATIONS), *(one.name for one in TODAY)) if arm in results.arms]
-    rows = [(TITLES[arm], *(_percent(over_blocks(results, arm, those)) for those in groups.values())) for arm in arms]
-    note = "More time than inductor with its defaults: geometric means and their intervals over blocks."
+    rows = [(TITLES[arm], *(change(loss(results, arm, those)) for those in groups.values())) for arm in arms]
+    note = f"More time than inductor with its defaults, geometric means over blocks. {_INTERVALS}"
     return StudyTable("What each ablation costs", ("", *groups), tuple(rows), note)
 
 
-def _interaction(results: Results, cases: Sequence[str]) -> StudyTable:
+def _interaction_table(results: Results, cases: Sequence[str]) -> list[StudyTable]:
+    groups = _groups(_with_all(results, (*SINGLES, NO_THREE), cases))
     rows = []
-    for group, those in _groups(cases).items():
-        together = over_blocks(results, NO_THREE, those)
-        singles = [over_blocks(results, arm, those) for arm in SINGLES]
-        known = [math.log(one.ratio) for one in singles if one is not None]
-        total = f"{math.expm1(sum(known)):+.1%}" if len(known) == len(SINGLES) else NONE
+    for group, those in groups.items():
+        total = _mean(results, [(1.0, arm) for arm in SINGLES], those)
         theirs = f"{math.expm1(published_interaction(group)):+.1%}" if group in PUBLISHED_AS else NONE
-        interaction = estimate(interactions(results, those))
-        rows.append((group, total, _percent(together), _percent(interaction), theirs))
-    columns = ("", "single losses together", "without all three", "interaction", "interaction, source")
+        found = (total, loss(results, NO_THREE, those), interaction(results, those))
+        rows.append((group, str(len(those)), *map(change, found), theirs))
+    columns = ("", "blocks", "single losses together", "without all three", "interaction", "interaction, source")
     note = (
-        "On the logarithmic scale: the interaction is the loss without all three minus the sum of the single losses, "
-        "by block, with Student's interval over the blocks. 0 means that the losses add up."
+        "On the logarithmic scale: the interaction is the loss without all three minus the sum of the single losses. 0 "
+        f"means that the losses add up. Of the blocks that have all of these arms. {_INTERVALS}"
     )
-    return StudyTable("Do the losses add up?", columns, tuple(rows), note)
+    return [StudyTable("Do the losses add up?", columns, tuple(rows), note)] if rows else []
 
 
 def _dynamic_table(results: Results, cases: Sequence[str]) -> list[StudyTable]:
-    groups = _groups([case for case in cases if loss(results, "dynamic", case) is not None])
+    dynamic = _with_all(results, ("dynamic",), cases)
+    arms = [arm for arm in _DYNAMIC_COLUMNS if _with_all(results, (arm,), dynamic)]
     rows = []
-    for group, those in groups.items():
-        cost = over_blocks(results, "dynamic", those)
-        bound = over_blocks(results, NO_THREE, those)
-        both = over_blocks(results, "dynamic-no-three", those)
+    for group, those in _groups(_with_all(results, arms, dynamic)).items():
+        losses = {arm: loss(results, arm, those) for arm in arms}
         again = sum(bool(results.fact("dynamic", case, "recompilations")) for case in those)
-        rows.append((group, _percent(cost), _percent(bound), _percent(both), f"{again} of {len(those)}"))
-    columns = ("", "dynamic", "static, without all three", "dynamic, without all three", "recompiled for another batch")
-    note = "More time than inductor with static shapes, over blocks; batch and sequence may vary."
+        rows.append((group, *(change(losses.get(arm)) for arm in _DYNAMIC_COLUMNS), f"{again} of {len(those)}"))
+    columns = ("", *_DYNAMIC_COLUMNS.values(), "recompiled for another batch")
+    note = (
+        "More time than inductor with static shapes; batch and sequence may vary. Of the blocks that have all of these "
+        f"arms. {_INTERVALS}"
+    )
     return [StudyTable("What dynamic shapes cost", columns, tuple(rows), note)] if rows else []
 
 

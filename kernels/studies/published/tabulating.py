@@ -1,17 +1,27 @@
 """Texts of figures in the tables of a study.  Pure."""
 
-from .results import Estimate
+from collections.abc import Callable
+
+from .results import Estimate, IntervalOver
 
 NONE = "–"
 
 
 def times(found: Estimate | None) -> str:
-    """A ratio with its interval: `1.068 (1.065 to 1.071)`."""
-    if found is None:
-        return NONE
+    """A ratio with its interval: `1.068 (1.065 to 1.071)`; one that is not over trials says so."""
+    return NONE if found is None else _with_interval(found, "{:.3f}".format)
+
+
+def change(found: Estimate | None) -> str:
+    """A loss of time with its interval: `+3.1% (+1.0% to +5.2%)`."""
+    return NONE if found is None else _with_interval(found, lambda ratio: f"{ratio - 1:+.1%}")
+
+
+def _with_interval(found: Estimate, text: Callable[[float], str]) -> str:
     if found.low is None or found.high is None:
-        return f"{found.ratio:.3f}"
-    return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
+        return text(found.ratio)
+    over = "" if found.over is IntervalOver.TRIALS else f" over {found.over}"
+    return f"{text(found.ratio)} ({text(found.low)} to {text(found.high)}{over})"
 
 
 def whole(value: float | None) -> str:

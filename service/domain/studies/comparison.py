@@ -7,10 +7,10 @@ of an arm to the baseline was measured in turns in each session, so machines mat
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from statistics import median
 
 from kernels.studies.published.records import CONTROL, Record
-from kernels.studies.published.results import Estimate, Results, student
+from kernels.studies.published.results import Estimate, Results, sum_of_means
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,4 @@ def _ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
     """B over A from logarithms of trials that are not paired, with Welch's interval if both have two of them."""
     if not a or not b:
         return None
-    difference, trials = fmean(b) - fmean(a), min(len(a), len(b))
-    if trials < 2:
-        return Estimate(math.exp(difference), None, None, trials)
-    half = _half_width(a, b)
-    return Estimate(math.exp(difference), math.exp(difference - half), math.exp(difference + half), trials)
-
-
-def _half_width(a: Sequence[float], b: Sequence[float]) -> float:
-    parts = [variance(one) / len(one) for one in (a, b)]
-    if not sum(parts):
-        return 0.0
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, (a, b), strict=True))
-    return student(max(1, math.floor(freedom))) * math.sqrt(sum(parts))
+    return sum_of_means([[-one for one in a], b])

@@ -5,15 +5,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import variance
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.arena.protocol import built_in
 from kernels.arena.session import Pace
 from kernels.studies.published import markdown, records, run
 from kernels.studies.published.catalogue import STUDIES
 from kernels.studies.published.records import CONTROL, Note, Record, Session, StudyFile, StudyWriter, UnreadableStudy
-from kernels.studies.published.results import Results, estimate, student
+from kernels.studies.published.results import IntervalOver, Results, estimate, student, sum_of_means
 from kernels.studies.published.study import Arm, Source, Study, StudyReport, StudyStep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,6 +91,58 @@ def test_a_geometric_mean_covers_the_cases_that_both_have() -> None:
     assert mean.ratio == pytest.approx(math.exp(sum(math.log(1 + 0.01 * trial) for trial in range(3)) / 3))
     assert mean.trials == 3
     assert mean.low < mean.ratio < mean.high
+
+
+def test_a_geometric_mean_over_steps_has_welchs_interval() -> None:
+    """Two steps with trials of their own; the effects of their cases are e and -e, and 0 and 2e around them."""
+    e = 0.01
+    found = results(
+        *(record("a", 10.0, trial, case, step) for trial in range(2) for case, step in ((CASE, "one"), (OTHER, "two"))),
+        *(record("b", 10.0 * math.exp(sign * e), trial, CASE, "one") for trial, sign in enumerate((1, -1))),
+        *(record("b", 10.0 * math.exp(by * e), trial, OTHER, "two") for trial, by in enumerate((0, 2))),
+    )
+    mean = found.geomean("b", "a", [CASE, OTHER])
+    # Each mean has the variance e^2, and half of each counts; two equal variances of one degree of freedom have two.
+    assert mean.ratio == pytest.approx(math.exp(e / 2))
+    assert math.log(mean.high / mean.ratio) == pytest.approx(student(2) * math.sqrt(e**2 / 2))
+    assert mean.trials == 2
+
+
+def test_a_step_with_a_single_trial_leaves_the_mean_without_an_interval_over_trials() -> None:
+    found = results(
+        *(record(arm, us, trial) for trial in range(2) for arm, us in (("a", 10.0), ("b", 11.0 + trial))),
+        *(record(arm, us, 0, OTHER, "two") for arm, us in (("a", 10.0), ("b", 20.0))),
+    )
+    mean = found.geomean("b", "a", [CASE, OTHER])
+    assert (mean.low, mean.trials) == (None, 1)
+    over_cases = found.contrast([(1.0, "b", "a")], [CASE, OTHER], or_over_cases=True)
+    assert over_cases.ratio == pytest.approx(mean.ratio)
+    assert over_cases.over is IntervalOver.CASES
+    assert over_cases.low < mean.ratio < over_cases.high
+
+
+def test_cases_of_the_same_trials_do_not_count_as_independent() -> None:
+    """Both cases drift with their trial, so that a mean over ten of them knows no more than one of them."""
+    cases = [f"rmsnorm.fwd.8x{64 << power}.fp32" for power in range(10)]
+    found = results(
+        *(
+            record(arm, us * (1 + 0.01 * trial * (arm == "b")), trial, case)
+            for trial in range(3)
+            for case in cases
+            for arm, us in (("a", 10.0), ("b", 12.0))
+        )
+    )
+    one, mean = found.ratio("b", "a", cases[0]), found.geomean("b", "a", cases)
+    assert (mean.low, mean.high) == pytest.approx((one.low, one.high))
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=6), min_size=1, max_size=4))
+def test_an_interval_of_several_groups_has_freedom_between_the_smallest_and_the_sum(groups: list[list[float]]) -> None:
+    found = sum_of_means(groups)
+    error = math.sqrt(sum(variance(one) / len(one) for one in groups))
+    half = math.log(found.high) - math.log(found.ratio)
+    smallest, all_of_them = min(map(len, groups)) - 1, sum(len(one) - 1 for one in groups)
+    assert student(all_of_them) * error - 1e-9 <= half <= student(smallest) * error + 1e-9
 
 
 def test_sessions_count_together_and_the_control_is_no_arm() -> None:
@@ -277,6 +332,44 @@ def test_s1_says_what_a_missing_reset_costs(without_reset: float, holds: bool) -
     assert claims["(a)"].holds is holds
     assert claims["(b)"].holds is True
     assert len(report.figures) == 4
+
+
+def uneven(name: str, us_of: dict[str, float], *arms: str, spread: float) -> Results:
+    """As `made`, and the first trial of each step has the times of these arms times `spread`."""
+    whole = made(name, us_of)
+    found = [
+        replace(one, samples=tuple(us * spread for us in one.samples if us))
+        if one.arm in arms and not one.trial
+        else one
+        for one in whole.records
+    ]
+    return replace(whole, records=tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("us_of", "arm", "claim"),
+    [
+        ({"without-reset": 1.6}, "without-reset", 0),
+        ({"inductor": 1.2}, "inductor", 1),
+        ({"max-autotune": 0.98}, "max-autotune", 2),
+        ({"looped": 1.1}, "looped", 3),
+    ],
+)
+def test_s1_decides_a_claim_by_the_interval_over_trials(us_of: dict[str, float], arm: str, claim: int) -> None:
+    """With a first trial that is far from the second, the mean alone would decide as before."""
+    even = STUDIES["s1"].report(made("s1", us_of)).findings[claim]
+    wide = STUDIES["s1"].report(uneven("s1", us_of, arm, spread=1.05)).findings[claim]
+    assert even.holds is not None
+    assert wide.holds is None
+    assert "single trial" not in even.found + wide.found
+
+
+def test_s1_names_a_single_trial() -> None:
+    whole = made("s1", {"without-reset": 2.0})
+    first = replace(whole, records=tuple(one for one in whole.records if not one.trial and one.step == "reset"))
+    found = STUDIES["s1"].report(first).findings[0]
+    assert found.holds is True
+    assert found.found.endswith("(a single trial)")
 
 
 def test_s1_does_not_decide_a_claim_by_a_few_cases() -> None:
