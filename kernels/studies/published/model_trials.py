@@ -1,15 +1,15 @@
 """Trials of models: the arms take turns in processes of their own, as contenders do in the arena.  Torch-free."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ...arena import protocol
 from ...arena.channel import Channel, ContenderLost
-from ...arena.pool import RESTARTS
+from ...arena.pool import KEEP_GOING_EVERY_S, RESTARTS
 from ...arena.session import Pace, order
 from ...errors import FAILED, MEASURED
 from ..trials import open_process
@@ -36,74 +36,104 @@ def run_model_trial(
 
     `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates, or at the same
     time if the step says so.  No arm does anything while another has its turn.  An arm whose process was lost at a
-    model gets another one at the next, at most RESTARTS times.
+    model gets another one at the next, at most RESTARTS times.  `keep_going` is called between turns and about every
+    second of a longer wait; its exceptions end the trial and all processes.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
-    processes = {arm.name: _Process(arm, scratch) for arm in contestants}
+    arms = _Arms([_Process(arm, scratch) for arm in contestants], device, step.pace, keep_going)
     try:
-        notes = _start(list(processes.values()), device, step.pace)
+        notes = arms.start_missing()
         if trial == 0 and device == "cuda":
-            notes += processes[step.arms[0].name].ceilings(step.pace)
+            notes += arms.ceilings(step.arms[0].name)
         keep([], notes)
         for number, case in enumerate(cases):
-            keep_going()
-            _start([one for one in processes.values() if one.may_start_again], device, step.pace)
-            found = _measured(step, trial, case, processes, seed + number, keep_going)
-            keep(found, [])
+            arms.start_missing()
+            keep(_measured(step, trial, case, arms, seed + number), [])
     finally:
-        for process in processes.values():
-            process.close()
+        arms.close()
 
 
-def _start(processes: Sequence["_Process"], device: str, pace: Pace) -> list[Note]:
-    """Start processes at the same time.  All are opened first, by this thread: an interrupt leaves none behind."""
-    for process in processes:
-        process.open()
-    with ThreadPoolExecutor(max_workers=max(1, len(processes))) as pool:
-        return list(pool.map(lambda process: process.start(device, pace), processes))
-
-
-def _measured(
-    step: StudyStep,
-    trial: int,
-    case: str,
-    processes: Mapping[str, "_Process"],
-    seed: int,
-    keep_going: Callable[[], None],
-) -> list[Record]:
+def _measured(step: StudyStep, trial: int, case: str, arms: "_Arms", seed: int) -> list[Record]:
     pace = step.pace
-    answers = _all_answers(
-        ((one, {**_PREPARE, "case": case, "spec": dict(one.arm.spec), "seed": seed}) for one in processes.values()),
-        pace.prepare_limit_s,
-        together=step.prepare_together,
-    )
+    requests = {arm.name: {**_PREPARE, "case": case, "spec": dict(arm.spec), "seed": seed} for arm in arms.in_order}
+    answers = arms.ask_all(requests, pace.prepare_limit_s, at_once=len(requests) if step.prepare_together else 1)
     samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
     for round_number in range(pace.rounds):
-        keep_going()
         for name in order(list(samples), round_number, seed):
-            answer = processes[name].ask(protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
+            answer = arms.ask(name, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
             if "samples" in answer:
                 samples[name].append(round(median(answer["samples"]), 4))
             else:
                 answers[name] = answer
         samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
     for name in samples:  # one after the other: references of all arms at once might not fit into a GPU's memory
-        checked = processes[name].ask(protocol.CHECK, pace.prepare_limit_s)
+        checked = arms.ask(name, protocol.CHECK, pace.prepare_limit_s)
         if checked.get("state") != MEASURED:
             answers[name] |= checked
-    _all_answers(((one, protocol.FREE) for one in processes.values()), pace.turn_limit_s, together=True)
+    arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
 
 
-def _all_answers(
-    requests: Iterable[tuple["_Process", Mapping[str, Any]]], limit_s: float, *, together: bool
-) -> dict[str, dict[str, Any]]:
-    """The answers of processes by the names of their arms: at the same time, or one after the other."""
-    asked = list(requests)
-    with ThreadPoolExecutor(max_workers=len(asked) if together and asked else 1) as pool:
-        found = pool.map(lambda request: request[0].ask(request[1], limit_s), asked)
-    return {one.arm.name: answer for (one, _), answer in zip(asked, found, strict=True)}
+class _Arms:
+    """The processes of all arms of one trial.  `keep_going` is called while one is waited for."""
+
+    def __init__(
+        self, processes: Sequence["_Process"], device: str, pace: Pace, keep_going: Callable[[], None]
+    ) -> None:
+        self._processes = {one.arm.name: one for one in processes}
+        self._device = device
+        self._pace = pace
+        self._keep_going = keep_going
+        self._pool = ThreadPoolExecutor(max(1, len(processes)), thread_name_prefix="arms")
+
+    @property
+    def in_order(self) -> list[Arm]:
+        """The arms as they start and allocate."""
+        return [one.arm for one in self._processes.values()]
+
+    def start_missing(self) -> list[Note]:
+        """Start those that have no process.  All are opened by this thread: an interrupt leaves none behind."""
+        missing = [one for one in self._processes.values() if one.may_start]
+        for one in missing:
+            one.open()
+        request = {"do": "start", "device": self._device, "threads": 1 if self._device == "cpu" else 4}
+        answers = self.ask_all({one.arm.name: request for one in missing}, self._pace.start_limit_s)
+        return [
+            Note("stack", {"arm": name, **answer.get("stack", {}), "device": answer.get("device", {})})
+            for name, answer in answers.items()
+        ]
+
+    def ceilings(self, name: str) -> list[Note]:
+        found = self.ask(name, protocol.CEILINGS, self._pace.prepare_limit_s).get("ceilings")
+        return [Note("ceilings", found)] if found else []
+
+    def ask(self, name: str, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        self._keep_going()
+        return self._processes[name].ask(message, limit_s, self._keep_going)
+
+    def ask_all(
+        self, requests: Mapping[str, Mapping[str, Any]], limit_s: float, at_once: int | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The answers of several arms by their names, of at most `at_once` at the same time."""
+        names = list(requests)
+        group_size = at_once or max(1, len(names))
+        answers: dict[str, dict[str, Any]] = {}
+        for first in range(0, len(names), group_size):
+            self._keep_going()
+            waiting = {
+                name: self._pool.submit(self._processes[name].ask, requests[name], limit_s)
+                for name in names[first : first + group_size]
+            }
+            while wait(waiting.values(), timeout=KEEP_GOING_EVERY_S).not_done:
+                self._keep_going()
+            answers |= {name: future.result() for name, future in waiting.items()}
+        return answers
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._pool.shutdown(wait=True)
 
 
 def _record(
@@ -128,9 +158,9 @@ class _Process:
         self._starts = 0
 
     @property
-    def may_start_again(self) -> bool:
-        """Was it lost?  The next model may not be the one that ended it."""
-        return self._lost is not None and self._starts <= RESTARTS
+    def may_start(self) -> bool:
+        """Has it no process?  The next model may not be the one that ended the last one."""
+        return self._channel is None or (self._lost is not None and self._starts <= RESTARTS)
 
     def open(self) -> None:
         self.close()
@@ -139,20 +169,13 @@ class _Process:
         self._channel = open_process(["-m", SERVER], log, _IMPORTS, caches=caches)
         self._lost = None
 
-    def start(self, device: str, pace: Pace) -> Note:
-        threads = 1 if device == "cpu" else 4
-        answer = self.ask({"do": "start", "device": device, "threads": threads}, pace.start_limit_s)
-        return Note("stack", {"arm": self.arm.name, **answer.get("stack", {}), "device": answer.get("device", {})})
-
-    def ceilings(self, pace: Pace) -> list[Note]:
-        found = self.ask(protocol.CEILINGS, pace.prepare_limit_s).get("ceilings")
-        return [Note("ceilings", found)] if found else []
-
-    def ask(self, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    def ask(
+        self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
         if self._lost is not None or self._channel is None:
             return {"state": FAILED, "reason": self._lost or "not started"}
         try:
-            return self._channel.ask(message, limit_s)
+            return self._channel.ask(message, limit_s, meanwhile)
         except ContenderLost as lost:
             self._lost = str(lost)
             return {"state": FAILED, "reason": self._lost}

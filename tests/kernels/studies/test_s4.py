@@ -4,14 +4,15 @@ import itertools
 import math
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from kernels.arena.session import Pace
+from kernels.arena.session import OutOfTime, Pace
 from kernels.errors import FAILED, INVALID, MEASURED, UNSUPPORTED
-from kernels.studies.published import model_trials, s4
+from kernels.studies.published import model_trials, records, s4
 from kernels.studies.published.arms import ablation, blocks
 from kernels.studies.published.arms.server import NotSupported
 from kernels.studies.published.markdown import document
@@ -170,6 +171,37 @@ def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypat
     assert sorted(states.values()) == sorted([[MEASURED, FAILED, MEASURED], [MEASURED] * 3])
     assert any((one.reason or "").startswith("killed by SIGKILL") for one in found.values())
     assert all(channel._process.poll() is not None for channel in channels)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_limit_ends_the_run_while_arms_prepare(tmp_path, monkeypatch, together):
+    """After the first block the processes of all arms stand still, so that the second one is never prepared."""
+    channels, stopped_at = [], []
+
+    def opened(*arguments, **named):
+        channels.append(open_process(*arguments, **named))
+        return channels[-1]
+
+    def limit():
+        if stopped_at and time.monotonic() > stopped_at[0] + 1:
+            raise OutOfTime
+        if not stopped_at and path.exists() and records.read(path).records:
+            for channel in channels:
+                os.kill(channel._process.pid, signal.SIGSTOP)
+            stopped_at.append(time.monotonic())
+
+    monkeypatch.setattr(model_trials, "open_process", opened)
+    cases = ("small.dlrm.fp32", "small.demucs.fp32")
+    pace = Pace(rounds=1, timed=1)
+    step = StudyStep("cpu", (s4.EAGER,), cases, 1, pace, models=True, prepare_together=together)
+    path = tmp_path / "s4.jsonl"
+
+    found = run(replace(s4.STUDY, steps=lambda *_: [step]), path, device="cpu", keep_going=limit)
+
+    assert time.monotonic() < stopped_at[0] + pace.prepare_limit_s / 4
+    assert [one.case for one in found.records] == ["small.dlrm.fp32"] * 2
+    assert all(channel._process.poll() is not None for channel in channels)
+    assert sorted(note.value["arm"] for note in found.notes if note.what == "stack") == [CONTROL, "eager"]
 
 
 def test_a_missing_setting_is_reported_before_compiling():
