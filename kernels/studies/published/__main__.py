@@ -42,7 +42,7 @@ def main() -> None:
             files = [records.read(path) for path in chosen.files]
             study = _known(files[0].session.study)
         print(document(study, Results.of(files)))  # noqa: T201
-    except (OtherSession, records.UnreadableStudy, ValueError) as error:
+    except (OtherSession, records.UnreadableStudy, records.StudyInUse, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit("Stopped. The file has what was measured; the same command measures the rest.")

@@ -3,9 +3,11 @@
 Lines are only appended, so that a run that was cut off goes on where it stopped.  Torch-free.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ CONTROL = "control"  # the arm that is a second copy of a step's first arm
 
 class UnreadableStudy(Exception):
     """The file is not that of a study, or of another one.  The message says what is wrong."""
+
+
+class StudyInUse(Exception):
+    """Another run writes the file.  The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,23 @@ def _of(lines: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]
     return [line for line in lines if kind in line]
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other runs away from a file, which is made empty if it does not exist.  The end of the process releases it.
+
+    Raises StudyInUse.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StudyInUse(
+                f"another run is writing {path}; wait until it ends, stop it, or name another file"
+            ) from None
+        yield
+
+
 class StudyWriter:
     """Appends to the file of a study; every line is on the disk when the call returns."""
 
@@ -116,9 +139,11 @@ class StudyWriter:
         self._path = path
 
     def begin(self, session: Session) -> None:
-        """Write the first line.  Raises FileExistsError."""
+        """Write the first line.  Raises FileExistsError if the file has any."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("x") as file:
+        with self._path.open("a") as file:
+            if file.tell():
+                raise FileExistsError(f"{self._path} is not empty")
             file.write(_line({"format": FORMAT, "session": asdict(session)}))
 
     def repair(self) -> None:

@@ -44,14 +44,12 @@ def run(
     `device` is a kind of device ("cpu", "h200"); `only` names steps.  After `limit_s` seconds the run ends
     without the case in progress, which the next run measures.
 
-    Raises OtherSession, records.UnreadableStudy, ValueError for an unknown step.
+    Raises OtherSession, records.UnreadableStudy, records.StudyInUse, ValueError for an unknown step.
     """
     steps = [step for step in study.steps(device, quick) if not only or step.name in only]
     if unknown := set(only) - {step.name for step in steps}:
         known = ", ".join(step.name for step in study.steps(device, quick))
         raise ValueError(f"study {study.name} has no step {', '.join(sorted(unknown))} on {device}; it has {known}")
-    before = _opened(study, path, device, quick)
-    writer = StudyWriter(path)
     deadline = time.monotonic() + limit_s
 
     def go_on() -> None:
@@ -60,7 +58,13 @@ def run(
             raise OutOfTime
 
     # A compiler's process may write into its caches for a moment after it was ended.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, suppress(OutOfTime):
+    with (
+        records.locked(path),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        suppress(OutOfTime),
+    ):
+        before = _opened(study, path, device, quick)
+        writer = StudyWriter(path)
         todo = missing(steps, {one.key for one in before.records})
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
@@ -83,8 +87,8 @@ def run(
 
 
 def _opened(study: Study, path: Path, device: str, quick: bool) -> StudyFile:
-    """What is in the file; it is created if it does not exist."""
-    if not path.exists():
+    """What is in the file, which begins with the session if it is empty."""
+    if not path.stat().st_size:
         began = datetime.now(UTC).isoformat(timespec="microseconds")
         StudyWriter(path).begin(Session(study.name, began, device, quick, _machine(), code()))
     found = records.read(path)

@@ -236,6 +236,29 @@ def test_another_file_is_refused(tmp_path: Path, text: str, reason: str) -> None
         records.read(path)
 
 
+def test_one_run_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "s.jsonl"
+    with records.locked(path), pytest.raises(records.StudyInUse, match=r"s\.jsonl; wait .* another file"):
+        run.run(tiny(()), path, device="cpu")
+    assert run.run(tiny(()), path, device="cpu").records == ()
+
+
+def test_the_lock_of_a_run_that_was_killed_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    module = records.__name__
+    holds = f"import pathlib, {module} as r\nwith r.locked(pathlib.Path({str(path)!r})): print(flush=True), input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holds], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        with pytest.raises(records.StudyInUse), records.locked(path):
+            pass
+        other.kill()
+        other.wait()
+        with records.locked(path):
+            pass
+
+
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 EAGER = Arm("eager", "eager", built_in("eager"))
