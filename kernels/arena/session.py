@@ -136,7 +136,7 @@ def run_trial(
     thorough: bool = True,
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
-    once_open: Callable[[], None] = lambda: None,
+    once_open: Callable[[Trial], None] = lambda _: None,
     measured: Callable[[Case, Mapping[str, Cell]], None] = lambda _case, _cells: None,
     uuid: str | None = None,
     watch: telemetry.Watch | None = None,
@@ -150,10 +150,10 @@ def run_trial(
     `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` trial, the first of a session,
     also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to trial.
     `keep_going` is called between turns and about every second of a longer wait.  Its exceptions end the trial and all
-    processes; after `OutOfTime` the complete cases are returned.  `once_open` is called when all processes have
-    started, `measured` with the cells of each case once it is complete.  `watch` reads the device (default on "cuda":
-    NVML, the GPU with this `uuid`); a throttled round is dropped for all contenders and repeated.  No case begins after
-    `deadline`, a time of the monotonic clock.
+    processes; after `OutOfTime` the complete cases are returned.  `once_open` gets the trial when all processes have
+    started, with their stacks and the ceilings; `measured` gets the cells of each case once it is complete.  `watch`
+    reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is dropped for all
+    contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
     `repeats_before` says how code repeated in earlier runs.  During a turn, all other contenders are frozen, those that
     wait in `prestarted` as well.  On a CPU, `judge` judges outputs of the turns of the kernel metric.
 
@@ -167,7 +167,7 @@ def run_trial(
     try:
         with suppress(OutOfTime):
             session.open(cases)
-            once_open()
+            once_open(session.so_far(contenders))
             for number, case in enumerate(cases, 1):
                 if time.monotonic() > deadline:
                     break
@@ -176,7 +176,7 @@ def run_trial(
                 measured(
                     case, {one.label: session.trial.cells[one.label, case] for one in contenders if one.takes(case)}
                 )
-        return session.ended(contenders)
+        return session.so_far(contenders)
     finally:
         session.close()
 
@@ -248,7 +248,7 @@ class _Session:
                 if reason := reason_of(answer):
                     self.trial.telemetry.append({"when": "ceilings", "reason": reason})
 
-    def ended(self, contenders: Sequence[Contender]) -> Trial:
+    def so_far(self, contenders: Sequence[Contender]) -> Trial:
         stacks = self.processes.stacks
         self.trial.stacks = {one.label: stacks[one.label] for one in contenders if one.label in stacks}
         return self.trial

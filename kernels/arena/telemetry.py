@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Throttle reasons that make a round differ from its neighbours.  The power cap is only recorded: a board may stay at
@@ -53,6 +55,13 @@ def watch(uuid: str | None) -> Watch:
         lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}},
         lambda: {"gpu": _gpu(pynvml, gpu, ("throttle", "slowed_ns", "sm_mhz"), ("thermal",))},
     )
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's kernel module; None without one."""
+    with suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    return None
 
 
 def spoiled(reading: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ def run_prestarted(
         seed=number if seed is None else seed,
         thorough=number == 0,
         keep_going=keep_going,
-        once_open=lambda: pool.fill(contenders if following is None else following),
+        once_open=lambda _: pool.fill(contenders if following is None else following),
     )
     seconds = " ".join(f"{what} {s:.2f}" for what, s in trial.seconds.items())
     say(f"trial {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")

@@ -129,7 +129,7 @@ class StackTrials:
             thorough=self.done == 0,
             progress=lambda now: self.say(f"trial {self.done + 1}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda: self._pool.fill(who) if ahead else None,
+            once_open=lambda _: self._pool.fill(who) if ahead else None,
             uuid=self.here.uuid,
             deadline=self._deadline,
             prestarted=self._pool,

@@ -105,7 +105,7 @@ class Trials:
             thorough=not self.spent,
             progress=lambda now: self._heart.say(f"{what}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda: self._prestarted.fill(who) if ahead else None,
+            once_open=lambda _: self._prestarted.fill(who) if ahead else None,
             uuid=self._uuid,
             deadline=self._deadline,
             repeats_before=self._repeats_before,

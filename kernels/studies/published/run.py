@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ...arena import protocol
+from ...arena import protocol, telemetry
 from ...arena.session import Cell, OutOfTime, Trial, run_trial
 from ...cases import Case, Role
 from ..trials import contender
@@ -66,6 +66,8 @@ def run(
         before = _opened(study, path, device, quick)
         writer = StudyWriter(path)
         todo = missing(steps, {one.key for one in before.records})
+        if todo and device != "cpu" and (driver := telemetry.driver()):
+            writer.add([], [Note("driver", driver)])
         for number, (step, trial, cases) in enumerate(todo, 1):
             go_on()
             say(f"{number}/{len(todo)} {step.name}, trial {trial + 1} of {step.trials}, {len(cases)} cases")
@@ -147,6 +149,10 @@ def run_norm_trial(
     }
     names = {one.label: name for name, one in arms.items()}
 
+    def opened(so_far: Trial) -> None:
+        stacks = [Note("stack", {"arm": names[label], **stack}) for label, stack in so_far.stacks.items()]
+        keep([], [*stacks, *([Note("ceilings", so_far.ceilings)] if so_far.ceilings else [])])
+
     def measured(case: Case, cells: Mapping[str, Cell]) -> None:
         by_name = {names[label]: cell for label, cell in cells.items()}
         keep([_record(step, trial, str(case), arm, by_name[arm.name]) for arm in step.contestants], [])
@@ -159,18 +165,11 @@ def run_norm_trial(
         seed=seed,
         thorough=trial == 0,
         keep_going=keep_going,
+        once_open=opened,
         measured=measured,
     )
-    keep([], _notes(found, names))
-
-
-def _notes(trial: Trial, names: Mapping[str, str]) -> list[Note]:
-    notes = [Note("stack", {"arm": names[label], **stack}) for label, stack in trial.stacks.items()]
-    notes += [Note("ceilings", trial.ceilings)] if trial.ceilings else []
-    drivers = (one["gpu"]["driver"] for one in trial.telemetry if "driver" in one.get("gpu", {}))
-    notes += [Note("driver", driver) for driver in list(dict.fromkeys(drivers))[:1]]
-    dropped = sum(one.get("when") == "dropped a round" for one in trial.telemetry)
-    return [*notes, Note("trial", {"seconds": trial.seconds, "dropped_rounds": dropped})]
+    dropped = sum(one.get("when") == "dropped a round" for one in found.telemetry)
+    keep([], [Note("trial", {"seconds": found.seconds, "dropped_rounds": dropped})])
 
 
 def _record(step: StudyStep, trial: int, case: str, arm: Arm, cell: Cell) -> Record:

@@ -625,7 +625,7 @@ def test_the_next_launch_finds_its_processes_started():
     for number in range(2):
         run_trial(
             ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
-            once_open=lambda: ahead.fill(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
+            once_open=lambda _: ahead.fill(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
             prestarted=ahead,
         )  # fmt: skip
 
@@ -640,7 +640,7 @@ def test_a_lost_contender_is_replaced_by_a_prestarted_process():
 
     trial = run_trial(
         ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
-        once_open=lambda: ahead.fill(ahead.contenders), prestarted=ahead,
+        once_open=lambda _: ahead.fill(ahead.contenders), prestarted=ahead,
     )  # fmt: skip
     ahead.close()
 

@@ -310,6 +310,23 @@ def test_a_limit_leaves_cases_for_the_next_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+def test_a_run_that_was_interrupted_has_the_stack_of_each_arm(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+
+    def interrupt() -> None:
+        if path.exists() and records.read(path).records:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.run(tiny((CASE, OTHER)), path, device="cpu", keep_going=interrupt)
+    found = records.read(path)
+    assert {one.case for one in found.records} == {CASE}
+    stacks = [note.value for note in found.notes if note.what == "stack"]
+    assert sorted(one["arm"] for one in stacks) == [CONTROL, "eager"]  # the third arm could not start
+    assert all("torch" in one and "device" in one for one in stacks)
+
+
+@pytest.mark.torch
 def test_another_form_does_not_go_into_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     run.run(tiny(()), path, device="cpu")
