@@ -34,12 +34,23 @@ def _opener(arguments: list[str], log: Path, caches: Path | None) -> Callable[[]
     return start
 
 
-def open_process(arguments: list[str], log: Path, *imports: Path, caches: Path | None = None) -> Channel:
-    """Start a process that imports from QUACK_PATH and from `imports`, and answers on a channel."""
+def open_process(
+    arguments: list[str],
+    log: Path,
+    *imports: Path,
+    caches: Path | None = None,
+    compile_threads: int | None = None,
+) -> Channel:
+    """Start a process that imports from QUACK_PATH and from `imports`, and answers on a channel.
+
+    `compile_threads`: how many kernels Inductor compiles at the same time; by default one for each core.
+    """
     folders = ":".join(filter(None, (os.environ.get("QUACK_PATH"), *map(str, imports))))
     environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "4"}
     if caches is not None:
         environment |= {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "triton")}
+    if compile_threads is not None:
+        environment |= {"TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads)}
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-P", *arguments],

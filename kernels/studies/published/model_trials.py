@@ -1,6 +1,9 @@
 """Trials of models: the arms take turns in processes of their own, as contenders do in the arena.  Torch-free."""
 
+import math
+import os
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -18,6 +21,7 @@ from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
 _PREPARE = {"do": "prepare"}
+MIN_COMPILE_THREADS = 2  # of an arm: with a single one Inductor compiles without processes, one kernel after another
 _IMPORTS = Path(__file__).parents[3]  # the folder that this package was imported from, which may be a link to it
 
 
@@ -41,7 +45,8 @@ def run_model_trial(
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
-    arms = _Arms([_Process(arm, scratch) for arm in contestants], device, step.pace, keep_going)
+    threads = compile_threads(len(contestants)) if step.prepare_together else None
+    arms = _Arms([_Process(arm, scratch, threads) for arm in contestants], device, step.pace, keep_going)
     try:
         notes = arms.start_missing()
         if trial == 0 and device == "cuda":
@@ -52,12 +57,20 @@ def run_model_trial(
             keep(_measured(step, trial, case, arms, seed + number), [])
     finally:
         arms.close()
+        keep([], [Note("trial", {"seconds": arms.seconds})])
+
+
+def compile_threads(arms: int) -> int:
+    """Of each arm, where all compile at the same time: together at least as many as there are cores."""
+    return max(MIN_COMPILE_THREADS, math.ceil(len(os.sched_getaffinity(0)) / arms))
 
 
 def _measured(step: StudyStep, trial: int, case: str, arms: "_Arms", seed: int) -> list[Record]:
     pace = step.pace
+    began = time.monotonic()
     requests = {arm.name: {**_PREPARE, "case": case, "spec": dict(arm.spec), "seed": seed} for arm in arms.in_order}
     answers = arms.ask_all(requests, pace.prepare_limit_s, at_once=len(requests) if step.prepare_together else 1)
+    began = arms.spent("prepare", began)
     samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
     for round_number in range(pace.rounds):
         for name in order(list(samples), round_number, seed):
@@ -67,11 +80,13 @@ def _measured(step: StudyStep, trial: int, case: str, arms: "_Arms", seed: int) 
             else:
                 answers[name] = answer
         samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
+    began = arms.spent("rounds", began)
     for name in samples:  # one after the other: references of all arms at once might not fit into a GPU's memory
         checked = arms.ask(name, protocol.CHECK, pace.prepare_limit_s)
         if checked.get("state") != MEASURED:
             answers[name] |= checked
     arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
+    arms.spent("check", began)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
 
 
@@ -85,6 +100,7 @@ class _Arms:
         self._device = device
         self._pace = pace
         self._keep_going = keep_going
+        self.seconds: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(max(1, len(processes)), thread_name_prefix="arms")
 
     @property
@@ -94,11 +110,13 @@ class _Arms:
 
     def start_missing(self) -> list[Note]:
         """Start those that have no process.  All are opened by this thread: an interrupt leaves none behind."""
+        began = time.monotonic()
         missing = [one for one in self._processes.values() if one.may_start]
         for one in missing:
             one.open()
         request = {"do": "start", "device": self._device, "threads": 1 if self._device == "cpu" else 4}
         answers = self.ask_all({one.arm.name: request for one in missing}, self._pace.start_limit_s)
+        self.spent("start", began)
         return [
             Note("stack", {"arm": name, **answer.get("stack", {}), "device": answer.get("device", {})})
             for name, answer in answers.items()
@@ -107,6 +125,12 @@ class _Arms:
     def ceilings(self, name: str) -> list[Note]:
         found = self.ask(name, protocol.CEILINGS, self._pace.prepare_limit_s).get("ceilings")
         return [Note("ceilings", found)] if found else []
+
+    def spent(self, what: str, began: float) -> float:
+        """Count the time since `began`; returns the time now."""
+        now = time.monotonic()
+        self.seconds[what] = round(self.seconds.get(what, 0.0) + now - began, 2)
+        return now
 
     def ask(self, name: str, message: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         self._keep_going()
@@ -150,9 +174,10 @@ def _record(
 class _Process:
     """The process of an arm; once it is lost, every answer says so until it is started again."""
 
-    def __init__(self, arm: Arm, scratch: Path) -> None:
+    def __init__(self, arm: Arm, scratch: Path, compile_threads: int | None) -> None:
         self.arm = arm
         self._scratch = scratch
+        self._compile_threads = compile_threads
         self._channel: Channel | None = None
         self._lost: str | None = None
         self._starts = 0
@@ -166,7 +191,9 @@ class _Process:
         self.close()
         self._starts += 1
         log, caches = self._scratch / f"{self.arm.name}.log", self._scratch / f"caches-{self.arm.name}"
-        self._channel = open_process(["-m", SERVER], log, _IMPORTS, caches=caches)
+        self._channel = open_process(
+            ["-m", SERVER], log, _IMPORTS, caches=caches, compile_threads=self._compile_threads
+        )
         self._lost = None
 
     def ask(

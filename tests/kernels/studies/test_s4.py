@@ -202,6 +202,23 @@ def test_a_limit_ends_the_run_while_arms_prepare(tmp_path, monkeypatch, together
     assert [one.case for one in found.records] == ["small.dlrm.fp32"] * 2
     assert all(channel._process.poll() is not None for channel in channels)
     assert sorted(note.value["arm"] for note in found.notes if note.what == "stack") == [CONTROL, "eager"]
+    [seconds] = [note.value["seconds"] for note in found.notes if note.what == "trial"]
+    assert seconds.keys() == {"start", "prepare", "rounds", "check"}
+
+
+@pytest.mark.parametrize(("cores", "arms", "threads"), [(16, 6, 3), (16, 7, 3), (16, 11, 2), (2, 3, 2), (128, 4, 32)])
+def test_arms_that_compile_at_the_same_time_share_the_cores(monkeypatch, cores, arms, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    assert model_trials.compile_threads(arms) == threads
+
+
+def test_an_arm_compiles_with_its_share_of_threads(tmp_path):
+    name = "TORCHINDUCTOR_COMPILE_THREADS"
+    echo = f"import json, os; input(); print(json.dumps({{'found': os.environ.get({name!r})}}), flush=True)"
+    for threads, expected in ((3, "3"), (None, os.environ.get(name))):
+        channel = open_process(["-c", echo], tmp_path / "log", compile_threads=threads)
+        assert channel.ask({}, 60)["found"] == expected
+        channel.close()
 
 
 def test_a_missing_setting_is_reported_before_compiling():
@@ -358,7 +375,8 @@ def test_a_report_of_nothing_is_empty():
 
 def test_steps_leave_whole_suites_and_static_shapes_come_first():
     names = [step.name for step in s4.steps("h200", quick=False)]
-    assert names[:4] == ["language", "vision", "small", "language-dynamic"]
+    kinds = ("", "-dynamic", "-today", "-bf16")
+    assert names == [f"{suite}{kind}" for kind in kinds for suite in ("language", "vision", "small")]
     for step in s4.steps("h200", quick=False):
         assert step.arms[0] is s4.INDUCTOR
         for case in step.cases:

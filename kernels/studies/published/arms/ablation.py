@@ -20,7 +20,6 @@ from .server import NotSupported
 STEPS = {"cuda": 5, "cpu": 50}  # in a sample; on a CPU the sizes are tiny
 ALLOWANCE = 1.5  # of eager's own error, as for the kernels
 SUM_NOISE = 8 * 2.0**-24  # of sums in fp32 in another order, as in checks.error_bounds
-COMPILE_THREADS = 2  # of each arm: ten arms compile at the same time, on 16 cores
 _COMPUTED = {"amp": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 Step = Callable[[], tuple[Tensor, ...]]
@@ -110,8 +109,6 @@ class TrainingStep:
     def _compile(self, block: Block, dynamic: bool) -> None:
         if self._device != "cpu":
             _tune_alone()
-            inductor: Any = importlib.import_module("torch._inductor.config")
-            inductor.compile_threads = COMPILE_THREADS
         counters = importlib.import_module("torch._dynamo.utils").counters
         metrics = importlib.import_module("torch._inductor.metrics")
         counters.clear()
