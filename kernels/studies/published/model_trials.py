@@ -5,7 +5,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +20,6 @@ from .records import Note, Record
 from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
-_PREPARE = {"do": "prepare"}
 MIN_COMPILE_THREADS = 2  # of an arm: with a single one Inductor compiles without processes, one kernel after another
 _IMPORTS = Path(__file__).parents[3]  # the folder that this package was imported from, which may be a link to it
 
@@ -39,9 +38,10 @@ def run_model_trial(
     """Measure models with every arm of a step, in fresh processes.  `keep` gets the records of each model.
 
     `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates, or at the same
-    time if the step says so.  No arm does anything while another has its turn.  An arm whose process was lost at a
-    model gets another one at the next, at most RESTARTS times.  `keep_going` is called between turns and about every
-    second of a longer wait; its exceptions end the trial and all processes.
+    time if the step says so; each of these begins with the next model once its results are checked.  No arm does
+    anything while another has its turn.  An arm whose process was lost at a model gets another one at the next, at most
+    RESTARTS times.  `keep_going` is called between turns and about every second of a longer wait; its exceptions end
+    the trial and all processes.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
@@ -52,9 +52,11 @@ def run_model_trial(
         if trial == 0 and device == "cuda":
             notes += arms.ceilings(step.arms[0].name)
         keep([], notes)
+        requests = [_prepare_requests(case, arms.in_order, seed + number) for number, case in enumerate(cases)]
         for number, case in enumerate(cases):
             arms.start_missing()
-            keep(_measured(step, trial, case, arms, seed + number), [])
+            ahead = requests[number + 1] if step.prepare_together and number + 1 < len(cases) else {}
+            keep(_measured(step, trial, case, arms, requests[number], ahead, seed + number), [])
     finally:
         arms.close()
         keep([], [Note("trial", {"seconds": arms.seconds})])
@@ -65,11 +67,23 @@ def compile_threads(arms: int) -> int:
     return max(MIN_COMPILE_THREADS, math.ceil(len(os.sched_getaffinity(0)) / arms))
 
 
-def _measured(step: StudyStep, trial: int, case: str, arms: "_Arms", seed: int) -> list[Record]:
+def _prepare_requests(case: str, arms: Sequence[Arm], seed: int) -> dict[str, dict[str, Any]]:
+    return {arm.name: {"do": "prepare", "case": case, "spec": dict(arm.spec), "seed": seed} for arm in arms}
+
+
+def _measured(
+    step: StudyStep,
+    trial: int,
+    case: str,
+    arms: "_Arms",
+    requests: Mapping[str, Mapping[str, Any]],
+    ahead: Mapping[str, Mapping[str, Any]],
+    seed: int,
+) -> list[Record]:
+    """The records of a model, which `requests` prepare; `ahead` prepare the next one after the timing."""
     pace = step.pace
     began = time.monotonic()
-    requests = {arm.name: {**_PREPARE, "case": case, "spec": dict(arm.spec), "seed": seed} for arm in arms.in_order}
-    answers = arms.ask_all(requests, pace.prepare_limit_s, at_once=len(requests) if step.prepare_together else 1)
+    answers = arms.prepare(requests, at_once=len(requests) if step.prepare_together else 1)
     began = arms.spent("prepare", began)
     samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
     for round_number in range(pace.rounds):
@@ -81,11 +95,15 @@ def _measured(step: StudyStep, trial: int, case: str, arms: "_Arms", seed: int) 
                 answers[name] = answer
         samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
     began = arms.spent("rounds", began)
-    for name in samples:  # one after the other: references of all arms at once might not fit into a GPU's memory
-        checked = arms.ask(name, protocol.CHECK, pace.prepare_limit_s)
-        if checked.get("state") != MEASURED:
+    # One after the other: references of all arms at once might not fit into a GPU's memory.  Those without times first.
+    for name in sorted(answers, key=lambda name: name in samples):
+        checked = arms.ask(name, protocol.CHECK, pace.prepare_limit_s) if name in samples else {}
+        if checked.get("state", MEASURED) != MEASURED:
             answers[name] |= checked
-    arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
+        if ahead:
+            arms.prepare_ahead(name, ahead[name])
+    if not ahead:
+        arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
     arms.spent("check", began)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
 
@@ -101,6 +119,7 @@ class _Arms:
         self._pace = pace
         self._keep_going = keep_going
         self.seconds: dict[str, float] = {}
+        self._ahead: dict[str, Future[dict[str, Any]]] = {}  # of arms that prepare the next model
         self._pool = ThreadPoolExecutor(max(1, len(processes)), thread_name_prefix="arms")
 
     @property
@@ -126,6 +145,24 @@ class _Arms:
         found = self.ask(name, protocol.CEILINGS, self._pace.prepare_limit_s).get("ceilings")
         return [Note("ceilings", found)] if found else []
 
+    def prepare(self, requests: Mapping[str, Mapping[str, Any]], at_once: int) -> dict[str, dict[str, Any]]:
+        """The answers of all arms, of which some may be preparing already."""
+        answers = self._results(self._ahead)
+        self._ahead = {}
+        rest = {name: request for name, request in requests.items() if name not in answers}
+        return {**answers, **self.ask_all(rest, self._pace.prepare_limit_s, at_once)}
+
+    def prepare_ahead(self, name: str, request: Mapping[str, Any]) -> None:
+        """Let an arm free its model and prepare the next one, without waiting.  A lost one has to start again first."""
+        process = self._processes[name]
+
+        def freed_and_prepared() -> dict[str, Any]:
+            process.ask(protocol.FREE, self._pace.turn_limit_s)
+            return process.ask(request, self._pace.prepare_limit_s)
+
+        if not process.lost:
+            self._ahead[name] = self._pool.submit(freed_and_prepared)
+
     def spent(self, what: str, began: float) -> float:
         """Count the time since `began`; returns the time now."""
         now = time.monotonic()
@@ -145,14 +182,18 @@ class _Arms:
         answers: dict[str, dict[str, Any]] = {}
         for first in range(0, len(names), group_size):
             self._keep_going()
-            waiting = {
-                name: self._pool.submit(self._processes[name].ask, requests[name], limit_s)
-                for name in names[first : first + group_size]
-            }
-            while wait(waiting.values(), timeout=KEEP_GOING_EVERY_S).not_done:
-                self._keep_going()
-            answers |= {name: future.result() for name, future in waiting.items()}
+            answers |= self._results(
+                {
+                    name: self._pool.submit(self._processes[name].ask, requests[name], limit_s)
+                    for name in names[first : first + group_size]
+                }
+            )
         return answers
+
+    def _results(self, waiting: Mapping[str, "Future[dict[str, Any]]"]) -> dict[str, dict[str, Any]]:
+        while wait(waiting.values(), timeout=KEEP_GOING_EVERY_S).not_done:
+            self._keep_going()
+        return {name: future.result() for name, future in waiting.items()}
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -181,6 +222,10 @@ class _Process:
         self._channel: Channel | None = None
         self._lost: str | None = None
         self._starts = 0
+
+    @property
+    def lost(self) -> bool:
+        return self._lost is not None
 
     @property
     def may_start(self) -> bool:

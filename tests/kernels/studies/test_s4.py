@@ -149,7 +149,8 @@ def test_the_whole_way_with_one_block(tmp_path):
     assert "| dynamic shapes | " in text
 
 
-def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize("together", [True, False])
+def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypatch, together):
     channels, found = [], {}
 
     def opened(*arguments, **named):
@@ -163,7 +164,8 @@ def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypat
 
     monkeypatch.setattr(model_trials, "open_process", opened)
     cases = ("small.dlrm.fp32", "small.demucs.fp32", "small.dcgan.fp32")
-    step = StudyStep("cpu", (s4.EAGER,), cases, 1, Pace(rounds=1, timed=1), models=True)
+    pace = Pace(rounds=1, timed=1)
+    step = StudyStep("cpu", (s4.EAGER,), cases, 1, pace, models=True, prepare_together=together)
 
     model_trials.run_model_trial(step, 0, cases, device="cpu", seed=1, scratch=tmp_path, keep=keep)
 
@@ -171,6 +173,39 @@ def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypat
     assert sorted(states.values()) == sorted([[MEASURED, FAILED, MEASURED], [MEASURED] * 3])
     assert any((one.reason or "").startswith("killed by SIGKILL") for one in found.values())
     assert all(channel._process.poll() is not None for channel in channels)
+
+
+def test_arms_that_prepare_ahead_do_nothing_during_a_turn(tmp_path, monkeypatch):
+    asked = []
+
+    def opened(*arguments, **named):
+        channel = open_process(*arguments, **named)
+        original = channel.ask
+
+        def ask(message, *more):
+            began = time.monotonic()
+            answer = original(message, *more)
+            asked.append((message["do"], message.get("case"), began, time.monotonic()))
+            return answer
+
+        channel.ask = ask
+        return channel
+
+    monkeypatch.setattr(model_trials, "open_process", opened)
+    cases = ("small.dlrm.fp32", "small.demucs.fp32")
+    pace = Pace(rounds=3, timed=1)
+    arms = (s4.EAGER, replace(s4.EAGER, name="again"))
+    step = StudyStep("cpu", arms, cases, 1, pace, models=True, prepare_together=True)
+    found = []
+
+    model_trials.run_model_trial(
+        step, 0, cases, device="cpu", seed=1, scratch=tmp_path, keep=lambda records, _: found.extend(records)
+    )
+
+    assert [one.state for one in found] == [MEASURED] * 6
+    turns, others = ([one for one in asked if (one[0] == "turn") is wanted] for wanted in (True, False))
+    assert not [(turn, other) for turn in turns for other in others if turn[2] < other[3] and other[2] < turn[3]]
+    assert sorted(case for do, case, _, _ in asked if do == "prepare") == sorted([*cases] * 3)  # each once
 
 
 @pytest.mark.parametrize("together", [True, False])
