@@ -5,6 +5,7 @@ import fcntl
 import functools
 import importlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -113,6 +114,7 @@ class TrainingStep:
         metrics = importlib.import_module("torch._inductor.metrics")
         counters.clear()
         metrics.reset()
+        _tuning_s.clear()
         self._forward = compiled(self._module, dynamic=dynamic, options=self._patches)
         if dynamic:
             _leave_open(self._inputs, block.free)
@@ -121,6 +123,7 @@ class TrainingStep:
         self._synchronize()
         self.facts |= {
             "compile_s": round(time.perf_counter() - began, 2),
+            "tuning_s": {what: round(s, 2) for what, s in _tuning_s.items()},  # a part of it
             "graphs": counters["stats"]["unique_graphs"],
             "graph_breaks": sum(counters["graph_break"].values()),
             "kernels": metrics.generated_kernel_count,
@@ -230,12 +233,19 @@ def _leave_open(inputs: Sequence[Tensor], dimensions: int) -> None:
             torch._dynamo.maybe_mark_dynamic(one, dimension)
 
 
+_tuning_s = defaultdict[str, float](float)  # seconds in which this process waited for the others, and tuned
+
+
 @contextmanager
 def _alone() -> Iterator[None]:
     """Hold a lock that the processes of all arms share."""
+    began = time.perf_counter()
     with open(__file__) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        locked = time.perf_counter()
         yield  # closing the file releases it
+    _tuning_s["waited"] += locked - began
+    _tuning_s["tuned"] += time.perf_counter() - locked
 
 
 @functools.cache
