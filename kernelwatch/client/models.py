@@ -1402,27 +1402,6 @@ class StudyFigureItem(Document):
     limit: StudyLimitItem | None
 
 
-class StudySessionItem(Document):
-    """A study as it was measured once, on one device."""
-
-    id: int
-    study: str
-    device: str
-    # The form with fewer cases and one trial.
-    quick: bool
-    began_at: datetime
-    # When its last record arrived.
-    updated_at: datetime
-    # Of kernelwatch, as `git describe` names it.
-    revision: str | None
-    # Hash of the code that measured.
-    kernels: str | None
-    # Cases measured, counted once for each step and trial.
-    done: int
-    # Those that the study asks for.
-    total: int
-
-
 class StudySourceItem(Document):
     """Where a result was published."""
 
@@ -1442,8 +1421,8 @@ class StudyItem(Document):
     shown: int | None
     # In that session; null if it cannot be evaluated.
     claims: StudyClaimsItem | None
-    # Those that began last first.
-    sessions: list[StudySessionItem]
+    # How many are stored, by device.
+    sessions: dict[str, int]
 
 
 class StudyRecordItem(Document):
@@ -1460,6 +1439,27 @@ class StudyRecordItem(Document):
     median: float | None
     # One for each round; null for a round that was dropped.
     samples: list[float | None]
+
+
+class StudySessionItem(Document):
+    """A study as it was measured once, on one device."""
+
+    id: int
+    study: str
+    device: str
+    # The form with fewer cases and one trial.
+    quick: bool
+    began_at: datetime
+    # When its last record arrived.
+    updated_at: datetime
+    # Of kernelwatch, as `git describe` names it.
+    revision: str | None
+    # Hash of the code that measured.
+    kernels: str | None
+    # Cases measured, counted once for each step and trial.
+    done: int
+    # Those that the study asks for.
+    total: int
 
 
 class StudyStackItem(Document):

@@ -1,5 +1,6 @@
 """Studies: published results that are measured again."""
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -7,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from kernels.studies.published.catalogue import STUDIES
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Key, tagged_json
+from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged_json
 from service.api.lists import DeviceName
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
@@ -21,14 +22,23 @@ StudyName = Annotated[str, Path(max_length=40, examples=["s3"])]
 
 @router.get("", response_model=Page[StudyItem])
 def list_studies(session: Reading, device: DeviceName = None) -> Page[StudyItem]:
-    """List the studies with their stored sessions, and how many claims of each source hold."""
+    """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
     return Page(items=[item(session, name, device) for name in STUDIES])
 
 
 @router.get("/{name}", response_model=StudyItem, responses=CACHED)
 def get_study(request: Request, name: StudyName, session: Reading, device: DeviceName = None) -> Response:
-    """Get a study with its stored sessions, those that began last first."""
+    """Get a study, how many sessions of it are stored, and how many claims of its source hold."""
     return tagged_json(request, item(session, name, device))
+
+
+@router.get("/{name}/sessions", response_model=Page[StudySessionItem])
+def list_study_sessions(
+    name: StudyName, session: Reading, device: DeviceName = None, cursor: Cursor = None, limit: Limit = 50
+) -> Page[StudySessionItem]:
+    """List the stored sessions of a study, those that began last first."""
+    found = sessions.page(session, study_named(name).name, device, cursor, limit)
+    return page_of(found, lambda one: StudySessionItem.of(one.row, one.progress))
 
 
 @router.get("/{name}/sessions/{session_id}", response_model=StudySessionDocument, responses=CACHED)
@@ -41,10 +51,10 @@ def get_study_session(request: Request, name: StudyName, session_id: Key, sessio
 
 
 def item(session: Session, name: str, device: str | None = None) -> StudyItem:
-    """The document of a study, with its sessions on one device or on all.  Raises NotFound."""
+    """The document of a study and its sessions on one device or on all.  Raises NotFound."""
     study = study_named(name)
     views = sessions.listed(session, name, device)
     shown = sessions.preferred(views)
-    items = [StudySessionItem.of(one.row, one.progress) for one in views]
     claims = sessions.claims(session, shown) if shown else None
-    return StudyItem.whole(study, items, shown.row.id if shown else None, claims)
+    by_device = Counter(one.row.device for one in views)
+    return StudyItem.whole(study, by_device, shown.row.id if shown else None, claims)

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from service.api.writes import policies, runs, targets, triage, workers
+from service.api.writes import policies, runs, studies, targets, triage, workers
 
 router = APIRouter()
-for one in (targets.router, runs.router, triage.router, workers.router, policies.router):
+for one in (targets.router, runs.router, triage.router, workers.router, policies.router, studies.router):
     router.include_router(one)

@@ -7,23 +7,37 @@ import typer
 
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
+from service.commands.pages import first
 
 if TYPE_CHECKING:
-    from kernelwatch.client.models import StudySessionDocument
+    from kernelwatch.client.models import StudySessionDocument, StudySessionItem
     from service.commands.output.views import View
 
 app = Noun("Measure published results again, and read what follows.")
 
 HOST = "host"  # the stack that is used if none is named
+OnDevice = Annotated[str | None, typer.Option(help="Only sessions on this device.")]
 SessionOrStudy = Annotated[str, typer.Argument(metavar="SESSION", help="The number of a session, or a study's name.")]
 
 
 @app.verb("list")
-def list_studies(device: Annotated[str | None, typer.Option(help="Only sessions on this device.")] = None) -> "View":
-    """List the studies, their stored sessions, and how many claims of each source hold."""
+def list_studies(device: OnDevice = None) -> "View":
+    """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
     from service.commands.studies import views
 
     return views.studies(list(client().studies.list(device=device)))
+
+
+@app.verb("sessions")
+def list_sessions(
+    study: Annotated[str, typer.Argument(help="For example s3.")],
+    device: OnDevice = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of sessions, the newest.", min=1, max=1000)] = 50,
+) -> "View":
+    """List the stored sessions of a study, those that began last first."""
+    from service.commands.studies import views
+
+    return views.sessions(study, first(client().studies.sessions(study, device=device), limit), limit)
 
 
 @app.verb("run", where=Where.ONLY_HERE)
@@ -104,6 +118,21 @@ def show(
     return views.whole(_session(which, device))
 
 
+@app.verb("remove")
+def remove(
+    session: Annotated[int, typer.Argument(metavar="SESSION", help="The number of a session.", min=1)],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False,
+) -> "View":
+    """Delete a session with all its records."""
+    from service.commands.studies import views
+    from service.errors import BadInput
+
+    found = _numbered(session)
+    if not yes and not typer.confirm(f"Delete {views.named(found)}?", err=True):
+        raise BadInput("Nothing was deleted.")
+    return views.removed(client().studies.remove(found.study, found.id))
+
+
 @app.verb("compare")
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="The number of a session, or a study's name.")],
@@ -130,12 +159,21 @@ def _session(which: str, device: str | None = None) -> "StudySessionDocument":
 
     studies = client().studies
     if which.isdecimal() and len(which) < 20:
-        found = ((study.name, one.id) for study in studies.list() for one in study.sessions if one.id == int(which))
-        if (named := next(found, None)) is None:
-            raise NotFound("session", which, "`kernelwatch study list` names those that are stored.")
-        return studies.session(*named)
+        found = _numbered(int(which))
+        return studies.session(found.study, found.id)
     study = studies.get(which, device=device)
     if study.shown is None:
         on = f" on {device}" if device else ""
         raise NotFound("session", f"of study {study.name}{on}", f"`kernelwatch study run {study.name}` measures one.")
     return studies.session(study.name, study.shown)
+
+
+def _numbered(number: int) -> "StudySessionItem":
+    """The session of this number, of whichever study.  Raises NotFound."""
+    from service.errors import NotFound
+
+    studies = client().studies
+    found = (one for study in studies.list() for one in studies.sessions(study.name) if one.id == number)
+    if (named := next(found, None)) is None:
+        raise NotFound("session", number, "`kernelwatch study sessions NAME` lists those of a study.")
+    return named

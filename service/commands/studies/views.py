@@ -1,10 +1,10 @@
 """Studies as commands print them."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from pydantic import BaseModel
 
+from kernelwatch.client import Page
 from kernelwatch.client.models import (
     StudyClaimsItem,
     StudyConclusionItem,
@@ -15,7 +15,7 @@ from kernelwatch.client.models import (
     StudyTableItem,
 )
 from service.commands.output.views import Column, Part, Table, View, text
-from service.commands.output.wording import minute, some
+from service.commands.output.wording import minute, more, some
 from service.domain.studies.sessions import UNFINISHED
 from service.ledger.studies.sessions import StoredSession
 
@@ -40,7 +40,7 @@ class AddedItem(BaseModel):
 STUDIES = (
     Column[StudyItem]("study", lambda one: one.name, lambda _: "bold"),
     Column[StudyItem]("question", lambda one: one.question, folds=True),
-    Column[StudyItem]("sessions", lambda one: _devices(one.sessions)),
+    Column[StudyItem]("sessions", lambda one: ", ".join(f"{on} {count}" for on, count in one.sessions.items())),
     Column[StudyItem]("claims", lambda one: claims(one.claims), spare=1),
 )
 SESSIONS = (
@@ -60,11 +60,28 @@ FINDINGS = (
 
 
 def studies(found: Sequence[StudyItem]) -> View:
-    """The studies, then their sessions."""
-    every = [one for study in found for one in study.sessions]
+    """The studies, and how many sessions each has."""
     hint = "No sessions. `kernelwatch study run s3 --quick` measures one in less than a minute."
-    last = Table(StudySessionItem, every, SESSIONS, "Sessions") if every else text(hint)
-    return View(list(found), [Table(StudyItem, found, STUDIES), last])
+    last = [] if any(study.sessions for study in found) else [text(hint)]
+    return View(list(found), [Table(StudyItem, found, STUDIES), *last])
+
+
+def sessions(name: str, page: Page[StudySessionItem], limit: int) -> View:
+    """The sessions of a study, the newest first."""
+    none = f"No sessions. `kernelwatch study run {name}` measures one."
+    notes = more(limit, page.next) if page.items else [none]
+    return View(page, [Table(StudySessionItem, page.items, SESSIONS), *map(text, notes)])
+
+
+def removed(found: StudySessionItem) -> View:
+    """A session that was deleted."""
+    return View(found, [text(f"Deleted {named(found)}.")])
+
+
+def named(found: StudySessionItem | StudySessionDocument) -> str:
+    """`session 3 of s3 on h200, begun 2026-11-20 03:02 UTC, with 24 of 80 cases`."""
+    began = f"begun {minute(found.began_at)} UTC"
+    return f"session {found.id} of {found.study} on {found.device}, {began}, with {measured_of(found)} cases"
 
 
 def claims(found: StudyClaimsItem | None) -> str:
@@ -87,11 +104,6 @@ def form(one: StudySessionItem | StudySessionDocument) -> str:
 def measured_of(one: StudySessionItem | StudySessionDocument) -> str:
     """How far a session is."""
     return f"{one.done:,}" if one.done >= one.total else f"{one.done:,} of {one.total:,}"
-
-
-def _devices(sessions: Sequence[StudySessionItem]) -> str:
-    """`h200 2, cpu 1`: the number on each device."""
-    return ", ".join(f"{device} {count}" for device, count in Counter(one.device for one in sessions).items())
 
 
 def whole(found: StudySessionDocument) -> View:

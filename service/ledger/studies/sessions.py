@@ -12,7 +12,7 @@ from functools import cached_property
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.orm import Session, undefer
 
 from kernels.studies.published import records as files
@@ -22,9 +22,11 @@ from kernels.studies.published.results import Results
 from kernels.studies.published.study import Study, StudyReport
 from service.db.engine import clock
 from service.db.models import StudyRecord, StudySession, pack, storable, unpack
+from service.db.paging import ResultPage, paged
 from service.domain.studies import sessions as domain
 from service.domain.studies.sessions import Claims, StudyProgress
 from service.errors import BadInput, NotFound
+from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent
 
 _IDENTITY = ("study", "began", "device")
@@ -140,11 +142,29 @@ def _text(note: Any) -> str:
 
 def listed(session: Session, study: str | None = None, device: str | None = None) -> list[StudySessionView]:
     """Sessions of a study or of all, those that began last first.  Sessions of unknown studies are left out."""
+    newest_first = (StudySession.began.desc(), StudySession.id.desc())
+    return _with_progress(session, session.scalars(_of(study, device).order_by(*newest_first)).all())
+
+
+def page(
+    session: Session, study: str, device: str | None, cursor: str | None, limit: int
+) -> ResultPage[StudySessionView]:
+    """A page of the sessions of a study, those that began last first."""
+    found = paged(session, _of(study, device), [StudySession.began, StudySession.id], cursor, limit)
+    return ResultPage(tuple(_with_progress(session, found.items)), found.next)
+
+
+def _of(study: str | None, device: str | None) -> Select[StudySession]:
     wanted = select(StudySession).where(StudySession.study.in_([study] if study is not None else list(STUDIES)))
-    if device is not None:
-        wanted = wanted.where(StudySession.device == device)
-    rows = session.scalars(wanted.order_by(StudySession.began.desc(), StudySession.id.desc())).all()
-    return _with_progress(session, rows)
+    return wanted if device is None else wanted.where(StudySession.device == device)
+
+
+def remove(session: Session, row: StudySession) -> None:
+    """Delete a session with all its records.  A run that measures it stores it again, with what is new from then on."""
+    session.execute(delete(StudyRecord).where(StudyRecord.session_id == row.id))
+    session.execute(delete(StudySession).where(StudySession.id == row.id))
+    details = {"study": row.study, "began": row.began, "device": row.device}
+    audit.record(session, "study.remove", of=f"session {row.id} of study {row.study}", details=details)
 
 
 _MOST_PROGRESS = 10_000  # sessions
@@ -183,7 +203,7 @@ def one(session: Session, session_id: int, study: str | None = None) -> StudySes
     """A session, of this study if one is named.  Raises NotFound."""
     row = session.get(StudySession, session_id)
     if row is None or row.study not in STUDIES or study not in (None, row.study):
-        hint = "`kernelwatch study list` names those that are stored."
+        hint = "`kernelwatch study sessions NAME` lists those of a study."
         raise NotFound("session", f"{session_id} of {f'study {study}' if study else 'a study'}", hint)
     return _with_progress(session, [row])[0]
 

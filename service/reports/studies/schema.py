@@ -1,6 +1,6 @@
 """The documents of studies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any, Self
@@ -71,12 +71,10 @@ class StudyItem(Document):
     source: StudySourceItem
     shown: int | None = Field(description="The session to read first: a full one before a quick one, then the newest.")
     claims: StudyClaimsItem | None = Field(description="In that session; null if it cannot be evaluated.")
-    sessions: list[StudySessionItem] = Field(description="Those that began last first.")
+    sessions: dict[str, int] = Field(description="How many are stored, by device.", examples=[{"h200": 2}])
 
     @classmethod
-    def whole(
-        cls, study: Study, sessions: Sequence[StudySessionItem], shown: int | None, claims: Claims | None
-    ) -> Self:
+    def whole(cls, study: Study, sessions: Mapping[str, int], shown: int | None, claims: Claims | None) -> Self:
         fields = {name: getattr(study, name) for name in ("name", "title", "question", "source")}
         return cls.model_validate({**fields, "sessions": sessions, "shown": shown, "claims": claims})
 

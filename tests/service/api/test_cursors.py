@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,8 +39,10 @@ from service.domain.series import SeriesKey
 from service.domain.states import RunState, TargetKind
 from service.ledger.access import audit
 from service.ledger.series import series_of
+from service.ledger.studies import sessions
 from tests import world
 from tests.fakes.api import Api
+from tests.service.ledger.studies.literal import session_file
 
 Add = Callable[[Session, Target, int], Any]
 
@@ -178,6 +181,12 @@ def subscription(session: Session, target: Target, number: int) -> None:
     add(session, Subscription(target_id=target.id, owner_kind=ActorKind.LOCAL, created_at=0.0, **of))
 
 
+def study_session(session: Session, target: Target, number: int) -> None:
+    day = f"2026-11-20T03:{scattered(number) // 60:02}:{scattered(number) % 60:02}+00:00"
+    file = session_file()
+    sessions.store(session, replace(file, session=replace(file.session, began=day), records=()))
+
+
 LISTS: dict[str, Add] = {
     "/subscriptions": subscription,
     "/targets": named_target,
@@ -206,6 +215,7 @@ LISTS: dict[str, Add] = {
     "/workers": worker,
     "/people": person,
     "/audit": audited,
+    "/studies/s3/sessions": study_session,
 }
 
 
@@ -250,7 +260,7 @@ def test_every_list_of_the_api_is_tested_here() -> None:
         for path, found in paths.items()
         if any(one["name"] == "cursor" for one in found.get("get", {}).get("parameters", ()))
     }
-    assert paged == {path.partition("?")[0] for path in LISTS}
+    assert paged == {path.partition("?")[0].replace("/s3/", "/{name}/") for path in LISTS}
 
 
 @pytest.mark.parametrize(

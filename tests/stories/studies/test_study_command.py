@@ -94,6 +94,7 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     listed = as_json("study", "list")
     [s3] = [one for one in listed if one["name"] == "s3"]
     assert s3["claims"] == {"hold": 2, "fail": 0, "undecided": 1}  # of the b200
+    assert s3["sessions"] == {"h200": 1, "b200": 1}
     shown = kernelwatch("study", "show", "s3", "--device", "h200", "--format", "md")
     assert "| Up to 2048 columns the fused sum is faster | " in shown
     assert "| 256 | 1.41 … 0.95 | 1.250 … 1.250 |" in shown
@@ -109,6 +110,25 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     assert "The sessions differ in device: h200 in A, b200 in B." in kernelwatch("study", "compare", "1", "2")
 
 
+def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
+    for day in (20, 21, 22):
+        began = f"2026-11-{day}T03:02:00+00:00"
+        kernelwatch("study", "add", written(host, f"{day}.jsonl", session_file(began=began)))
+
+    newest = kernelwatch("study", "sessions", "s3", "--limit", "2")
+    assert re.findall("2026-11-[0-9]+", newest) == ["2026-11-22", "2026-11-21"]
+    assert "These are the first 2; --limit shows more." in newest
+    assert [one["id"] for one in as_json("study", "sessions", "s3")["items"]] == [3, 2, 1]
+    assert "No sessions. `kernelwatch study run s1` measures one." in kernelwatch("study", "sessions", "s1")
+
+    asked = CliRunner().invoke(cli.app, ["study", "remove", "2"], input="n\n")
+    assert "Delete session 2 of s3 on h200, begun 2026-11-21 03:02 UTC, with 4 of 80 cases?" in asked.stderr
+    assert "Nothing was deleted." in str(asked.exception)
+    assert "Deleted session 2 of s3 on h200" in kernelwatch("study", "remove", "2", "--yes")
+    assert [one["id"] for one in as_json("study", "sessions", "s3")["items"]] == [3, 1]
+    assert as_json("study", "show", "s3")["id"] == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -121,7 +141,9 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
         ("run s3 --device cpu --resume 1", "Session 1 cannot go on: its device is h200, here it is cpu."),
         ("run s3 --device cpu --resume 7", "No session 7 of study s3."),
         ("add missing.jsonl", "missing.jsonl cannot be read"),
-        ("show 7", "No session 7. `kernelwatch study list` names those"),
+        ("show 7", "No session 7. `kernelwatch study sessions NAME` lists those of a study."),
+        ("remove 7 --yes", "No session 7. `kernelwatch study sessions NAME` lists those of a study."),
+        ("sessions s9", "No study s9. Known: s1,"),
         ("show s1", "No session of study s1. `kernelwatch study run s1` measures one."),
         ("compare 1 s3", "A and B are both session 1; name two that differ."),
     ],

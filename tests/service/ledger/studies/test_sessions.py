@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from kernels.studies.published.records import Note, Record, StudyWriter
 from service.db.engine import reading, transaction
+from service.db.models import StudyRecord
 from service.domain.studies.sessions import Claims, StudyProgress
 from service.errors import BadInput, NotFound
+from service.ledger.access import audit
 from service.ledger.studies import sessions
 from service.ledger.studies.sessions import StoredSession
 from tests.service.ledger.studies.literal import GRID, NARROW, session_file
@@ -45,6 +48,34 @@ def test_the_same_moment_on_another_device_is_another_session(state: Path) -> No
     with reading() as session:
         assert [one.row.device for one in sessions.listed(session, "s3", "b200")] == ["b200"]
         assert sessions.listed(session, "s1") == []
+
+
+def test_sessions_come_in_pages(either: str) -> None:
+    days = [f"2026-11-{day}T03:02:00+00:00" for day in (22, 20, 21)]
+    stored(*(session_file(began=day) for day in days), session_file(began=days[0], device="b200"))
+    found, cursor = [], None
+    with reading() as session:
+        for _ in range(3):
+            page = sessions.page(session, "s3", "h200", cursor, 1)
+            found += [one.row.began for one in page.items]
+            cursor = page.next
+    assert found == sorted(days, reverse=True)
+    assert cursor is None
+
+
+def test_a_removed_session_leaves_the_others_and_an_entry_of_the_audit_log(either: str) -> None:
+    first, second = stored(session_file(), session_file(device="b200"))
+    with transaction() as session:
+        sessions.remove(session, sessions.one(session, first.session_id).row)
+    with reading() as session:
+        [left] = sessions.listed(session)
+        assert left.row.id == second.session_id
+        assert left.progress.done == 4
+        assert session.scalar(select(func.count()).select_from(StudyRecord)) == 24
+        [entry] = audit.listed(session, action="study.remove").items
+    assert entry.object == f"session {first.session_id} of study s3"
+    [again] = stored(session_file())
+    assert again.records == 24
 
 
 def test_a_full_session_of_a_gpu_is_shown_first(state: Path) -> None:
