@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class StackTrials:
         return contender(label, role, spec, place, self.here, sandboxed=self.sandboxed, scratch=self.scratch)
 
     def until_decided(self, at: Sequence[int]) -> tuple[CaseIsolation, ...]:
-        """Run trials up to each of these numbers, of the cases that are undecided until then."""
+        """Run trials up to each of these numbers, of the providers and cases that are undecided until then."""
         judge = Judge(self._start("judge", Role.SOTA, protocol.built_in("eager"), self.places[0].arm.stack))
         wanted = {(one["name"], case) for one in self.providers for case in self.cases}
         judged: tuple[CaseIsolation, ...] = ()
@@ -112,10 +112,9 @@ class StackTrials:
         return evaluation.evaluate(both, names, self.policy, at)
 
     def _trial(self, wanted: set[tuple[str, Case]], judge: Judge) -> None:
-        names = {name for name, _ in wanted}
         cases = [case for case in self.cases if any(case == one for _, one in wanted)]
-        entries = [one for one in self._entries if one.runs and one.contender.provider["name"] in names]
-        who = [one.contender for one in entries]
+        entries = [one for one in self._entries if one.runs]
+        who = [_at(one.contender, wanted) for one in entries]
         on_gpu = self.here.name != "cpu"
         # On two cores, imports for the next trial would disturb this one, and so they would host times on a GPU.
         ahead = on_gpu and not any(case.metric in HOST_METRICS for case in cases)
@@ -129,7 +128,7 @@ class StackTrials:
             thorough=self.done == 0,
             progress=lambda now: self.say(f"trial {self.done + 1}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda _: self._pool.fill(who) if ahead else None,
+            once_open=lambda _: self._pool.fill([one for one in who if one.cases]) if ahead else None,
             uuid=self.here.uuid,
             deadline=self._deadline,
             prestarted=self._pool,
@@ -176,6 +175,11 @@ class StackTrials:
                 for result in one.tally.taken():
                     found.setdefault((result.provider, str(result.case)), {})[one.arm.name] = result
         return [IsolatedCase(*name, of_arms) for name, of_arms in found.items()]
+
+
+def _at(contender: Contender, wanted: set[tuple[str, Case]]) -> Contender:
+    """The contender at the cases that are wanted of its provider; without any it is not started."""
+    return replace(contender, cases=frozenset(case for name, case in wanted if name == contender.provider["name"]))
 
 
 def is_unsupported(one: IsolatedCase) -> bool:

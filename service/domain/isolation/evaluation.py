@@ -259,7 +259,7 @@ def _estimated(
         contrast(_left(total, list(back.values())), None),
         Contrast(control),
         off,
-        len(before),
+        sum(map(bool, before)),  # those that this case was in: others went on after it was decided
         {arm: (found.state, found.reason) for arm, found in one.arms.items() if not one.measured(arm)},
     )
 

@@ -92,6 +92,20 @@ def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
     assert not (machine.folder / "state" / "kernelwatch.db").exists(), "nothing is stored in a history"
 
 
+def test_a_decided_provider_is_measured_no_more(machine: Machine) -> None:
+    """One keeps as much memory as its stack says, the other a random amount in each process."""
+    noisy = f"import os\n\nCOPIES = os.urandom(1)[0] % 31\n{NORMS}".replace("liger_kernel.COPIES", "COPIES")
+    recipe = RECIPE.replace(f'"{CASE}", ', "") + '[providers.noisy]\nrmsnorm.fwd = "noisy:forward"\n'
+    repository = Repository(machine.folder / "noisy")
+    repository.commit("two", {"kernelwatch.toml": recipe, "norms.py": NORMS, "noisy.py": noisy})
+    some = ("--provider", "norms", "--provider", "noisy", "--component", "liger")
+    wanted = ("--from", "old", "--to", "new", "--trials", "2", "--max-trials", "3", "--format", "json", *some)
+    done = machine.run("isolate", "./noisy", *wanted, "--allow-unsandboxed")
+    cases = {one["provider"]: one for one in json.loads(done.stdout)["cases"]}
+    assert (cases["norms"]["verdict"], cases["norms"]["trials"]) == ("slower", 2)
+    assert cases["noisy"]["trials"] == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
