@@ -229,7 +229,7 @@ class _Process:
 
     @property
     def may_start(self) -> bool:
-        """Has it no process?  The next model may not be the one that ended the last one."""
+        """Has it no process?  A lost one starts again, since the next model may not end it."""
         return self._channel is None or (self._lost is not None and self._starts <= RESTARTS)
 
     def open(self) -> None:
