@@ -2,8 +2,9 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -111,6 +112,7 @@ class ContenderProcess:
     lost: str = ""  # why there is no process
     hopeless: bool = False  # it answered that it cannot run; starting it again would give the same answer
     tunes: bool = False  # times candidates on the device during its preparation
+    witness_s: float = 0.0  # CPU time in the turns of others, when it was asked whether the device is idle
 
     @property
     def label(self) -> str:
@@ -140,10 +142,23 @@ class ContenderProcess:
         if self.channel is not None:
             self.channel.thaw()
 
+    @contextmanager
+    def witnessing(self) -> Iterator[None]:
+        """Let a frozen one run for a moment; the driver asked for this CPU time, so that it does not count."""
+        before = self.cpu_s
+        self.thaw()
+        try:
+            yield
+        finally:
+            self.freeze()
+            after = self.cpu_s
+            self.witness_s += after - before if before is not None and after is not None else 0.0
+
     @property
     def cpu_s(self) -> float | None:
-        """CPU time of all its processes so far; None if that is unknown."""
-        return None if self.channel is None else self.channel.cpu_s()
+        """CPU time of all its processes so far, without that as a witness; None if that is unknown."""
+        spent = None if self.channel is None else self.channel.cpu_s()
+        return None if spent is None else spent - self.witness_s
 
     def drop(self, reason: str) -> None:
         self.lost = reason

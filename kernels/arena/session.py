@@ -504,18 +504,17 @@ class _Session:
         if self.device != "cuda" or witness is None:
             return []
         waits: list[float] = []
-        witness.thaw()
         deadline = time.monotonic() + MAX_LEFT_S
-        while not waits or waits[-1] > MAX_WAIT_US:
-            answer, _ = self.processes.ask(witness, protocol.IDLE, self.pace.turn_limit_s)
-            found = answer.get("waited_us")
-            if not isinstance(found, int | float) or not _is_figure(found):
-                break
-            waits.append(found)
-            if time.monotonic() > deadline:
-                process.drop("its work on the device did not end after its turn")
-                break
-        witness.freeze()
+        with witness.witnessing():
+            while not waits or waits[-1] > MAX_WAIT_US:
+                answer, _ = self.processes.ask(witness, protocol.IDLE, self.pace.turn_limit_s)
+                found = answer.get("waited_us")
+                if not isinstance(found, int | float) or not _is_figure(found):
+                    break
+                waits.append(found)
+                if time.monotonic() > deadline:
+                    process.drop("its work on the device did not end after its turn")
+                    break
         return waits[:1]
 
     def _spoiled(self, cells: Mapping[ContenderProcess, Cell]) -> bool:

@@ -329,6 +329,24 @@ def test_invalid_samples_of_a_contender_do_not_end_the_trial(turn):
     assert all(seconds < 1e6 for seconds in trial.seconds.values())
 
 
+@pytest.mark.parametrize(("asked", "state"), [("idle", "measured"), ("turn", "invalid")])
+def test_time_that_the_driver_asks_of_a_frozen_contender_is_not_held_against_it(asked, state):
+    stage = Stage(b_idle=[{"waited_us": 5.0}] * 99)
+    stage.cpu = {"a": 0.0, "b": 0.0}
+
+    def use(message: Mapping[str, Any]) -> None:
+        if message["do"] == asked and stage.said[-1][0] == ("b" if asked == "idle" else "a"):
+            stage.cpu["b"] += 0.02  # as the witness that the device is idle, or by itself in the turns of the other
+
+    stage.note = use
+    contenders = [stage.contender("a"), stage.contender("b")]
+
+    trial = run_trial(contenders, [CASE], Pace(rounds=6), device="cuda", seed=1, watch=watched(dict))
+
+    assert (trial.cells["a", CASE].state, trial.cells["b", CASE].state) == ("measured", state)
+    assert stage.cpu["b"] > 0.06
+
+
 @pytest.mark.parametrize("device", [{"memory_bytes": "x"}, {"memory_bytes": None, "uuid": ["GPU"]}, "gpu", None])
 def test_an_invalid_device_description_does_not_end_the_trial(device):
     stage = Stage(b_start={"ready": True, "stack": {}, "device": device})
