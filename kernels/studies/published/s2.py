@@ -203,6 +203,8 @@ def _bitwise_finding(results: Results, case: str) -> Conclusion:
     ]
     equal = dict.fromkeys(arm for arm, _ in found)
     text = "; ".join(dict.fromkeys(differ)) or f"all bits are equal, for {', '.join(equal)}"
+    reasons = {arm: results.fact(arm, case, "not_deterministic") for arm in equal}
+    text += "".join(f"; {arm}: {reason}" for arm, reason in reasons.items() if reason)
     return Conclusion(claim, text, not differ)
 
 

@@ -444,6 +444,31 @@ def test_s1_says_that_a_persistent_reduction_is_right_above_the_threshold_as_wel
     assert STUDIES["s1"].report(few).findings[3].holds is None
 
 
+def test_s1_does_not_compare_switches_that_led_to_the_same_code() -> None:
+    records = [replace(one, facts={"code": "a"}) for one in made("s1", {"looped": 1.2}).records]
+    found = STUDIES["s1"].report(Results.of([StudyFile(SESSION, tuple(records))])).findings[3]
+    assert (found.holds, found.found) == (None, "not measured; 18 cases ran the same code in both")
+
+
+def test_the_arm_of_persistent_reductions_has_them_at_every_width_whichever_thread_compiles() -> None:
+    """Compiled for a GPU that need not be here, in a process of its own, as the arm changes torch for good."""
+    program = """
+from concurrent.futures import ThreadPoolExecutor
+from kernels.cases import Case
+from kernels.facts.offline import Offline
+from kernels.studies.published import s1
+offline = Offline(dict(s1.PERSISTENT.spec), "sm_90")
+answer = offline.compile(Case.parse("rmsnorm.fwd.16384x4096.bf16-fp32"))
+from torch._inductor.virtualized import V
+choose = lambda: V.choices.should_use_persistent_reduction(None, False)
+print(answer["reason"], [kernel["name"] for kernel in answer["facts"]["kernels"]])
+print(ThreadPoolExecutor().submit(choose).result())
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
+    assert found.stdout.startswith("None ['triton_per_fused_")
+    assert found.stdout.endswith("True\n")
+
+
 @pytest.mark.parametrize(
     ("us_of", "endings", "holds"),
     [

@@ -207,6 +207,28 @@ def test_a_traced_step_trains_like_eager_and_repeats() -> None:
     assert graph.check() is None
 
 
+class Scattered(training.Whole):
+    """Its loss uses an operator that has no deterministic form."""
+
+    def loss(self, weights, batch):
+        torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))
+        return super().loss(weights, batch)
+
+
+@pytest.mark.filterwarnings("ignore:put_ does not have a deterministic implementation")
+@pytest.mark.usefixtures("plain_torch")
+def test_an_operator_without_a_deterministic_form_is_named_and_the_others_demand_it() -> None:
+    found = training.Training(Scattered(llama.LlamaSize.parse(TINY), "cpu"), {"way": "eager"})
+    assert "put_" in found.facts["not_deterministic"]
+    assert len(found.facts["losses"]) == 20
+
+    assert "not_deterministic" not in workload("eager").facts
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+    report = report_of(trained("eager", 100.0, not_deterministic="put_ is not deterministic"))
+    assert found_about(report, "same bits") == (True, "all bits are equal, for eager; eager: put_ is not deterministic")
+
+
 @pytest.mark.usefixtures("plain_torch")
 def test_a_wrong_gradient_is_found() -> None:
     one = workload("eager")

@@ -66,15 +66,9 @@ class AlwaysPersistent(Inductor):
 
     def warm(self) -> None:
         super().warm()
-        virtual = importlib.import_module("torch._inductor.virtualized").V
-        choices = importlib.import_module("torch._inductor.choices").InductorChoices
-
-        class Persistent(choices):  # type: ignore[misc, valid-type]
-            @staticmethod
-            def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:  # noqa: ARG004
-                return True
-
-        virtual.set_choices_handler(Persistent()).__enter__()  # for good: the process has no other arm
+        # On the class, not as a handler of choices: a handler is known to its thread alone, and another one compiles.
+        choices: Any = importlib.import_module("torch._inductor.choices").InductorChoices
+        choices.should_use_persistent_reduction = staticmethod(lambda *_, **__: True)
 
 
 class MakeFx(Provider):

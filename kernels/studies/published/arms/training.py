@@ -88,15 +88,11 @@ class Training:
     def __init__(self, model: Trainable, spec: Mapping[str, Any]) -> None:
         self._model, self._size, self._device = model, model.size, model.device
         device = self._device
-        _repeatable()
         if device == "cpu":
             fused_norm.enable_on_cpu()
         self._batches = model.batches()
-        self._begin()
         began = time.perf_counter()
-        self._step, about = _way(model.loss, spec, self._weights, self._batches[0])
-        self._train(0)  # compiles and tunes
-        self._finish()
+        about = self._prepared(spec)
         compile_s = time.perf_counter() - began
         first = self._run()
         if device != "cpu":
@@ -139,6 +135,25 @@ class Training:
             if not error <= limit:
                 return f"{name} of the first step is wrong by {error:.1e}; eager and rounding explain {limit:.1e}"
         return None
+
+    def _prepared(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Compile, tune and train one step; facts about it.
+
+        If an operator has no deterministic form, all take the usual one, and the facts name it.
+        """
+        try:
+            return self._first_step(spec, strict=True)
+        except RuntimeError as error:
+            about = self._first_step(spec, strict=False)  # if the reason is another one, it fails again
+            return {**about, "not_deterministic": str(error).partition("\n")[0]}
+
+    def _first_step(self, spec: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        _repeatable(strict=strict)
+        self._begin()
+        self._step, about = _way(self._model.loss, spec, self._weights, self._batches[0])
+        self._train(0)
+        self._finish()
+        return about
 
     def _begin(self) -> None:
         """Start again from the first weights."""
@@ -214,10 +229,13 @@ def _error(right: Tensor, seen: Tensor) -> float:
     return float(torch.linalg.vector_norm(seen.float() - right.float()) / size)
 
 
-def _repeatable() -> None:
-    """Choose deterministic kernels where torch has a choice; where it has none, the digests show it."""
+def _repeatable(*, strict: bool) -> None:
+    """Choose deterministic kernels where torch has a choice; an operator without one fails if `strict`.
+
+    Attention takes its deterministic backward pass only if it may fail (torch pull request 182551).
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
     deterministic: Any = torch.utils.deterministic
     deterministic.fill_uninitialized_memory = False  # it would be timed
     torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass has no deterministic form for all shapes
