@@ -114,7 +114,7 @@ bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated familie
 bench-history: $(VENV)/.dev  ## How long a scan of 1,000 series of 1,000 revisions takes, and of one more revision
 	@$(PY) -m tests.studies.history_speed $(ARGS)
 
-bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points, ours and peers', on simulated or labelled series (ARGS="FILE.csv.gz --choose --arriving")
+bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points: made noise, injected patterns, labelled series, ours and peers' (ARGS="made arriving")
 	@$(PY) -m tests.studies.detect.study --peers .venv-peers/bin/python $(ARGS)
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is reported about equal code (a GPU)

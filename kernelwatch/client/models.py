@@ -321,11 +321,20 @@ class CaseItem(Document):
 
 CellState: TypeAlias = Literal["measured", "invalid", "failed", "unsupported"] | str
 
+
+class LeakPartItem(Document):
+    """A part of a leak."""
+
+    revision: str
+    # The level from here on over that before the leak.
+    ratio: float | None
+
+
 PointState: TypeAlias = Literal["open", "checking", "confirmed", "closed"] | str
 
 
 class ChangePointItem(Document):
-    """A step in the history of one case."""
+    """A step or a leak in the history of one case."""
 
     id: int
     target: str
@@ -341,6 +350,10 @@ class ChangePointItem(Document):
     low: float | None
     high: float | None
     p: float | None
+    # That were compared; null if it is not known.
+    revisions: int | None
+    # The parts of a leak, oldest first; null for a step.
+    course: list[LeakPartItem] | None
     # notify or block.
     level: str
     state: PointState

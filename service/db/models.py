@@ -702,7 +702,7 @@ class RegressionEvent(Base):
 
 
 class ChangePoint(OfSeries, Base):
-    """A step in the history of one series, kept as it was when it was first seen."""
+    """A step or a leak in the history of one series; a step is kept as it was when it was first seen."""
 
     __tablename__ = "change_points"
     __table_args__ = (
@@ -716,10 +716,12 @@ class ChangePoint(OfSeries, Base):
     low: Mapped[float]
     high: Mapped[float]
     p: Mapped[float]
+    revisions: Mapped[int | None]  # that were compared; not known of old points
+    course: Mapped[list[Any] | None]  # of a leak: the first revisions of its parts, each with the ratio so far
     level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
     reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
-    missed_scans: Mapped[int] = mapped_column(default=0)  # scans in a row that did not find it again
+    refuted_scans: Mapped[int] = mapped_column(default=0)  # scans in a row with evidence against it
     found_at: Mapped[float]
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
     regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))

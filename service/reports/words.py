@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.db.models import VerdictRow
+from service.db.models import ChangePoint, VerdictRow
 from service.domain import metrics
 from service.domain.attribution.causes import Cause, CauseCode, EqualCode, Kind
-from service.domain.text import in_percent, listed, share_in_words
+from service.domain.text import in_percent, listed, share_in_words, short
 from service.domain.verdicts.machine import Sign
 from service.domain.verdicts.reasons import Reason, ReasonCode
 from service.domain.verdicts.replay import Replayed
@@ -227,6 +227,14 @@ def cause_text(row: VerdictRow) -> str | None:
     """The cause of a stored verdict as one clause."""
     found = cause_of(row)
     return found.words if found else None
+
+
+def of_point(row: ChangePoint) -> str:
+    """The evidence of a change point whose cause is not known; empty for old points, which have none."""
+    if row.course:
+        parts = [f"{in_percent(part['ratio'] - 1)} at {short(part['revision'])}" for part in row.course]
+        return f"a leak: {listed(parts)}"
+    return f"not known: p {row.p:.1g} from {row.revisions} revisions" if row.revisions else ""
 
 
 def of_cause(cause: Cause, case: str) -> CauseWords:

@@ -50,7 +50,7 @@ def test_rates_count_what_was_wrong_since_a_time(either: str) -> None:
             after, before = (world.commit(session, target.id, 10 + 2 * place + one) for one in (1, 0))
             numbers = {"ratio": 1.1, "low": 1.0, "high": 1.2, "p": 0.01, "level": "notify", "found_at": now}
             where = {"series_id": series, "revision_id": after.id, "before_id": before.id}
-            session.add(ChangePoint(**where, **numbers, state=state, missed_scans=missed))
+            session.add(ChangePoint(**where, **numbers, state=state, refuted_scans=missed))
     with reading() as session:
         found = error_rates(session, now - 30 * DAY_S)
         assert newest_example(session) is None, "no run is done"

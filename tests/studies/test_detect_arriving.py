@@ -1,4 +1,4 @@
-"""A series as its revisions arrive, with the looks that the ledger makes: what is told, and what is taken back."""
+"""A series as its revisions arrive, with the looks that the ledger makes: what is reported, and what is taken back."""
 
 import math
 

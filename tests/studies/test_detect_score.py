@@ -2,9 +2,12 @@
 
 import gzip
 
+import numpy as np
 import pytest
 
-from tests.studies.detect import study
+from tests.studies.detect import made, study
+from tests.studies.detect.noises import NOISES, OWN_SIGMA, sessions
+from tests.studies.detect.patterns import PATTERNS, stretches
 from tests.studies.detect.rules import RULES, perfherder
 from tests.studies.detect.score import LARGE, Labelled, matched, read, score
 
@@ -53,7 +56,7 @@ def test_matches_are_the_nearest_of_the_most():
     assert matched([], [5]) == []
 
 
-def test_a_file_is_read_in_any_order_and_split_by_names(tmp_path):
+def test_a_file_is_read_in_any_order(tmp_path):
     lines = [f"p|s|b{series},{place},{STEP[place]},{int(place == 50)},0" for series in range(8) for place in range(100)]
     written = tmp_path / "labelled.csv.gz"
     with gzip.open(written, "wt") as out:
@@ -63,7 +66,13 @@ def test_a_file_is_read_in_any_order_and_split_by_names(tmp_path):
 
     assert len(labelled) == 8
     assert all(one.values == STEP and one.changes == (50,) and one.project == "p" for one in labelled)
-    assert 0 < sum(one.tuned_on for one in labelled) < 8
+
+
+def test_the_labelled_series_are_there():
+    labelled = read(study.SERIES)
+    assert (len(labelled), sum(len(one.changes) for one in labelled)) == (44, 110)
+    assert sum(len(one.ambiguous) for one in labelled) > 100
+    assert len(list(stretches(labelled))) == 34
 
 
 def test_the_table_has_a_line_for_each_tool(capsys):
@@ -75,10 +84,42 @@ def test_the_table_has_a_line_for_each_tool(capsys):
     assert "| kernelwatch, block | 2.0% | 1.000 | 1.000 | 1.000 | 1.000 | 0.00 |" in said
 
 
-def test_the_study_says_what_was_told_as_the_revisions_came(capsys):
+def test_the_study_says_what_was_reported_as_revisions_arrived(capsys):
     study.arriving([Labelled("p|s|b", tuple(value + place % 3 / 10 for place, value in enumerate(STEP)), (50,), ())])
     said = capsys.readouterr().out
-    assert said.count("| at the end, block | 1.000 | 1.000 | 1.000 | 0.00 |") == 4, "all and one part, with and without"
+    assert said.count("| at the end, block | 1.000 | 1.000 | 1.000 | 0.00 |") == 2
+    assert said.count("Withdrawn of 1 reported (block): 0.0%") == 2
+
+
+def test_each_project_is_scored_with_what_the_others_choose(capsys):
+    study.projects([Labelled(f"{project}|s|one", STEP, (50,), ()) for project in "pq"])
+    said = capsys.readouterr().out
+    assert said.count("| 1 | 1 | 1.000 | 1.000 | 1.000 | 1.000 |") == 2
+
+
+def test_a_pattern_moves_the_level_by_its_size():
+    for pattern in PATTERNS:
+        levels = pattern.levels(120, 0.05)
+        steps = np.flatnonzero(np.diff(levels)) + 1
+        assert steps.tolist() == pattern.places(120)
+        assert np.abs(np.diff(levels))[steps - 1].min() >= 0.05 - 1e-12
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_has_its_size_and_the_session_shares_it(name):
+    every = list(sessions(NOISES[name], 1, 20, 400))
+    assert 0.004 < np.mean([np.std(one.machine) for one in every]) < 0.04
+    for one in every:
+        assert np.std(one.own - one.sota) == pytest.approx(OWN_SIGMA * 2**0.5, rel=0.2)
+
+
+def test_made_series_are_reported(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["detect", "made", "--quick"])
+    monkeypatch.setattr(made, "POINTS", 8000)
+    study.main()
+    said = capsys.readouterr().out
+    for words in ("False changes per 1,000", "| landed, reverted, twice |", "Leaks named", "theta", "siblings"):
+        assert words in said
 
 
 def test_a_peers_rule_finds_a_plain_step():
@@ -88,25 +129,7 @@ def test_a_peers_rule_finds_a_plain_step():
         assert any(any(abs(place - 50) <= 5 for place in rule(noise)) for rule in settings.values())
 
 
-def test_without_the_file_the_door_says_what_it_wants(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["detect", "nowhere.csv"])
-    with pytest.raises(SystemExit, match="columns series, index, value, is_change and is_ambiguous"):
+def test_without_the_file_the_study_says_what_it_wants(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["detect", "--csv", "nowhere.csv"])
+    with pytest.raises(SystemExit, match="series, index, value, is_change and is_ambiguous"):
         study.main()
-
-
-def test_without_a_file_the_series_are_simulated(monkeypatch, capsys):
-    few = study.simulated(count=6, points=120)
-    monkeypatch.setattr(study, "simulated", lambda: few)
-    monkeypatch.setattr(study, "speed", lambda: None)
-    monkeypatch.setattr("sys.argv", ["detect"])
-    study.main()
-    printed = capsys.readouterr().out
-    assert printed.startswith("Simulated series")
-    assert "All: 6 series, 720 points, 16 changes" in printed
-
-
-def test_simulated_series_are_the_same_each_time():
-    one, other = study.simulated(count=4), study.simulated(count=4)
-    assert one == other
-    assert [len(each.changes) for each in one] == [0, 4, 4, 0]
-    assert {each.tuned_on for each in study.simulated()} == {True, False}

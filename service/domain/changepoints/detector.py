@@ -1,17 +1,20 @@
 """Detect the changes of a series: all of them, or one at the newest revision."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
 
-from service.domain.changepoints.control_variate import adjusted
-from service.domain.changepoints.segmentation import Place, places
-from service.domain.changepoints.step_test import Logs, middle_and_spread, ratio_of
-from service.domain.changepoints.types import Change, HistoryLimits, Level, Seen
+from service.domain.changepoints.control_variate import UNKNOWN, Slope, adjusted
+from service.domain.changepoints.noise import Logs, middle_and_spread
+from service.domain.changepoints.segmentation import Levels, levels_of
+from service.domain.changepoints.step_test import Step, ratio_of
+from service.domain.changepoints.trend import Rise, rises
+from service.domain.changepoints.types import Change, HistoryLimits, Level, Part, Seen
 
-HARDLY_OVERLAPPING = 0.8  # Cliff's delta of two levels: nine in ten pairs of values are in the same order
 OUTLIER_SIGMAS = 3.5  # standard deviations between the newest revision and those before
 WINDOW = 30  # revisions before it from which level and deviation are estimated
 MIN_WINDOW = 8
@@ -19,18 +22,83 @@ MIN_NEWEST_CHANGE = 0.01  # relative; a single revision cannot show less
 DEFAULTS = HistoryLimits()
 
 
-def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Change]:
+def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> list[Change]:
     """Every change of level in a series, oldest first.
 
     Each epoch (revisions measured with one stack) is analysed separately: no commit caused a change of the stack.
+    `device` is the slope over SOTA that its series usually have.
+
+    Raises: ValueError if the revisions are not in order.
+    """
+    return [change for epoch in epochs_of(seen, limits, device) for change in epoch.changes(limits)]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Successive revisions that were measured with one stack, cut into levels."""
+
+    seen: Sequence[Seen]
+    levels: Levels
+
+    def changes(self, limits: HistoryLimits) -> list[Change]:
+        """The steps and leaks, oldest first; a step that is a part of a leak is in its course."""
+        found = rises(self.levels, limits)
+        parts = {part for rise in found for part in rise.parts}
+        pairs = zip(self.levels.starts, self.levels.steps, strict=True)
+        steps = [self._change(start, step, limits) for start, step in pairs if start not in parts]
+        return sorted([*steps, *map(self._leak, found)], key=lambda change: change.ordinal)
+
+    def _leak(self, rise: Rise) -> Change:
+        low, high = rise.interval()
+        shifts = dict(zip(self.levels.starts, (step.shift for step in self.levels.steps), strict=True))
+        so_far = np.cumsum([shifts[part] for part in rise.parts]).tolist()
+        parts = [Part(self.seen[at].ordinal, ratio_of(log)) for at, log in zip(rise.parts, so_far, strict=True)]
+        ratio = ratio_of(rise.rise)
+        return Change(
+            ordinal=self.seen[rise.half].ordinal,
+            before=self.seen[rise.begin].ordinal,
+            ratio=ratio,
+            low=low,
+            high=high,
+            level=Level.NOTIFY,
+            p=rise.p,
+            revisions=rise.revisions,
+            course=(
+                *(part for part in parts if part.ordinal < self.seen[rise.end].ordinal),
+                Part(self.seen[rise.end].ordinal, ratio),
+            ),
+        )
+
+    def steps_near(self, place: int, reach: int) -> list[Step]:
+        """The steps at `place` and around it, each up to other changes; none if it has too few revisions on a side."""
+        ordinals = [one.ordinal for one in self.seen]
+        if self.levels.step_at(bisect_left(ordinals, place)) is None:
+            return []
+        starts = range(bisect_left(ordinals, place - reach), bisect_right(ordinals, place + reach))
+        return [step for start in starts if (step := self.levels.step_at(start)) is not None]
+
+    def _change(self, start: int, step: Step, limits: HistoryLimits) -> Change:
+        blocks = step.strict_p <= limits.block_alpha and abs(step.shift) >= math.log1p(limits.block)
+        before, after = self.seen[start - 1].ordinal, self.seen[start].ordinal
+        return change_of(step, after, before, Level.BLOCK if blocks else Level.NOTIFY)
+
+
+def change_of(step: Step, ordinal: int, before: int, level: Level) -> Change:
+    """A step as a change between two revisions."""
+    low, high = step.interval()
+    return Change(ordinal, before, ratio_of(step.shift), low, high, level, step.p, step.revisions)
+
+
+def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNOWN) -> list[Epoch]:
+    """Split a series where its stack changes, and cut each part into levels.
 
     Raises: ValueError if the revisions are not in order.
     """
     _check_order(seen)
-    return [change for epoch in _epochs(seen) for change in _changes_of(epoch, limits)]
+    return [Epoch(part, levels_of(logs_of(part, device), limits)) for part in _parts(seen)]
 
 
-def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | None:
+def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> Change | None:
     """The newest revision as a change if it is an outlier; None if it is not, or if its stack has too few revisions.
 
     Pass the revisions since the last change.  One revision is only a suspicion, so its level is never above NOTIFY.
@@ -41,7 +109,7 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | N
     level = newest_epoch(seen)
     if len(level) <= MIN_WINDOW:
         return None
-    logs = logs_of(level)
+    logs = logs_of(level, device)
     usual, last = logs[-WINDOW - 1 : -1], float(logs[-1])
     middle, sigma = middle_and_spread(usual)
     shift = last - middle
@@ -55,6 +123,7 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | N
         high=ratio_of(shift + 1.96 * sigma),
         level=Level.NOTIFY,
         p=math.erfc(abs(shift) / sigma / math.sqrt(2)) if sigma else 0.0,
+        revisions=len(usual) + 1,
     )
 
 
@@ -66,7 +135,7 @@ def _check_order(seen: Sequence[Seen]) -> None:
     raise ValueError(f"Revision {later} comes after {earlier}: give each revision once, oldest first.")
 
 
-def _epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
+def _parts(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
     """Split the series into successive revisions that were measured with one stack."""
     for _, epoch in groupby(seen, key=lambda one: one.stack):
         yield list(epoch)
@@ -80,28 +149,9 @@ def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
     return seen[max(place for place, stack in enumerate(stacks) if stack != stacks[-1]) + 1 :]
 
 
-def logs_of(epoch: Sequence[Seen]) -> Logs:
+def logs_of(epoch: Sequence[Seen], device: Slope = UNKNOWN) -> Logs:
+    """The logs of the values, without what they share with SOTA."""
     value = np.log([one.value for one in epoch])
     if all(one.reference is None for one in epoch):
         return value
-    return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]))
-
-
-def _changes_of(epoch: Sequence[Seen], limits: HistoryLimits) -> list[Change]:
-    return [_change(epoch, place, limits) for place in places(logs_of(epoch), limits)]
-
-
-def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Change:
-    step = place.step
-    apart = 10 if step.separation >= HARDLY_OVERLAPPING else 1
-    blocks = step.p <= apart * limits.block_alpha and step.effect >= math.log1p(limits.block)
-    low, high = step.interval()
-    return Change(
-        ordinal=epoch[place.start].ordinal,
-        before=epoch[place.start - 1].ordinal,
-        ratio=ratio_of(step.shift),
-        low=low,
-        high=high,
-        level=Level.BLOCK if blocks else Level.NOTIFY,
-        p=step.p,
-    )
+    return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]), device)

@@ -3,13 +3,20 @@
 A *place* is the index of a revision among those that were measured on the device.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from service.domain.changepoints import Change
+from service.domain.changepoints.detector import Epoch
+from service.domain.changepoints.step_test import ratio_of
+from service.domain.states import PointState
 
-SAME = 2  # largest distance, in places, between two sightings of the same change
-MAX_MISSES = 3  # successive scans that do not find an open point before it is closed
+SAME = 2  # largest distance, in places, between two sightings of one event in different series
+REFOUND = 4  # in one series, whose levels have at least five revisions
+LEAK_REACH = 8  # places before the fitted beginning of a leak at which it may have begun
+MAX_REFUTED = 3  # successive scans with evidence against an open point before it is closed
+REFUTED_ALPHA = 0.01  # largest p of half of the reported step, with the data of today
 HELD = 30  # places after which a faster level is accepted without an explanation
 REACH = 4  # places that a bisection adds on both sides of a point: its place is uncertain, and a leak spans several
 SAME_HOURS = 6.0  # within which a change of the machine shows in all targets that it measures
@@ -23,44 +30,96 @@ class KnownPoint:
     id: int
     place: int
     ratio: float
-    missed: int = 0  # successive scans that did not find it again
-    open: bool = True  # not explained yet
+    refuted: int = 0  # successive scans with evidence against it
+    state: PointState = PointState.OPEN
+    until: int | None = None  # the last place of a leak
+
+    @property
+    def open(self) -> bool:
+        return self.state is PointState.OPEN
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """Evidence against a stored point: what its place shows today."""
+
+    ratio: float  # after over before
+    low: float  # 95 % interval
+    high: float
+    p: float  # of half of the reported step
+    revisions: int  # that were compared
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The changes that a scan found in one series, matched with its stored points."""
+    """The changes that a scan found in one series, matched with its stored points, which have ids."""
 
-    new: tuple[Change, ...]
-    again: tuple[tuple[int, Change], ...]  # ids of stored points, each with the change that was found now
-    missed: tuple[int, ...]  # ids of stored points that were not found
+    new: tuple[Change, ...] = ()
+    again: tuple[tuple[int, Change], ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()  # points that are a part of a leak, each with the point of the leak
+    refuted: tuple[tuple[int, Refutation], ...] = ()
 
 
-def match(known: Sequence[KnownPoint], found: Sequence[Change], sure: range) -> Matched:
-    """Match stored points and found changes one to one: nearest first, within `SAME` places, in the same direction.
+def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
+    """Match stored points and found changes.
 
-    A stored point without a match counts as missed only at the places of `sure`, where the detector can find it.
+    Steps are matched one to one: nearest first, within `REFOUND` places, in the same direction.  A leak is matched with
+    the first point of its course, and the others are parts of it.  A point that was not found again is kept unless the
+    values of `epochs` speak against it.
     """
+    again = _steps_again(known, [change for change in found if not change.is_leak])
+    parts: dict[int, int] = {}
+    for change in (change for change in found if change.is_leak):
+        inside = [one for one in known if one.id not in again and _in_course(one, change)]
+        if inside:
+            first = min(inside, key=lambda one: one.id)
+            again[first.id] = change
+            parts |= {one.id: first.id for one in inside if one is not first and one.open}
+    left = [one for one in known if one.id not in again and one.id not in parts]
+    against = {one.id: evidence for one in left if (evidence := refutation(one, epochs)) is not None}
+    seen = [id(change) for change in again.values()]
+    return Matched(
+        new=tuple(change for change in found if id(change) not in seen),
+        again=tuple(again.items()),
+        parts=tuple(parts.items()),
+        refuted=tuple(against.items()),
+    )
+
+
+def _steps_again(known: Sequence[KnownPoint], found: Sequence[Change]) -> dict[int, Change]:
     near = sorted(
         (abs(one.place - change.ordinal), one.id, number)
         for one in known
         for number, change in enumerate(found)
-        if abs(one.place - change.ordinal) <= SAME and (one.ratio > 1) == (change.ratio > 1)
+        if abs(one.place - change.ordinal) <= REFOUND and (one.ratio > 1) == (change.ratio > 1)
     )
     again: dict[int, int] = {}
     for _, point, number in near:
         if point not in again and number not in again.values():
             again[point] = number
-    return Matched(
-        new=tuple(change for number, change in enumerate(found) if number not in again.values()),
-        again=tuple((point, found[number]) for point, number in again.items()),
-        missed=tuple(one.id for one in known if one.id not in again and one.place in sure),
-    )
+    return {point: found[number] for point, number in again.items()}
 
 
-def sure_places(places: Sequence[int], shortest: int) -> range:
-    """The range in which the detector can find a change, in a series measured at these places, oldest first."""
-    return range(places[shortest], places[-shortest] + 1) if len(places) >= 2 * shortest else range(0)
+def _in_course(point: KnownPoint, leak: Change) -> bool:
+    """Whether a point is of a leak: its beginning is uncertain, and a known leak goes on."""
+    last = point.place if point.until is None else point.until
+    inside = leak.before - LEAK_REACH < last and point.place <= leak.course[-1].ordinal
+    return inside and point.ratio > 1 and point.state is not PointState.CLOSED
+
+
+def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:
+    """The evidence that the values show no step of at least half of the reported size; None if there is none.
+
+    The place of a small step is uncertain, so every place within `SAME` must refute it.
+    """
+    reported = math.log(point.ratio)
+    steps = [step for epoch in epochs for step in epoch.steps_near(point.place, SAME)]
+    if not steps:
+        return None
+    likely = max(steps, key=lambda step: step.p_of_less(reported / 2))
+    if (p := likely.p_of_less(reported / 2)) > REFUTED_ALPHA:
+        return None
+    return Refutation(ratio_of(likely.shift), *likely.interval(), p, likely.revisions)
 
 
 def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:

@@ -1,31 +1,39 @@
-"""Recognise a series that flips between modes: it returns to the same level again and again, without any commit."""
+"""Recognise a series that flips between two modes: it visits the same two levels in turn, without any commit."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from service.domain.changepoints.step_test import Logs
+from service.domain.changepoints.noise import Logs, median
 
-# A visit to another level returns if the levels before and after it differ by less than this part of the step.
-RETURNED = 1 / 3
-# A commit and its revert return once.  Three returns within WITHIN revisions come from the machine or from memory
-# placement: in the labelled series no label returns more than once.
-RETURNS = 3
-WITHIN = 200
+SAME = 1 / 3  # of the distance between the two levels: a nearer level is the same again
+# A commit that is reverted, landed again and reverted again leaves a level twice.  The third time, the machine or the
+# memory placement is the cause.
+EXCURSIONS = 3
 
 
 def without_flips(logs: Logs, starts: Sequence[int]) -> list[int]:
-    """`starts` without the changes that are flips between modes."""
-    edges = [0, *starts, len(logs)]
-    levels = [float(np.median(logs[a:b])) for a, b in pairwise(edges)]
-    visits = [number for number in range(1, len(levels) - 1) if _returns(*levels[number - 1 : number + 2])]
-    flips: set[int] = set()
-    for first, last in zip(visits, visits[RETURNS - 1 :], strict=False):
-        if edges[last + 1] - edges[first] <= WITHIN:
-            flips.update(end for number in visits if first <= number <= last for end in edges[number : number + 2])
-    return [start for start in starts if start not in flips]
+    """`starts` without the changes between two levels that alternate for at least `EXCURSIONS` excursions."""
+    levels = [median(logs[a:b]) for a, b in pairwise([0, *starts, len(logs)])]
+    kept, first = [], 0
+    while first < len(starts):
+        last = _alternating(levels, first)
+        if last - first >= 2 * EXCURSIONS - 1:  # the last excursion need not have ended
+            first = last
+        else:
+            kept.append(starts[first])
+            first += 1
+    return kept
 
 
-def _returns(before: float, visited: float, after: float) -> bool:
-    return abs(after - before) < RETURNED * abs(visited - before)
+def _alternating(levels: Sequence[float], first: int) -> int:
+    """The last of the levels from `first` on that are in turn near to one and near to the other of two levels."""
+    visits = [levels[first]], [levels[first + 1]]
+    for number in range(first + 2, len(levels)):
+        same, other = visits[(number - first) % 2], visits[(number - first + 1) % 2]
+        here, there = float(np.mean(same)), float(np.mean(other))
+        if abs(levels[number] - here) >= SAME * abs(there - here):
+            return number - 1
+        same.append(levels[number])
+    return len(levels) - 1

@@ -2,14 +2,23 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.domain.changepoints import Change, HistoryLimits, Seen, changes, newest
-from service.domain.changepoints.matching import SAME, KnownPoint, Matched, match, sure_places
-from service.domain.changepoints.series_table import Histories, limits_at, outlier_mask, sampled_mask, shift_mask
-from service.domain.changepoints.trend import leak
+from service.domain.changepoints import Change, HistoryLimits, newest
+from service.domain.changepoints.control_variate import Slope
+from service.domain.changepoints.detector import epochs_of
+from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match
+from service.domain.changepoints.series_table import (
+    Histories,
+    limits_at,
+    outlier_mask,
+    sampled_mask,
+    shift_mask,
+    slope_of,
+)
+from service.domain.changepoints.siblings import Family, family_of, is_alone, shared_steps
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
@@ -43,6 +52,7 @@ class SeriesScan:
 
     matched: Matched
     baseline: Mapping[int, float]  # by place, SOTA's ratio where SOTA shifted and the series did not
+    alone: frozenset[int] = frozenset()  # the places of new steps at which its siblings did not change
 
 
 def scan_series(
@@ -58,31 +68,53 @@ def scan_series(
     Series in `left_out` are not scanned.  The newest revision is not tested where its comparison with the parent was
     `steady`.
     """
-    now = {name: change for name, change in _slower_now(table, known, limits).items() if name not in steady}
+    device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
+    now = {name: change for name, change in _slower_now(table, known, limits, device).items() if name not in steady}
+    shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
     rows = {name: row for row, name in enumerate(close.names)}
     found = {}
-    for name in [name for name in {**rows, **now} if name not in left_out]:
-        seen = close.seen(rows[name]) if name in rows else []
-        steps = _steps(seen, limits[name], known.get(name, ())) if seen else []
-        sure = sure_places([one.ordinal for one in seen], limits[name].min_size) if seen else range(0)
+    for name in [name for name in {**rows, **shared, **now} if name not in left_out]:
+        epochs = epochs_of(close.seen(rows[name]) if name in rows else [], limits[name], device)
+        steps = [change for epoch in epochs for change in epoch.changes(limits[name])]
+        steps += _others(steps, shared.get(name, ()), REFOUND)
         baseline = {
             one.ordinal: math.exp(reference)
             for one in steps
+            if name in rows and not one.is_leak
             for own, reference in [close.shifts(rows[name], one.ordinal)]
             if _baseline_moved(own, reference, one)
         }
-        if name in now and all(abs(now[name].ordinal - one.ordinal) > SAME for one in steps):
-            steps = [*steps, now[name]]
-        found[name] = SeriesScan(match(known.get(name, ()), steps, sure), baseline)
-    return found
+        steps += _others(steps, [now[name]] if name in now else [], SAME)
+        found[name] = SeriesScan(match(known.get(name, ()), steps, epochs), baseline)
+    return _with_alone(found, _moved_places(known, found), table.names)
 
 
-def _steps(seen: Sequence[Seen], limits: HistoryLimits, known: Sequence[KnownPoint]) -> list[Change]:
-    """The changes of level, and a leak after the last of them."""
-    steps = changes(seen, limits)
-    level = [one for one in seen if not steps or one.ordinal >= steps[-1].ordinal]
-    slow = leak(level, limits, [one.place for one in known if one.ratio > 1])
-    return [*steps, slow] if slow is not None else steps
+def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
+    """Those of `more` that are at other places than the `steps`."""
+    return [one for one in more if not any(step.covers(one.ordinal, apart) for step in steps)]
+
+
+def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Name, list[int]]:
+    places = {name: [one.place for one in of_name] for name, of_name in known.items()}
+    for name, one in found.items():
+        places.setdefault(name, []).extend(change.ordinal for change in one.matched.new)
+    return places
+
+
+def _with_alone(
+    found: Mapping[Name, SeriesScan], moved: Mapping[Name, Sequence[int]], names: Collection[Name]
+) -> dict[Name, SeriesScan]:
+    families: dict[Family, list[Name]] = {}
+    for name in names:
+        families.setdefault(family_of(name), []).append(name)
+    with_alone = dict(found)
+    for name, one in found.items():
+        steps = [change.ordinal for change in one.matched.new if not change.is_leak]
+        if steps:
+            family = families.get(family_of(name), ())
+            alone = frozenset(place for place in steps if is_alone(name, place, moved, family))
+            with_alone[name] = replace(one, alone=alone)
+    return with_alone
 
 
 def _baseline_moved(own: float, reference: float, change: Change) -> bool:
@@ -91,20 +123,20 @@ def _baseline_moved(own: float, reference: float, change: Change) -> bool:
     return abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5
 
 
-def _slower_now(table: Histories, known: Points, limits: Limits) -> dict[Name, Change]:
+def _slower_now(table: Histories, known: Points, limits: Limits, device: Slope) -> dict[Name, Change]:
     """The series whose newest value alone is slower.  A single faster value is ignored."""
     since = _since(known)
     candidates = outlier_mask(table, since, np.array([limits[name].notify for name in table.names]))
     found = {}
     for row in np.flatnonzero(candidates).tolist():
         name = table.names[row]
-        change = newest(table.seen(row, since.get(name, 0)), limits[name])
+        change = newest(table.seen(row, since.get(name, 0)), limits[name], device)
         if change is not None and change.ratio > 1:
             found[name] = change
     return found
 
 
 def _since(known: Points) -> dict[Name, int]:
-    """The place of the newest point of each series that the last scan found again."""
-    places = {name: [one.place for one in of_name if not one.missed] for name, of_name in known.items()}
+    """The place of the newest point of each series that the last scan did not refute."""
+    places = {name: [one.place for one in of_name if not one.refuted] for name, of_name in known.items()}
     return {name: max(of_name) for name, of_name in places.items() if of_name}

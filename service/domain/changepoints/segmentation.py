@@ -8,37 +8,58 @@ import numpy as np
 from ruptures import KernelCPD
 
 from service.domain.changepoints.modes import without_flips
-from service.domain.changepoints.step_test import Logs, Step, step_between
+from service.domain.changepoints.noise import Logs, autocorrelation, local_noise
+from service.domain.changepoints.step_test import MIN_ERROR, Step, step_between
 from service.domain.changepoints.types import HistoryLimits
 
 SPAN = 400  # revisions that are searched at a time; the cost of a steady series grows with their square
-QUANTILES = 64  # of the values, from which the distances between values are estimated
+# Standard deviations of the noise at which two values are 1/e alike.  A width that is measured in the noise sees a step
+# of 3 % next to one of 200 % as well as alone.
+KERNEL = 3.0
+MIN_SIDE = 5  # revisions with which a place is tested without a search
+# Twice the log likelihood ratio of a step over a drift.  Of AR(.97) noise with a fifth as much white noise, 5.7 changes
+# per 1,000 revisions are found without it and 1.3 with it.
+OVER_DRIFT = 10.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """A change of level in an array of values."""
+class Levels:
+    """An epoch, cut into levels."""
 
-    start: int  # the first of the new level
-    step: Step
+    logs: Logs
+    starts: tuple[int, ...]  # the first revision of each level but the first
+    steps: tuple[Step, ...]  # one at each start
+    r: float  # autocorrelation of the noise about the levels
+
+    def step_at(self, start: int) -> Step | None:
+        """The step between the revisions before `start` and those from it on, up to other changes of level.
+
+        None if there are fewer than `MIN_SIDE` on a side.
+        """
+        edges = np.array([0, *self.starts, len(self.logs)])
+        before, after = edges[edges < start], edges[edges > start]
+        if not (len(before) and len(after)) or min(start - before[-1], after[0] - start) < MIN_SIDE:
+            return None
+        return step_between(self.logs[before[-1] : start], self.logs[start : after[0]], self.r)
 
 
-def places(logs: Logs, limits: HistoryLimits) -> list[Place]:
-    """The changes of level in an epoch, oldest first."""
-    found = _pruned(logs, _candidates(logs, limits), limits)
-    while len(left := without_flips(logs, starts := [place.start for place in found])) < len(starts):
-        found = _pruned(logs, left, limits)
-    return found
+def levels_of(logs: Logs, limits: HistoryLimits) -> Levels:
+    """Cut an epoch into levels."""
+    starts, r = _settled(logs, _candidates(logs, limits), limits)
+    while len(left := without_flips(logs, starts)) < len(starts):
+        starts = _pruned(logs, left, r, limits)
+    return Levels(logs, tuple(starts), tuple(_steps(logs, starts, r)), r)
 
 
 def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     """Kernel change points (Arlot, Celisse and Harchaoui, 2019) by PELT (Killick, Fearnhead and Eckley, 2012).
 
-    With a Gaussian kernel the cost of one value is at most 1, so an outlier is not a change.
+    With a Gaussian kernel the cost of one value is at most 1, so an outlier is not a change, and no step hides another.
     """
     if len(logs) < 2 * limits.min_size or np.ptp(logs) == 0:
         return []
-    search = KernelCPD("rbf", min_size=limits.min_size, params={"gamma": _gamma(logs)})
+    width = KERNEL * max(local_noise(logs), MIN_ERROR)
+    search = KernelCPD("rbf", min_size=limits.min_size, params={"gamma": 1 / width**2})
     found: list[int] = []
     for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
         end = begin + SPAN
@@ -51,32 +72,44 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     return found
 
 
-def _gamma(logs: Logs) -> float:
-    """1 / the median squared distance of two values (Gretton et al., 2012), estimated from quantiles.
+def _settled(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> tuple[list[int], float]:
+    """Prune, measure the autocorrelation about the levels that are left, and repeat until no change is removed.
 
-    The estimate of ruptures uses all pairs, which takes seconds for 10,000 values.  If more than half of the pairs are
-    equal, the mean distance is used.
+    Steps that were cut out of autocorrelated noise hide its autocorrelation: each that is removed shows more of it.
     """
-    count = min(QUANTILES, len(logs))
-    sample = np.sort(logs)[((np.arange(count) + 0.5) * len(logs) / count).astype(int)]
-    apart = (sample[:, None] - sample)[np.tril_indices(len(sample), -1)]
-    width = float(np.median(apart)) or float(apart.mean()) or float(np.ptp(logs))
-    return 1 / width**2
+    left, r = list(starts), 0.0
+    while True:
+        r = max(r, autocorrelation(logs, left))
+        before, left = left, _pruned(logs, left, r, limits)
+        if len(left) == len(before):
+            return left, r
 
 
-def _pruned(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> list[Place]:
-    """Remove the weakest change that fails the test, merge its two levels and test again, until all changes pass."""
-    edges = [0, *starts, len(logs)]
-    steps = [step_between(logs[a:b], logs[b:c]) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
-    while failing := [number for number, step in enumerate(steps) if not _holds(step, limits)]:
-        weakest = max(failing, key=lambda number: (steps[number].p, -steps[number].effect))
+def _pruned(logs: Logs, starts: Sequence[int], r: float, limits: HistoryLimits) -> list[int]:
+    """Remove the weakest change that fails the test, merge its two levels and test again, until all changes pass.
+
+    A change that is certain between its own two levels is kept, whatever is merged next to it.
+    """
+    edges, steps = [0, *starts, len(logs)], _steps(logs, starts, r)
+    safe = {start for start, step in zip(starts, steps, strict=True) if _is_certain(step, limits)}
+    while failing := [n for n, step in enumerate(steps) if not _holds(step, limits) and edges[n + 1] not in safe]:
+        weakest = max(failing, key=lambda number: (steps[number].p, -abs(steps[number].shift)))
         del edges[weakest + 1], steps[weakest]
         for number in (weakest - 1, weakest):
             if 0 <= number < len(steps):
                 a, b, c = edges[number : number + 3]
-                steps[number] = step_between(logs[a:b], logs[b:c])
-    return [Place(start, step) for start, step in zip(edges[1:-1], steps, strict=True)]
+                steps[number] = step_between(logs[a:b], logs[b:c], r)
+    return edges[1:-1]
+
+
+def _steps(logs: Logs, starts: Sequence[int], r: float) -> list[Step]:
+    edges = [0, *starts, len(logs)]
+    return [step_between(logs[a:b], logs[b:c], r) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
 
 
 def _holds(step: Step, limits: HistoryLimits) -> bool:
-    return step.p <= limits.alpha and step.effect >= math.log1p(limits.notify) and step.separation >= limits.separation
+    return step.p <= limits.alpha and step.over_drift >= OVER_DRIFT and abs(step.shift) >= math.log1p(limits.notify)
+
+
+def _is_certain(step: Step, limits: HistoryLimits) -> bool:
+    return _holds(step, limits) and step.strict_p <= limits.block_alpha

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.changepoints import HistoryLimits, Seen
+from service.domain.changepoints.control_variate import Slope, device_slope
+from service.domain.changepoints.noise import MAD_TO_SIGMA, row_counts, row_medians
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
@@ -21,7 +23,6 @@ RECENT = (5, 10, 15)  # numbers of newest values that may form a new level
 MIN_BEFORE = 8  # values needed to estimate the level before
 SHIFT_ERRORS = 3.5  # standard errors between two levels; low, because the detector decides
 OUTLIER_SIGMAS = 3.0  # standard deviations between the newest value and those before
-MAD_TO_SIGMA = 1.4826
 MEDIAN_TO_MEAN = 1.2533  # the standard error of a median over that of a mean, for normal values
 MIN_SIGMA = 1e-9  # in log units, for series that do not vary at all
 NEAR = 30  # values on either side of a place from which the shift there is estimated
@@ -60,9 +61,15 @@ class Histories:
         )
         return own, reference
 
+    def adjusted(self, device: Slope) -> Table:
+        """The logs measured with the newest stack and with SOTA, less what they share with it by the device's slope."""
+        known = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
+        own, sota = (np.log(one, out=np.full(one.shape, np.nan), where=known) for one in (self.values, self.references))
+        return np.asarray(own - device.theta * (sota - row_medians(sota)[:, None]))
+
     def usual(self) -> Table:
         """The median of each series, in its unit; 1 for a series without values."""
-        medians = _medians(self.values)
+        medians = row_medians(self.values)
         return np.where(np.isnan(medians), 1.0, medians)
 
 
@@ -88,13 +95,21 @@ def outlier_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> 
     """Select the series whose value at the last place of the table is an outlier."""
     logs = _aligned(table, np.log(table.values), since)
     found = np.zeros(len(logs), dtype=bool)
-    rows = np.flatnonzero((_counts(logs) > MIN_BEFORE) & (table.runs[:, -1] > 0))
+    rows = np.flatnonzero((row_counts(logs) > MIN_BEFORE) & (table.runs[:, -1] > 0))
     before, last = logs[rows, :-1], logs[rows, -1]
-    middle = _medians(before)
-    sigma = MAD_TO_SIGMA * _medians(np.abs(before - middle[:, None]))
+    middle = row_medians(before)
+    sigma = MAD_TO_SIGMA * row_medians(np.abs(before - middle[:, None]))
     shift = np.abs(last - middle)
     found[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER_SIGMAS * sigma)
     return found
+
+
+def slope_of(table: Histories) -> Slope:
+    """By how much the series of a device follow SOTA, in the sessions that measured both with the newest stack."""
+    unknown = np.isnan(table.values) | np.isnan(table.references)
+    own, sota = (np.log(np.where(unknown, np.nan, one)) for one in (table.values, table.references))
+    cases = [case for _, case in table.names]
+    return device_slope(_aligned(table, own, {}), _aligned(table, sota, {}), cases)
 
 
 def sampled_mask(names: Sequence[Name], key: object, one_in: int) -> NDArray[np.bool_]:
@@ -124,35 +139,20 @@ def _other_stack(table: Histories) -> NDArray[np.bool_]:
 
 def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
     found = np.zeros(len(logs), dtype=bool)
-    counts = _counts(logs)
+    counts = row_counts(logs)
     for recent in RECENT:
         rows = np.flatnonzero(counts >= recent + MIN_BEFORE)
         if not len(rows):
             break
         before, after = logs[rows, :-recent], logs[rows, -recent:]
-        shift = np.abs(_medians(after) - _medians(before))
+        shift = np.abs(row_medians(after) - row_medians(before))
         # From differences of neighbours, so that a step or a drift does not count as noise.
-        sigma = MAD_TO_SIGMA / math.sqrt(2) * _medians(np.abs(np.diff(logs[rows], axis=1)))
+        sigma = MAD_TO_SIGMA / math.sqrt(2) * row_medians(np.abs(np.diff(logs[rows], axis=1)))
         error = MEDIAN_TO_MEAN * (sigma + MIN_SIGMA) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
         found[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SHIFT_ERRORS * error)
     return found
 
 
-def _medians(rows: Table) -> Table:
-    """The median of each row without its NaN; NaN for a row of NaN.  `np.nanmedian` is ten times as slow here."""
-    if not rows.size:
-        return np.full(len(rows), np.nan)
-    ordered, counts = np.sort(rows, axis=1), _counts(rows)  # NaN is sorted last
-    each, last = np.arange(len(rows)), rows.shape[1] - 1
-    lower, upper = np.maximum(counts - 1, 0) // 2, np.minimum(counts // 2, last)
-    middle = (ordered[each, lower] + ordered[each, upper]) / 2
-    return np.asarray(middle)
-
-
 def _median(values: Table) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else math.nan
-
-
-def _counts(logs: Table) -> NDArray[np.int64]:
-    return np.asarray((~np.isnan(logs)).sum(axis=1))

@@ -1,24 +1,22 @@
-"""Test the step between two levels: a robust t test corrected for autocorrelation, and the overlap of both sides."""
+"""Test the step between two levels: a robust t test for correlated noise, and a test against a drift without a step."""
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-Logs = NDArray[np.float64]  # natural logarithms of adjusted values, oldest first
+from service.domain.changepoints.noise import OUTLIER, Logs, median, spread
 
 WINDOW = 40  # revisions of each side that are compared; values further away have drifted
-OUTLIER = 3.0  # standard deviations from the median beyond which a value is winsorised
-MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations, and over their mean
-MEAN_TO_SIGMA = 1.2533
 # Five revisions are too few to estimate a variance.  The pooled variance of both sides is mixed in with the weight of
-# this many revisions (as in limma's moderated t: Smyth, 2004).
+# this many revisions (as in limma's moderated t: Smyth, 2004).  The degrees of freedom stay those of both sides.
 BORROWED = 20
-MAX_AUTOCORRELATION = 0.9
 MIN_ERROR = 1e-9  # in log units, for a series that does not vary at all (bytes); far below any change
+MIN_FREE = 0.25  # degrees of freedom of a level whose values all move together
+MIN_FREEDOM = 1.0
 MAX_LOG = math.log(sys.float_info.max)
 
 
@@ -35,105 +33,113 @@ class Step:
     error: float  # its standard error
     freedom: float  # degrees of freedom of `error`
     p: float  # two-sided, for no step at this place
-    effect: float  # the smaller of the shift of the means and of the medians, absolute
-    separation: float  # Cliff's delta (1993), absolute: 0 the same values, 1 no overlap
+    strict_p: float  # the same without borrowed variance: right also if one side varies more than the other
+    over_drift: float  # twice the log likelihood ratio of a step over a drift
+    revisions: int  # of both sides
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of after over before, as ratios."""
         reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
         return ratio_of(self.shift - reach), ratio_of(self.shift + reach)
 
+    def p_of_less(self, shift: float) -> float:
+        """How likely the step looks as small as this if it is `shift`, or more in the same direction: one-sided."""
+        away = (shift - self.shift) * math.copysign(1, shift)
+        return float(stdtr(self.freedom, -away / self.error))
 
-def step_between(before: Logs, after: Logs) -> Step:
-    """Welch's t test (1947) of winsorised levels, corrected for autocorrelated noise.
 
-    With lag-1 autocorrelation r, the variance of a mean is (1 + r) / (1 - r) times that of independent values (Bayley
-    and Hammersley, 1946), and the degrees of freedom shrink by the same factor.
+def step_between(before: Logs, after: Logs, r: float = 0.0) -> Step:
+    """Welch's t test (1947) of winsorised levels, for noise with the lag-1 autocorrelation `r`.
+
+    The mean of n correlated values varies like that of fewer independent ones, and the same holds for their variance
+    (Bayley and Hammersley, 1946).
     """
     before, after = before[-WINDOW:], after[:WINDOW]
-    first, second = _level(before), _level(after)
-    pooled = (first.squares + second.squares) / (first.count + second.count - 2)
-    inflation = _inflation(first, second)
-    parts = [_variance(level, pooled) / level.count for level in (first, second)]
-    error = max(math.sqrt(sum(parts) * inflation), MIN_ERROR)
-    shift = second.mean - first.mean
-    freedom = _freedom(parts, (first.count, second.count), inflation)
-    return Step(
-        shift=shift,
-        error=error,
-        freedom=freedom,
-        p=2 * float(stdtr(freedom, -abs(shift) / error)),
-        effect=min(abs(shift), abs(second.median - first.median)),
-        separation=_separation(first.ordered, after),
-    )
+    sides = _pulled_in((before, after), r)
+    shift = sides[1].mean - sides[0].mean
+    error, freedom = _error(sides, BORROWED, r)
+    own_error, own_freedom = _error(sides, 0, r)
+    p = _two_sided(shift, error, freedom)
+    strict_p = max(p, _two_sided(shift, own_error, own_freedom))
+    return Step(shift, error, freedom, p, strict_p, _over_drift(sides), len(before) + len(after))
 
 
 @dataclass(frozen=True)
-class _Level:
-    ordered: Logs
-    residuals: Logs  # winsorised, in the order of the revisions
+class _Winsorised:
+    """One winsorised level."""
+
+    residuals: Logs  # about the mean, in the order of the revisions
     mean: float
-    median: float
-    squares: float
+    squares: float  # of the residuals, corrected for those that were pulled in
+    inflation: float  # variance of the mean over that of a mean of independent values
+    count: int  # values that were not pulled in
 
     @property
-    def count(self) -> int:
-        return len(self.ordered)
+    def free(self) -> float:
+        """Degrees of freedom of `squares`: values that move together hide a part of their variance in the mean."""
+        return max(self.count - self.inflation, MIN_FREE)
+
+    def variance_of_mean(self, pooled: float, borrowed: int) -> float:
+        variance = (self.squares + borrowed * pooled) / (self.free + borrowed)
+        return variance * self.inflation / self.count
 
 
-def middle_and_spread(logs: Logs) -> tuple[float, float]:
-    """The median, and a robust standard deviation, which is 0 only if all values are equal."""
-    return _middle_and_spread(logs, np.sort(logs))
+def _pulled_in(sides: Sequence[Logs], r: float) -> list[_Winsorised]:
+    """Both levels with their outliers pulled in.
 
-
-def _middle_and_spread(logs: Logs, ordered: Logs) -> tuple[float, float]:
-    middle = _middle(ordered)
-    away = np.abs(logs - middle)
-    # If more than half of the values are equal, the MAD is 0; the mean absolute deviation is used then.
-    return middle, MAD_TO_SIGMA * _middle(np.sort(away)) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
-
-
-def _middle(ordered: Logs) -> float:
-    half = len(ordered) // 2
-    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
-
-
-def _level(logs: Logs) -> _Level:
-    ordered = np.sort(logs)
-    middle, spread = _middle_and_spread(logs, ordered)
-    pulled = np.minimum(np.maximum(logs, middle - OUTLIER * spread), middle + OUTLIER * spread)
-    mean = float(pulled.sum()) / len(pulled)
-    residuals = pulled - mean
-    return _Level(ordered, residuals, mean, middle, float(residuals @ residuals))
-
-
-def _inflation(first: _Level, second: _Level) -> float:
-    """(1 + r) / (1 - r) of both sides together, with r corrected for short series (Marriott and Pope, 1954).
-
-    The estimate of r from n values is biased by -(1 + 3 r) / n, and by twice that for both sides together.
+    The MAD of five values may be nearly 0, so no side is winsorised at less than the spread of both on average.
     """
-    squares, count = first.squares + second.squares, first.count + second.count
-    if squares <= 0:
-        return 1.0
-    products = sum(float(level.residuals[:-1] @ level.residuals[1:]) for level in (first, second))
-    r = (products / squares + 2 / count) / max(1 - 6 / count, 0.2)
-    r = min(max(r, 0.0), MAX_AUTOCORRELATION)
-    return (1 + r) / (1 - r)
+    middles = [median(side) for side in sides]
+    spreads = [spread(np.abs(side - middle)) for side, middle in zip(sides, middles, strict=True)]
+    found = []
+    for side, middle, own in zip(sides, middles, spreads, strict=True):
+        limit = OUTLIER * max(own, sum(spreads) / 2)
+        pulled = np.minimum(np.maximum(side, middle - limit), middle + limit)
+        mean = float(pulled.sum()) / len(pulled)
+        residuals = pulled - mean
+        # The variance of a winsorised mean has the values that were kept as its count (Yuen, 1974).
+        kept = int(np.count_nonzero(pulled == side))
+        squares = float(residuals @ residuals) * (len(side) - 1) / max(kept - 1, 1)
+        found.append(_Winsorised(residuals, mean, squares, _inflation(kept, r), kept))
+    return found
 
 
-def _variance(level: _Level, pooled: float) -> float:
-    return (level.squares + BORROWED * pooled) / (level.count - 1 + BORROWED)
+def _inflation(count: int, r: float) -> float:
+    """The variance of a mean of AR(1) values over that of a mean of independent ones."""
+    return 1 + 2 * r / (1 - r) * (1 - (1 - r**count) / (count * (1 - r)))
 
 
-def _freedom(parts: list[float], counts: tuple[int, int], inflation: float) -> float:
-    """Welch-Satterthwaite degrees of freedom of the moderated variances."""
-    total = sum(parts)
-    if total <= 0:
-        return float(sum(counts) - 2)
-    spread = sum(part**2 / (count - 1 + BORROWED) for part, count in zip(parts, counts, strict=True))
-    return max(total**2 / spread / inflation, 2.0)
+def _error(sides: Sequence[_Winsorised], borrowed: int, r: float) -> tuple[float, float]:
+    """The standard error of the shift, and its degrees of freedom: never more than both sides have together."""
+    have = sum(side.free for side in sides)
+    pooled = sum(side.squares for side in sides) / have
+    parts = [side.variance_of_mean(pooled, borrowed) for side in sides]
+    total, freedom = sum(parts), have
+    if total > 0:  # Welch and Satterthwaite
+        shares = sum(part**2 / (side.free + borrowed) for part, side in zip(parts, sides, strict=True))
+        freedom = min(total**2 / shares, have)
+    return max(math.sqrt(total), MIN_ERROR), max(freedom * (1 - r * r) / (1 + r * r), MIN_FREEDOM)
 
 
-def _separation(before: Logs, after: Logs) -> float:
-    below = np.searchsorted(before, after, "left") + np.searchsorted(before, after, "right")
-    return abs(float(below.sum()) / (len(before) * len(after)) - 1)
+def _two_sided(shift: float, error: float, freedom: float) -> float:
+    return 2 * float(stdtr(freedom, -abs(shift) / error))
+
+
+def _over_drift(sides: Sequence[_Winsorised]) -> float:
+    """Compare a step in AR(1) noise with AR(1) noise alone.
+
+    In noise that is nearly a random walk a place can always be found where the means of both sides differ.  But there,
+    each value follows from the one before, and a step adds nothing to that.
+    """
+    stepped = np.concatenate([side.residuals for side in sides])
+    level = np.concatenate([side.residuals + side.mean for side in sides])
+    level -= level.mean()
+    return (len(level) - 1) * math.log(unpredicted(level) / unpredicted(stepped))
+
+
+def unpredicted(residuals: Logs) -> float:
+    """The variance that is left when each value is predicted from the one before."""
+    earlier, later = residuals[:-1], residuals[1:]
+    r = float(earlier @ later) / max(float(earlier @ earlier), MIN_ERROR**2)
+    left = later - r * earlier
+    return float(left @ left) / len(left) + MIN_ERROR**2

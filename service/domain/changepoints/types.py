@@ -31,8 +31,16 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a leak: so far its level had risen at this revision."""
+
+    ordinal: int
+    ratio: float  # of the level from here on over that before the leak
+
+
+@dataclass(frozen=True)
 class Change:
-    """The level of a series changed between two revisions, and stayed."""
+    """The level of a series changed between two revisions, and stayed; or it rose by a leak."""
 
     ordinal: int  # the first revision after the change
     before: int  # the last one before it
@@ -41,6 +49,18 @@ class Change:
     high: float
     level: Level
     p: float  # of the test at this place; the place was searched for, so p is too small for noise alone
+    revisions: int  # that were compared
+    course: tuple[Part, ...] = ()  # of a leak, which then began after `before` and passed half of it at `ordinal`
+
+    @property
+    def is_leak(self) -> bool:
+        return bool(self.course)
+
+    def covers(self, place: int, apart: int) -> bool:
+        """Whether a change at `place` may be this one or a part of it."""
+        if self.is_leak:
+            return self.before < place <= self.course[-1].ordinal
+        return abs(self.ordinal - place) <= apart
 
 
 @dataclass(frozen=True)
@@ -49,10 +69,9 @@ class HistoryLimits:
 
     notify: float = 0.005  # smallest change of level NOTIFY, relative to the level before
     block: float = 0.02  # smallest change of level BLOCK
-    alpha: float = 0.01  # largest p of a change
-    block_alpha: float = 1e-5  # largest p of level BLOCK; ten times as much if the two levels hardly overlap
-    separation: float = 0.5  # smallest Cliff's delta of both sides: 0 the same values, 1 no overlap
-    penalty: float = 0.55  # of a change point in the search, times log n
+    alpha: float = 3e-4  # largest p of a change
+    block_alpha: float = 1e-5  # largest p of level BLOCK
+    penalty: float = 0.35  # of a change point in the search, times log n
     min_size: int = 5  # revisions of the shortest level
 
     def __post_init__(self) -> None:
@@ -62,7 +81,7 @@ class HistoryLimits:
             raise ValueError(
                 f"alpha ({self.alpha}) and block_alpha ({self.block_alpha}) must satisfy 0 < block_alpha <= alpha < 1."
             )
-        if not (0 <= self.separation <= 1 and self.penalty > 0):
-            raise ValueError(f"separation ({self.separation}) lies between 0 and 1, penalty ({self.penalty}) above 0.")
+        if self.penalty <= 0:
+            raise ValueError(f"penalty ({self.penalty}) must be above 0.")
         if self.min_size < 2:
             raise ValueError(f"min_size is at least 2 revisions, not {self.min_size}.")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -172,17 +172,6 @@ def common_cause(members: Sequence[Member]) -> Member | None:
 
 
 Item = TypeVar("Item")
-
-
-def by_event(items: Iterable[Item], place: Callable[[Item], int]) -> list[list[Item]]:
-    """Group items by event: each is at most `NEAR` places after the previous one.  The oldest event comes first."""
-    groups = list[list[Item]]()
-    for one in sorted(items, key=place):
-        if groups and place(one) - place(groups[-1][-1]) <= NEAR:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-    return groups
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:

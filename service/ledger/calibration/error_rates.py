@@ -32,7 +32,7 @@ class ErrorRates:
     suspicions: Rate  # cases that looked like a change, which fresh trials did not confirm
     dismissed: Rate  # regressions that people dismissed
     not_repeated: Rate  # bisections that could not repeat a confirmed difference
-    retracted: Rate  # change points that were closed, because they were not found again
+    retracted: Rate  # change points that were closed, because later values or new sessions contradicted them
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def error_rates(session: Session, since: float) -> ErrorRates:
     dismissed = RegressionRow.state == RegressionState.DISMISSED
     ended = Bisection.state.not_in((*OPEN_SEARCHES, SearchState.STOPPED))
     not_repeated = Bisection.state == SearchState.NOT_REPRODUCED
-    retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.missed_scans > 0)
+    retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.refuted_scans > 0)
     return ErrorRates(
         equal_code=_equal_code(session, since),
         suspicions=_suspicions(session),

@@ -41,7 +41,7 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
         row.reason = f"regression {regression.id}, by bisection {search.id}"
     elif search.state is not SearchState.STOPPED and steady:
         sessions = f"{len(steady)} new session{'s' if len(steady) > 1 else ''}"
-        row.state, row.missed_scans = PointState.CLOSED, max(row.missed_scans, 1)
+        row.state, row.refuted_scans = PointState.CLOSED, max(row.refuted_scans, 1)
         row.reason = f"{sessions} of bisection {search.id} did not repeat it: the machine, not the code"
     else:  # a person may decide, or bisect again
         row.state = PointState.OPEN

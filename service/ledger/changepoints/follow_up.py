@@ -24,9 +24,10 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
+from service.domain.changepoints.events import Sighting, by_event, is_exact
 from service.domain.changepoints.matching import HELD, SAME, PointMove, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
-from service.domain.regressions.lifecycle import KERNELWATCH, by_event
+from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
@@ -184,7 +185,7 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         ]
         if runs:
             end(row, PointState.CONFIRMED, f"improvement of run {max(runs)}")
-        elif len(measured.line) - place > HELD and not row.missed_scans:
+        elif len(measured.line) - place > HELD and not row.refuted_scans:
             end(row, PointState.CONFIRMED, f"faster, and held for more than {HELD} measured revisions")
 
 
@@ -208,7 +209,15 @@ def _search_all(session: Session, target: Target, measured: Mainline, rows: Sequ
 def grouped(measured: Mainline, rows: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
     """Group points of many cases into events."""
     ordered = sorted(rows, key=lambda row: (row.provider, row.case))
-    return by_event(ordered, lambda row: measured.place_of[row.revision_id])
+    return by_event(ordered, lambda row: _sighting(measured, row))
+
+
+def _sighting(measured: Mainline, row: ChangePoint) -> Sighting:
+    place = measured.place_of[row.revision_id]
+    before = measured.place_of.get(row.before_id, place - 1)
+    if row.course:
+        return Sighting(before, measured.place_of_sha.get(row.course[-1]["revision"], place), leak=True)
+    return Sighting(before, place, exact=row.revisions is not None and is_exact(row.low, row.high, row.revisions))
 
 
 def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
@@ -217,9 +226,9 @@ def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
 
 
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
-    places = [measured.place_of[row.revision_id] for row in group]
-    before = [measured.place_of.get(row.before_id, place - 1) for row, place in zip(group, places, strict=True)]
-    good, bad = search_range(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, group))
+    seen = [_sighting(measured, row) for row in group]
+    before, last = min(one.before for one in seen), max(one.last for one in seen)
+    good, bad = search_range(before, last, len(measured.line) - 1, _neighbours(session, measured, group))
     cases = sorted({row.case for row in group})
     try:
         search = bisections.start(
@@ -244,7 +253,7 @@ def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoin
     revisions = session.scalars(
         select(ChangePoint.revision_id)
         .where(ChangePoint.series_id.in_({row.series_id for row in group}))
-        .where(ChangePoint.missed_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
+        .where(ChangePoint.refuted_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
     )
     return [measured.place_of[one] for one in revisions if one in measured.place_of]
 

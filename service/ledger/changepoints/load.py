@@ -51,6 +51,10 @@ class Mainline:
         """By revision."""
         return {one.revision_id: place for place, one in enumerate(self.line)}
 
+    @cached_property
+    def place_of_sha(self) -> Mapping[str, int]:
+        return {one.sha: place for place, one in enumerate(self.line)}
+
 
 def mainline(session: Session, target_id: int, device: str) -> Mainline:
     """Load every finished run of the mainline."""

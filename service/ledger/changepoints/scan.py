@@ -5,7 +5,7 @@ No transaction is open for writing while the detector runs.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,18 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from kernels.cases import Metric, Role
 from service.db.engine import clock, reading, transaction
-from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Series, Target, VerdictRow
+from service.db.models import UNSCANNED, ChangePoint, Measurement, Revision, Run, Series, Target, VerdictRow
 from service.domain.changepoints import Change, Level
-from service.domain.changepoints.matching import MAX_MISSES, KnownPoint
+from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint, Refutation
 from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of, scan_series, select_series
 from service.domain.changepoints.series_table import Histories
+from service.domain.metrics import metric_of
 from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, PointState
 from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.session_result import same_code
 from service.ledger.backoff import backoff
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import follow_scanned, policy_of
@@ -88,6 +91,15 @@ class Scan:
     measured: Mainline
     last_point: int  # id of the newest point that was stored when it began
     found: Mapping[Name, SeriesScan]
+    same_code: Collection[tuple[Name, int]]  # series and places with the same code before and after
+
+    def why_none(self, name: Name, change: Change) -> str | None:
+        """Why a change is none of the code; None if it may be."""
+        if (baseline := self.found[name].baseline.get(change.ordinal)) is not None:
+            return f"the baseline moved, not this: {_by(baseline)}"
+        if (name, change.ordinal) in self.same_code:
+            return "the machine: the code did not change, and no other case moved"
+        return None
 
 
 def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) -> Scan:
@@ -106,7 +118,32 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
     found = scan_series(close, table, known, limits, left_out, _steady(session, table))
-    return Scan(measured, _last_point(session, target_id, device), found)
+    return Scan(measured, _last_point(session, target_id, device), found, _same_code(session, measured, found))
+
+
+def _same_code(session: Session, measured: Mainline, found: Mapping[Name, SeriesScan]) -> set[tuple[Name, int]]:
+    """The new steps that a series has alone although the same code ran on both sides."""
+    return {
+        (name, one.ordinal)
+        for name, scanned in found.items()
+        for one in scanned.matched.new
+        if one.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
+        if same_code(*_facts(session, measured, name, one))
+    }
+
+
+def _facts(
+    session: Session, measured: Mainline, name: Name, change: Change
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The facts of the revisions around a change."""
+    runs = [measured.line[change.before].run_id, measured.line[change.ordinal].run_id]
+    rows = session.execute(
+        select(Measurement.run_id, Measurement.facts)
+        .where(Measurement.run_id.in_(runs), Measurement.role == Role.HEAD.value)
+        .where(Measurement.provider == name[0], Measurement.case == name[1])
+    )
+    facts = {row.run_id: row.facts for row in rows}
+    return facts.get(runs[0], {}), facts.get(runs[1], {})
 
 
 def _steady(session: Session, table: Histories) -> set[Name]:
@@ -125,18 +162,19 @@ def _steady(session: Session, table: Histories) -> set[Name]:
 
 def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:
     """The stored points of each series, oldest first, without those of revisions that left the mainline."""
-    point = ChangePoint.id, ChangePoint.revision_id, ChangePoint.ratio, ChangePoint.missed_scans, ChangePoint.state
+    of_point = ChangePoint.id, ChangePoint.revision_id, ChangePoint.ratio, ChangePoint.refuted_scans
     rows = session.execute(
-        select(Series.provider, Series.printed, *point)
+        select(Series.provider, Series.printed, *of_point, ChangePoint.state, ChangePoint.course)
         .select_from(ChangePoint)
         .join(ChangePoint.series)
         .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
     known: dict[Name, list[KnownPoint]] = {}
-    for provider, case, point_id, revision_id, ratio, missed, state in rows:
+    for provider, case, point_id, revision_id, ratio, refuted, state, course in rows:
         if (place := measured.place_of.get(revision_id)) is not None:
-            one = KnownPoint(point_id, place, ratio, missed, state is PointState.OPEN)
+            until = measured.place_of_sha.get(course[-1]["revision"], place) if course else None
+            one = KnownPoint(point_id, place, ratio, refuted, state, until)
             known.setdefault((provider, case), []).append(one)
     return known
 
@@ -166,18 +204,20 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
     series = series_ids(session, key_of.values())
     for name, found in scanned.found.items():
         for change in found.matched.new:
-            _add(session, measured, series[key_of[name]], change, found.baseline.get(change.ordinal), now)
+            _add(session, measured, series[key_of[name]], change, scanned.why_none(name, change), now)
         for point_id, change in found.matched.again:
-            _seen_again(rows[point_id], change)
-        for point_id in found.matched.missed:
-            _missed(rows[point_id])
+            _seen_again(rows[point_id], change, measured)
+        for point_id, leak_id in found.matched.parts:
+            _is_part(rows[point_id], leak_id)
+        for point_id, evidence in found.matched.refuted:
+            _refuted(rows[point_id], evidence)
     if new := sum(len(found.matched.new) for found in scanned.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
 
 
 def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
-    """Whether another process has scanned any of these runs; a missed point must not count twice."""
+    """Whether another process has scanned any of these runs; evidence against a point must not count twice."""
     known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs))
     return any(session.scalar(one) is not None for one in known)
 
@@ -187,9 +227,9 @@ def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
-    """The stored points that a scan found again or missed."""
-    touched = [(one.matched.missed, [point_id for point_id, _ in one.matched.again]) for one in found]
-    ids = sorted({point_id for missed, again in touched for point_id in (*missed, *again)})
+    """The stored points that a scan found again, as parts of leaks or contradicted."""
+    touched = [(*one.matched.again, *one.matched.parts, *one.matched.refuted) for one in found]
+    ids = sorted({point_id for pairs in touched for point_id, _ in pairs})
     rows: dict[int, ChangePoint] = {}
     for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}
@@ -197,7 +237,7 @@ def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoin
 
 
 def _add(
-    session: Session, measured: Mainline, series_id: int, change: Change, baseline: float | None, now: float
+    session: Session, measured: Mainline, series_id: int, change: Change, why_none: str | None, now: float
 ) -> None:
     values: dict[str, Any] = {
         "series_id": series_id,
@@ -207,13 +247,15 @@ def _add(
         "low": change.low,
         "high": change.high,
         "p": change.p,
+        "revisions": change.revisions,
+        "course": _course(measured, change),
         "level": change.level.value,
         "state": PointState.OPEN,
-        "missed_scans": 0,
+        "refuted_scans": 0,
         "found_at": now,
     }
-    if baseline is not None:
-        values |= {"state": PointState.CLOSED, "reason": f"the baseline moved, not this: {_by(baseline)}"}
+    if why_none is not None:
+        values |= {"state": PointState.CLOSED, "reason": why_none}
     # A point of the same revision in the other direction may be stored already; it stays.
     insert_if_absent(session, ChangePoint, ("series_id", "revision_id"), values)
 
@@ -222,16 +264,36 @@ def _by(ratio: float) -> str:
     return f"SOTA is {abs(ratio - 1) * 100:.1f} % {'slower' if ratio > 1 else 'faster'} from here on"
 
 
-def _seen_again(row: ChangePoint, change: Change) -> None:
-    """Keep a point as it was first found, until more data raise its level to BLOCK."""
-    row.missed_scans = 0
-    if change.level is Level.BLOCK and row.level != Level.BLOCK:
+def _course(measured: Mainline, change: Change) -> list[dict[str, Any]] | None:
+    if not change.is_leak:
+        return None
+    return [{"revision": measured.line[part.ordinal].sha, "ratio": part.ratio} for part in change.course]
+
+
+def _seen_again(row: ChangePoint, change: Change, measured: Mainline) -> None:
+    """Keep a step as it was first found, until more data raise its level to BLOCK; a leak grows."""
+    row.refuted_scans = 0
+    if change.is_leak or (change.level is Level.BLOCK and row.level != Level.BLOCK):
         row.level, row.ratio = change.level.value, change.ratio
         row.low, row.high, row.p = change.low, change.high, change.p
+        row.revisions, row.course = change.revisions, _course(measured, change)
 
 
-def _missed(row: ChangePoint) -> None:
-    row.missed_scans += 1
-    if row.missed_scans >= MAX_MISSES and row.state is PointState.OPEN:
+def _is_part(row: ChangePoint, leak_id: int) -> None:
+    row.state, row.reason = PointState.CLOSED, f"a part of the leak of change point {leak_id}"
+    row.refuted_scans = 0
+
+
+def _refuted(row: ChangePoint, evidence: Refutation) -> None:
+    row.refuted_scans += 1
+    if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
         row.state = PointState.CLOSED
-        row.reason = f"not found again by {MAX_MISSES} successive scans"
+        row.reason = (
+            f"{evidence.revisions} revisions show {_percent(evidence.ratio)} here "
+            f"({_percent(evidence.low)} to {_percent(evidence.high)}), and not {_percent(row.ratio)}: "
+            f"p {evidence.p:.1g} of half of that"
+        )
+
+
+def _percent(ratio: float) -> str:
+    return f"{round((ratio - 1) * 100, 1) + 0:+.1f} %"  # the sum has no negative zero

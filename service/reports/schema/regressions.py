@@ -132,8 +132,15 @@ class RegressionDocument(RegressionItem):
         )
 
 
+class LeakPartItem(Document):
+    """A part of a leak."""
+
+    revision: str
+    ratio: Number = Field(description="The level from here on over that before the leak.")
+
+
 class ChangePointItem(Document):
-    """A step in the history of one case."""
+    """A step or a leak in the history of one case."""
 
     id: int
     target: str
@@ -146,6 +153,8 @@ class ChangePointItem(Document):
     low: Number
     high: Number
     p: Number
+    revisions: int | None = Field(description="That were compared; null if it is not known.")
+    course: list[LeakPartItem] | None = Field(description="The parts of a leak, oldest first; null for a step.")
     level: str = Field(description="notify or block.")
     state: PointState
     reason: str | None = Field(

@@ -99,6 +99,8 @@ def api(decided: Seeded) -> Api:
                     low=1.05,
                     high=1.15,
                     p=0.001,
+                    revisions=64,
+                    course=[{"revision": new.sha, "ratio": 1.1}],
                     level="notify",
                     found_at=5.0,
                 )

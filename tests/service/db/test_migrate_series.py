@@ -112,7 +112,7 @@ def test_old_rows_are_found_under_their_series(old: Engine, url: str) -> None:
         """INSERT INTO series (id, target_id, device, provider, "case", metric)
         SELECT 99, target_id, device, provider, "case", metric FROM series WHERE id = 1""",
         """INSERT INTO change_points (id, series_id, revision_id, before_id, ratio, low, high, p, level, state,
-        missed_scans, found_at) SELECT 99, series_id, revision_id, before_id, 0.5, 0.4, 0.6, p, level, state, 0, 2.0
+        refuted_scans, found_at) SELECT 99, series_id, revision_id, before_id, 0.5, 0.4, 0.6, p, level, state, 0, 2.0
         FROM change_points""",
         """INSERT INTO quarantines (id, series_id, since, by, reason)
         SELECT 99, series_id, 2.0, 'bob', 'again' FROM quarantines""",

@@ -11,7 +11,6 @@ from service.domain.regressions.lifecycle import (
     Action,
     Member,
     Transition,
-    by_event,
     changes,
     check_by_hand,
     common_cause,
@@ -208,17 +207,3 @@ def test_nothing_but_improvements_mends(ratio, slower):
 def test_a_leak_is_what_the_known_regressions_leave_unexplained():
     assert unexplained(1.10, [1.05, 1.04]) == pytest.approx(1.0073, abs=1e-4)
     assert unexplained(1.10, []) == 1.10
-
-
-@pytest.mark.parametrize(
-    ("places", "groups"),
-    [
-        ([], []),
-        ([5], [[5]]),
-        ([9, 5, 6], [[5, 6], [9]]),
-        ([5, 7, 9, 12], [[5, 7, 9], [12]]),
-        ([5, 5, 5], [[5, 5, 5]]),
-    ],
-)
-def test_what_changed_at_about_one_revision_is_one_event(places, groups):
-    assert by_event(places, lambda place: place) == groups

@@ -2,11 +2,11 @@
 
 import pytest
 
-from service.db.models import VerdictRow
+from service.db.models import ChangePoint, VerdictRow
 from service.domain.stats import counts
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.reasons import ReasonCode as R
-from service.reports.words import of_reason, of_verdict
+from service.reports.words import of_point, of_reason, of_verdict
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 SENTENCES = [
@@ -158,3 +158,18 @@ def test_a_row_of_a_newer_version_shows_its_code() -> None:
 def test_a_stored_row_has_the_sentence_of_its_code() -> None:
     row = VerdictRow(case=CASE, reason_code="failed", reason_args={"said": "out of memory"}, known_before=True)
     assert of_verdict(row) == "already failed before this revision: out of memory"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ({"revisions": 64}, "not known: p 2e-09 from 64 revisions"),
+        ({"revisions": None}, ""),
+        (
+            {"revisions": 80, "course": [{"revision": "a" * 40, "ratio": 1.02}, {"revision": "b" * 40, "ratio": 1.05}]},
+            "a leak: 2% at aaaaaaaaaa and 5% at bbbbbbbbbb",
+        ),
+    ],
+)
+def test_a_change_point_shows_its_evidence(evidence, said):
+    assert of_point(ChangePoint(p=2e-9, **evidence)) == said

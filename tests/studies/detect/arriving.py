@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.changepoints import Change, HistoryLimits, Level
-from service.domain.changepoints.matching import MAX_MISSES, KnownPoint
+from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint
 from service.domain.changepoints.scan import LONG, SHORT, scan_series, select_series
 from service.domain.changepoints.series_table import Histories
+from service.domain.states import PointState
 from service.domain.verdicts.samples import Name
 from tests.studies.detect.score import MARGIN, Labelled
 
@@ -18,35 +19,40 @@ NAME: Name = ("labelled", "series")
 
 
 @dataclass(frozen=True)
-class Told:
-    """A change point of a series: where it is, at which revision it was told, and how it stands in the end."""
+class Reported:
+    """A change point of a series: where it is, at which revision it was reported, and how it stands in the end."""
 
     place: int
     when: int
     ratio: float
     blocks: bool
-    missed: int = 0
+    refuted: int = 0
     open: bool = True
 
     def reaches(self, level: str) -> bool:
         return self.blocks or level == Level.NOTIFY
 
-    def again(self, change: Change) -> "Told":
-        return replace(self, missed=0, blocks=self.blocks or change.level is Level.BLOCK)
+    def again(self, change: Change) -> "Reported":
+        return replace(self, refuted=0, blocks=self.blocks or change.level is Level.BLOCK)
 
-    def not_again(self) -> "Told":
-        return replace(self, missed=self.missed + 1, open=self.open and self.missed + 1 < MAX_MISSES)
+    def contradicted(self) -> "Reported":
+        return replace(self, refuted=self.refuted + 1, open=self.open and self.refuted + 1 < MAX_REFUTED)
 
 
-def replayed(values: Sequence[float], *, paired: bool) -> list[Told]:
-    """Every point that was ever told of a series, in which nobody answers: what is open in the end still stands.
+def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
+    """Every point that was ever reported of a series, in which nobody answers: what is open in the end still stands.
 
     Where each revision's own pair (`paired`) was steady, as it is where it sees nothing, one odd value asks nothing.
     """
-    series, points = np.array([values]), list[Told]()
+    series, points = np.array([values]), list[Reported]()
     limits = {NAME: LIMITS}
     for count in range(1, len(values) + 1):
-        known = {NAME: [KnownPoint(n, one.place, one.ratio, one.missed, one.open) for n, one in enumerate(points)]}
+        known = {
+            NAME: [
+                KnownPoint(n, one.place, one.ratio, one.refuted, PointState.OPEN if one.open else PointState.CLOSED)
+                for n, one in enumerate(points)
+            ]
+        }
         table = _newest(series[:, :count], SHORT)
         selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
         close = _newest(series[:, :count], LONG if selected else 0)
@@ -56,11 +62,11 @@ def replayed(values: Sequence[float], *, paired: bool) -> list[Told]:
         matched = found[NAME].matched
         for number, change in matched.again:
             points[number] = points[number].again(change)
-        for number in matched.missed:
-            points[number] = points[number].not_again()
+        for number, _ in matched.refuted:
+            points[number] = points[number].contradicted()
         places = {one.place for one in points}
         points += [
-            Told(one.ordinal, count - 1, one.ratio, one.level is Level.BLOCK)
+            Reported(one.ordinal, count - 1, one.ratio, one.level is Level.BLOCK)
             for one in matched.new
             if one.ordinal not in places
         ]
@@ -76,12 +82,12 @@ def _newest(values: NDArray[np.float64], count: int) -> Histories:
     return Histories((NAME,) if count else (), first, taken, nothing, np.zeros_like(runs), runs)
 
 
-def delays(labelled: Collection[Labelled], told: dict[str, list[Told]]) -> list[int]:
+def delays(labelled: Collection[Labelled], reported: dict[str, list[Reported]]) -> list[int]:
     """Revisions from each labelled change to the first point that stands for it, where there is one."""
     found = []
     for one in labelled:
         for mark in one.changes:
-            near = [point.when for point in told[one.name] if abs(point.place - mark) <= MARGIN]
+            near = [point.when for point in reported[one.name] if abs(point.place - mark) <= MARGIN]
             if near:
                 found.append(max(0, min(near) - mark))
     return found

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -32,11 +31,6 @@ class Labelled:
     @property
     def project(self) -> str:
         return self.name.partition("|")[0]
-
-    @property
-    def tuned_on(self) -> bool:
-        """Half of the series, by their names: limits were chosen on these alone."""
-        return hashlib.sha256(self.name.encode()).digest()[-1] % 2 == 0
 
 
 @dataclass(frozen=True)

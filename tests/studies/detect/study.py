@@ -1,10 +1,9 @@
-"""How well changes of history are found: ours and peers' on the same labelled series, and how fast.
+"""How well changes of history are found, and how fast: on noise and patterns whose truth is known, and on labels.
 
-python -m tests.studies.detect.study [CSV] [--peers PYTHON] [--choose] [--arriving] [--out FILE]
+python -m tests.studies.detect.study [made | labels | projects | arriving | speed] [--csv FILE] [--peers PYTHON]
 
-CSV has the columns series, index, value, is_change, is_ambiguous (.gz or not); without one the series are simulated,
-and say nothing about real benchmarks.  Every tool's setting is chosen on the tuning part alone, which is half of the
-series by a hash of their names; the scoring part has no say.
+*made* is what rules were chosen by: noise without any step, patterns injected into real noise, leaks, siblings.  The
+labelled series check them, compare them with peers and say what is reported and withdrawn as revisions arrive.
 """
 
 import argparse
@@ -21,17 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes
+from tests.studies.detect import made
 from tests.studies.detect.arriving import delays, replayed
 from tests.studies.detect.rules import RULES
 from tests.studies.detect.score import LARGE, Labelled, Predictions, Score, read, score
 
 PEERS = Path(__file__).with_name("peers.py")
+SERIES = Path(__file__).with_name("labelled.csv.gz")
 GRID = [
-    HistoryLimits(penalty=penalty, separation=separation, alpha=alpha, notify=notify)
-    for penalty, separation, alpha, notify in product(
-        (0.45, 0.5, 0.55, 0.6, 0.65), (0.4, 0.5, 0.6), (1e-2, 1e-3), (0.005, 0.01)
-    )
+    HistoryLimits(penalty=penalty, alpha=alpha, notify=notify)
+    for penalty, alpha, notify in product((0.25, 0.35, 0.45, 0.55), (1e-3, 3e-4, 1e-4), (0.005, 0.01))
 ]
+CHAPTERS = ("made", "labels", "projects", "arriving", "speed")
 
 
 @dataclass(frozen=True)
@@ -45,50 +45,27 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("csv", type=Path, nargs="?", help="labelled series; simulated ones without it")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("chapters", nargs="*", choices=[*CHAPTERS, []], help="which; all by default")
+    parser.add_argument("--csv", type=Path, default=SERIES, help="other labelled series")
     parser.add_argument("--peers", type=Path, help="the interpreter of the environment with the peers")
-    parser.add_argument("--choose", action="store_true", help="the grid, and leave one project out, instead")
-    parser.add_argument("--arriving", action="store_true", help="the same series revision by revision, instead")
-    parser.add_argument("--out", type=Path, help="what each tool found, as JSON")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the made series: a test of the study itself")
     chosen = parser.parse_args()
-    if chosen.csv is not None and not chosen.csv.exists():
+    if not chosen.csv.exists():
         sys.exit(
-            f"There is no {chosen.csv}.  Give a CSV with the columns series, index, value, is_change and is_ambiguous: "
-            "make bench-detect ARGS=FILE.csv.gz"
+            f"There is no {chosen.csv}.  Give a CSV with series, index, value, is_change and is_ambiguous (--csv)."
         )
-    if chosen.csv is None:
-        say("Simulated series: another seed of the same kind gives other figures, and real benchmarks do as well.")
-    labelled = read(chosen.csv) if chosen.csv else simulated()
-    if chosen.choose:
-        choose(labelled)
-    elif chosen.arriving:
-        arriving(labelled)
-    else:
-        rows = [*ours(labelled), *rules(labelled), *packages(labelled, chosen.peers)]
-        table(labelled, rows)
-        speed()
-        if chosen.out:
-            chosen.out.write_text(json.dumps([row.__dict__ for row in rows]))
-
-
-def simulated(count: int = 44, points: int = 300, seed: int = 11) -> list[Labelled]:
-    """Series with AR(1) noise and outliers, and steps of 1 to 20 % at known places; a third of them have none."""
-    random, found = np.random.default_rng(seed), []
-    for number in range(count):
-        sd, carried = random.uniform(0.003, 0.02), random.uniform(0, 0.35)
-        noise = np.empty(points)
-        last = 0.0
-        for place, shock in enumerate(random.normal(0, sd * np.sqrt(1 - carried**2), points)):
-            noise[place] = last = carried * last + shock
-        noise += (random.random(points) < 0.01) * random.exponential(10 * sd, points)
-        steps = sorted(random.choice(np.arange(20, points - 20, 20), 0 if number % 3 == 0 else 4, replace=False))
-        levels = np.zeros(points)
-        for place in steps:
-            levels[place:] += random.choice((-1, 1)) * random.uniform(max(0.01, 2 * sd), 0.2)
-        name = f"simulated-{number % 8}|steps|{number}"
-        found.append(Labelled(name, tuple(100 * np.exp(levels + noise)), tuple(map(int, steps)), ()))
-    return found
+    labelled = read(chosen.csv)
+    chapters: dict[str, Callable[[], None]] = {
+        "made": lambda: say("\n".join(made.report(labelled, 10 if chosen.quick else 1))),
+        "labels": lambda: table(labelled, [*ours(labelled), *rules(labelled), *packages(labelled, chosen.peers)]),
+        "projects": lambda: projects(labelled),
+        "arriving": lambda: arriving(labelled),
+        "speed": speed,
+    }
+    for name in chosen.chapters or CHAPTERS:
+        say(f"\n## {name.capitalize()}")
+        chapters[name]()
 
 
 def seen(values: Sequence[float]) -> list[Seen]:
@@ -114,7 +91,7 @@ def ours(labelled: Collection[Labelled], limits: HistoryLimits | None = None) ->
 
 def _places(found: Mapping[str, Sequence[Change]], level: Level | None = None) -> dict[str, list[int]]:
     return {
-        name: [change.ordinal for change in every if level is None or change.level is level]
+        name: [place for change in every if level in (None, change.level) for place in made.places_of(change)]
         for name, every in found.items()
     }
 
@@ -149,25 +126,23 @@ def packages(labelled: Collection[Labelled], interpreter: Path | None) -> Iterat
 
 
 def own_and_best(labelled: Collection[Labelled], rows: Sequence[Row]) -> list[Row]:
-    """A tool's own setting, and the one that is best on the tuning part."""
-    tuning = [one for one in labelled if one.tuned_on]
-    best = max(rows, key=lambda row: score(tuning, row.found).f1)
+    """A tool's own setting, and the one that is best on these labels."""
+    best = max(rows, key=lambda row: score(labelled, row.found).f1)
     return [rows[0]] if best is rows[0] else [rows[0], best]
 
 
 def table(labelled: Collection[Labelled], rows: Sequence[Row]) -> None:
-    for part, series in parts(labelled).items():
-        marks = sum(len(one.changes) for one in series)
-        say(f"\n{part}: {len(series)} series, {sum(len(one.values) for one in series)} points, {marks} changes\n")
-        say("| detector | setting | P | R | F1 | F1 of >= 2 % | false per 1,000 | ms per 1,000 |")
-        say("|---|---|---|---|---|---|---|---|")
-        for row in rows:
-            every, large = score(series, row.found), score(series, row.found, LARGE)
-            say(f"| {row.tool} | {row.setting} | {_figures(every)} | {large.f1:.3f} | {every.false_per_1000:.2f} | "
-                f"{row.ms_per_1000:.3g} |")  # fmt: skip
+    marks = sum(len(one.changes) for one in labelled)
+    say(f"\n{len(labelled)} series, {sum(len(one.values) for one in labelled)} points, {marks} changes\n")
+    say("| detector | setting | P | R | F1 | F1 of >= 2 % | false per 1,000 | ms per 1,000 |")
+    say("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        every, large = score(labelled, row.found), score(labelled, row.found, LARGE)
+        say(f"| {row.tool} | {row.setting} | {_figures(every)} | {large.f1:.3f} | {every.false_per_1000:.2f} | "
+            f"{row.ms_per_1000:.3g} |")  # fmt: skip
     first = rows[0]
     low, high = resampled(labelled, first.found)
-    say(f"\n{first.tool}, {first.setting}: F1 over all lies in {low:.3f} to {high:.3f} (95 %, series drawn again)")
+    say(f"\n{first.tool}, {first.setting}: F1 is {low:.3f} to {high:.3f} (95 %, series drawn again)")
     say("\n* written from the tool's public description; the others are the tools' own packages.")
 
 
@@ -181,53 +156,48 @@ def resampled(labelled: Collection[Labelled], found: Predictions, draws: int = 2
     return float(low), float(high)
 
 
-def parts(labelled: Collection[Labelled]) -> dict[str, list[Labelled]]:
-    return {
-        "Tuning part": [one for one in labelled if one.tuned_on],
-        "Scoring part": [one for one in labelled if not one.tuned_on],
-        "All": list(labelled),
-    }
-
-
-def choose(labelled: Collection[Labelled]) -> None:
-    """The grid on the tuning part; then each project scored with what the others chose."""
-    tuning = [one for one in labelled if one.tuned_on]
+def projects(labelled: Collection[Labelled]) -> None:
+    """Each project alone, and scored with the limits that the other projects would choose from the grid."""
     found = [next(ours(labelled, limits)).found for limits in GRID]
-
-    def best(series: Collection[Labelled]) -> int:
-        return max(range(len(GRID)), key=lambda place: score(series, found[place]).f1)
-
-    say("| penalty | separation | alpha | notify | P | R | F1 (tuning part) |")
-    say("|---|---|---|---|---|---|---|")
-    for limits, predicted in zip(GRID, found, strict=True):
-        say(f"| {limits.penalty} | {limits.separation} | {limits.alpha} | {limits.notify} | "
-            f"{_figures(score(tuning, predicted))} |")  # fmt: skip
-    for part, series in parts(labelled).items():
-        held_out: dict[str, Sequence[int]] = {}
-        for project in dict.fromkeys(one.project for one in series):
-            place = best([one for one in series if one.project != project])
-            held_out |= {one.name: found[place][one.name] for one in series if one.project == project}
-        every, large = score(series, held_out), score(series, held_out, LARGE)
-        say(f"\nOne project left out, {part.lower()}: {_figures(every)} | {large.f1:.3f} (>= 2 %)")
+    default = next(ours(labelled)).found
+    held_out: dict[str, Sequence[int]] = {}
+    say("\n| project | series | changes | P | R | F1 | F1 with the others' choice | penalty, alpha, notify |")
+    say("|---|---|---|---|---|---|---|---|")
+    for project in dict.fromkeys(one.project for one in labelled):
+        own = [one for one in labelled if one.project == project]
+        others = [one for one in labelled if one.project != project]
+        best = max(range(len(GRID)), key=lambda place: score(others, found[place]).f1)
+        held_out |= {one.name: found[best][one.name] for one in own}
+        limits, marks = GRID[best], sum(len(one.changes) for one in own)
+        say(f"| {project} | {len(own)} | {marks} | {_figures(score(own, default))} | "
+            f"{score(own, found[best]).f1:.3f} | {limits.penalty}, {limits.alpha:g}, {limits.notify} |")  # fmt: skip
+    every, large = score(labelled, default), score(labelled, default, LARGE)
+    say(f"| all, limits as they are | {len(labelled)} | | {_figures(every)} | | from 2 %: {large.f1:.3f} |")
+    every, large = score(labelled, held_out), score(labelled, held_out, LARGE)
+    say(f"| all, one left out | | | {_figures(every)} | | from 2 %: {large.f1:.3f} |")
 
 
 def arriving(labelled: Collection[Labelled]) -> None:
     """As in service: one revision after the other, nothing known of what comes, and nobody who answers."""
     for words, paired in (("the pair of each revision was steady", True), ("no pair says anything", False)):
         every = {one.name: replayed(one.values, paired=paired) for one in labelled}
-        for part, series in parts(labelled).items():
-            say(f"\n{part}, where {words}\n\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
-            for when, level in product(("at the end", "ever told"), ("notify", "block")):
-                predicted = {
-                    name: [one.place for one in told if (one.open or when == "ever told") and one.reaches(level)]
-                    for name, told in every.items()
-                }
-                scored = score(series, predicted)
-                say(f"| {when}, {level} | {_figures(scored)} | {scored.false_per_1000:.2f} |")
-            if late := delays(series, every):
-                half, most, nearly_all = np.quantile(late, (0.5, 0.75, 0.9))
-                say(f"\nRevisions until told: half within {half:.0f}, three quarters within {most:.0f}, 90 % within "
-                    f"{nearly_all:.0f}")  # fmt: skip
+        points = [point for of_series in every.values() for point in of_series]
+        say(f"\nWhere {words}:\n\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
+        for when, level in product(("at the end", "ever reported"), ("notify", "block")):
+            predicted = {
+                name: [one.place for one in of_series if (one.open or when != "at the end") and one.reaches(level)]
+                for name, of_series in every.items()
+            }
+            scored = score(labelled, predicted)
+            say(f"| {when}, {level} | {_figures(scored)} | {scored.false_per_1000:.2f} |")
+        for level in ("notify", "block"):
+            reported = [one for one in points if one.reaches(level)]
+            withdrawn = sum(not one.open for one in reported)
+            say(f"\nWithdrawn of {len(reported)} reported ({level}): {withdrawn / max(len(reported), 1):.1%}")
+        if late := delays(labelled, every):
+            half, most, nearly_all = np.quantile(late, (0.5, 0.75, 0.9))
+            say(f"\nRevisions until reported: half within {half:.0f}, three quarters within {most:.0f}, 90 % within "
+                f"{nearly_all:.0f}")  # fmt: skip
 
 
 def speed() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes, newest
 from service.domain.changepoints.step_test import step_between
+from tests.service.domain.changepoints.test_noise import correlated
 
 
 def seen(values: Sequence[float], stack: int | None = None, first: int = 0) -> list[Seen]:
@@ -58,6 +59,19 @@ def test_a_change_says_between_which_revisions_how_much_and_how_sure():
     assert change.p < 1e-10
 
 
+def test_the_example_of_the_documentation():
+    """docs/statistics.md, History."""
+    before = [100.2, 99.9, 100.1, 99.8, 100.0, 100.3, 99.7, 100.1, 99.9, 100.0]
+    after = [103.1, 102.8, 103.0, 103.3, 102.7, 103.1]
+    step = step_between(np.log(before), np.log(after))
+    assert (step.error, step.freedom) == (pytest.approx(0.00101, abs=5e-6), 14)
+    assert (step.p, step.strict_p) == (pytest.approx(6e-14, rel=0.1), pytest.approx(2e-10, rel=0.1))
+    [change] = changes(seen([*before, *after]), HistoryLimits(notify=0.01, block=0.02))
+    assert (change.ordinal, change.revisions, change.level) == (10, 16, Level.BLOCK)
+    rounded = [round(ratio, 3) for ratio in (change.low, change.ratio, change.high)]
+    assert rounded == [1.028, 1.03, 1.032]
+
+
 @pytest.mark.parametrize("place", [60, 200, 300, 301, 1499, 1940])
 def test_a_step_is_found_anywhere_in_a_long_series(place):
     [change] = changes(seen(noisy((place, 100), (2000 - place, 103))))
@@ -100,14 +114,12 @@ def test_white_noise_has_hardly_any_changes():
     assert all(change.level is Level.NOTIFY for change in found)
 
 
-def test_autocorrelated_noise_blocks_nothing():
+@pytest.mark.parametrize("memory", [0.6, 0.9, 0.97])
+def test_autocorrelated_noise_has_hardly_any_changes(memory):
+    """16,000 revisions of a machine that drifts, without SOTA."""
     random = np.random.default_rng(4)
-    found = []
-    for _ in range(40):
-        walk = [0.0]
-        for shock in random.normal(0, 0.005, 299):
-            walk.append(0.6 * walk[-1] + shock)
-        found += changes(seen(np.exp(walk)))
+    found = [change for _ in range(40) for change in changes(seen(np.exp(0.01 * correlated(random, 400, memory))))]
+    assert len(found) <= 4
     assert [change for change in found if change.level is Level.BLOCK] == []
 
 
@@ -117,7 +129,6 @@ def test_autocorrelated_noise_blocks_nothing():
         ({"notify": 0.5}, "0 <= notify <= block < 1"),
         ({"alpha": 1e-7}, "must satisfy 0 < block_alpha <= alpha < 1"),
         ({"min_size": 1}, "at least 2 revisions"),
-        ({"separation": 2}, "between 0 and 1"),
         ({"penalty": 0}, "above 0"),
     ],
 )
@@ -152,6 +163,61 @@ series = st.builds(
 def test_the_unit_does_not_matter(values, exponent):
     other = changes(seen([value * 2.0**exponent for value in values]))
     assert summary(other) == summary(changes(seen(values)))
+
+
+@settings(max_examples=60)
+@given(series, st.floats(0.2, 3))
+def test_the_scale_does_not_matter(values, scale):
+    """Steps and noise that are both so many times as large, in logs, are the same question."""
+    logs = np.log(values)
+    scaled = np.exp(logs[0] + scale * (logs - logs[0]))
+    limits = HistoryLimits(notify=0.0, block=0.0)
+    assert summary(changes(seen(scaled), limits)) == summary(changes(seen(values), limits))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.floats(0.03, 0.1))
+def test_the_order_within_a_level_does_not_matter(seed, size):
+    random = np.random.default_rng(seed)
+    first, second = noisy((50, 100), seed=seed), noisy((50, 100 * math.exp(size)), seed=seed + 1)
+    there = summary(changes(seen(first + second)))
+    shuffled = summary(changes(seen([*random.permutation(first), *random.permutation(second)])))
+    for found in (there, shuffled):
+        assert any(abs(place - 50) <= 1 and level == "block" for place, level in found)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.floats(0.03, 0.1), st.sampled_from([-1, 1]), st.integers(12, 60))
+def test_a_step_near_a_larger_one_is_still_found(seed, small, direction, apart):
+    """The larger one is twenty times as large."""
+    first = 60 + apart
+    levels = [
+        (60, 100),
+        (apart, 100 * math.exp(direction * 20 * small)),
+        (40, 100 * math.exp((direction * 20 + 1) * small)),
+    ]
+    found = [place for place, _ in summary(changes(seen(noisy(*levels, sigma=small / 6, seed=seed))))]
+    assert any(abs(place - 60) <= 1 for place in found)
+    assert any(abs(place - first) <= 2 for place in found)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1000), st.floats(0.03, 0.1), st.integers(10, 25), st.integers(10, 25))
+def test_a_commit_that_is_reverted_twice_is_not_erased(seed, size, landed, reverted):
+    """Slower, fixed, slower again and fixed again is what people do; three times is what machines do."""
+    slow = 100 * math.exp(size)
+    levels = [(40, 100), (landed, slow), (reverted, 100), (landed, slow), (40, 100)]
+    places = np.cumsum([count for count, _ in levels])[:-1]
+    found = [place for place, _ in summary(changes(seen(noisy(*levels, sigma=size / 6, seed=seed))))]
+    assert all(any(abs(place - other) <= 2 for other in found) for place in places)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weak_neighbours_do_not_spoil_a_certain_step(seed):
+    """A short dip before it, of the size of the noise, makes the level before it uneven when it is merged."""
+    levels = [(60, 100), (6, 99), (5, 101), (6, 99), (60, 104)]
+    found = [place for place, _ in summary(changes(seen(noisy(*levels, sigma=0.008, seed=seed))))]
+    assert any(abs(place - 77) <= 2 for place in found)
 
 
 @settings(max_examples=60)

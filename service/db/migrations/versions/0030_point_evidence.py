@@ -1,0 +1,26 @@
+"""The evidence of a change point: how many revisions were compared, and the course of a leak.
+
+Scans that did not find a point count no more, only scans that contradict it.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0030"
+down_revision = "0029"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("change_points") as table:
+        table.add_column(sa.Column("revisions", sa.Integer(), nullable=True))
+        table.add_column(sa.Column("course", sa.JSON(), nullable=True))
+        table.alter_column("missed_scans", new_column_name="refuted_scans")
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("change_points") as table:
+        table.alter_column("refuted_scans", new_column_name="missed_scans")
+        table.drop_column("course")
+        table.drop_column("revisions")

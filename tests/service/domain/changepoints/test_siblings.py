@@ -1,0 +1,104 @@
+"""The evidence of siblings: a small step that all have, and a step that only one has."""
+
+import numpy as np
+import pytest
+
+from service.domain.changepoints import HistoryLimits, changes
+from service.domain.changepoints.control_variate import UNKNOWN
+from service.domain.changepoints.scan import scan_series
+from service.domain.changepoints.series_table import Histories, slope_of
+from service.domain.changepoints.siblings import family_of, is_alone, shared_steps
+
+LIMITS = HistoryLimits(notify=0.01, block=0.02)
+COUNT, AT = 30, 20
+
+
+def cases(count: int, op: str = "rmsnorm.fwd") -> list[tuple[str, str]]:
+    return [("norms", f"{op}.{64 * number}x4096.bf16") for number in range(1, count + 1)]
+
+
+def histories(own: np.ndarray, machine: np.ndarray | None = None, sota: bool = True) -> Histories:
+    random = np.random.default_rng(99)
+    shared = np.zeros(COUNT) if machine is None else machine
+    references = np.exp(random.normal(0, 0.002, own.shape) + shared) if sota else np.full(own.shape, np.nan)
+    ones = np.ones(own.shape, dtype=np.int64)
+    return Histories(tuple(cases(len(own))), 0, np.exp(own + shared), references, ones, ones)
+
+
+def noisy(moving: int, size: float, sigma: float = 0.015, count: int = 20, seed: int = 0) -> np.ndarray:
+    """Series of which the first `moving` have a step."""
+    own = np.random.default_rng(seed).normal(0, sigma, (count, COUNT))
+    own[:moving, AT:] += size
+    return own
+
+
+def found(table: Histories) -> dict[tuple[str, str], list[int]]:
+    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS), slope_of(table))
+    return {name: [change.ordinal for change in of_name] for name, of_name in steps.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_is_too_small_for_each_is_found_in_all(seed):
+    table = histories(noisy(20, 0.02, seed=seed))
+    together = found(table)
+    assert len(together) >= 14
+    assert {place for places in together.values() for place in places} <= {AT - 1, AT, AT + 1}
+    alone = [row for row in range(20) if changes(table.seen(row), LIMITS)]
+    assert len(alone) <= len(together) / 2
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=table.names)
+    assert set(together) <= {name for name, one in scanned.items() if one.matched.new}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        histories(noisy(0, 0.0)),
+        histories(noisy(1, 0.2)),  # one alone needs nobody's evidence
+        histories(noisy(20, 0.004)),  # less than anybody acts on
+        histories(noisy(20, 0.025), sota=False),  # it may be the machine's
+        histories(noisy(4, 0.025, count=4)),  # too few
+    ],
+)
+def test_what_siblings_do_not_show(table):
+    assert found(table) == {}
+
+
+def test_a_step_of_the_machine_is_nobodys():
+    machine = 0.03 * (np.arange(COUNT) >= AT) + 0.01 * np.sin(np.arange(COUNT))
+    assert found(histories(noisy(0, 0.0), machine)) == {}
+
+
+def test_without_a_slope_of_the_device_the_machine_may_be_the_cause():
+    table = histories(noisy(20, 0.04))
+    assert shared_steps(table, dict.fromkeys(table.names, LIMITS), UNKNOWN) == {}
+
+
+def test_a_gap_in_a_series_does_not_hide_its_step():
+    own = noisy(20, 0.04)
+    own[3, AT : AT + 2] = np.nan
+    table = histories(own)
+    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS), slope_of(table))
+    [change] = steps[table.names[3]]
+    assert (change.before, change.ordinal) == (AT - 1, AT + 2)
+
+
+def test_a_family_has_one_op_direction_and_metric():
+    assert family_of(("norms", "rmsnorm.fwd.64x4096.bf16")) == family_of(("norms", "rmsnorm.fwd.512x128.fp32"))
+    others = [("triton", "rmsnorm.fwd.64x4096.bf16"), ("norms", "rmsnorm.bwd.64x4096.bf16")]
+    others.append(("norms", "rmsnorm.fwd.64x4096.bf16.call"))
+    assert len({family_of(one) for one in (*others, ("norms", "rmsnorm.fwd.64x4096.bf16"))}) == 4
+
+
+@pytest.mark.parametrize(
+    ("moved", "family", "alone"),
+    [
+        ({}, cases(6), True),
+        ({}, cases(5), False),  # four siblings are too few
+        ({cases(6)[3]: [22]}, cases(6), False),
+        ({cases(6)[3]: [23]}, cases(6), True),  # another event
+        ({cases(6)[0]: [20]}, cases(6), True),  # its own
+        ({cases(6, "layernorm.fwd")[3]: [20]}, cases(6), True),  # no sibling
+    ],
+)
+def test_who_changed_alone(moved, family, alone):
+    assert is_alone(cases(6)[0], 20, moved, family) == alone
