@@ -109,6 +109,16 @@ class Suspect:
         added = self.offset.variance if offset and self.offset else 0.0
         return self._estimate(trials, _measured(self.confirmation[:trials]), added)
 
+    def pooled(self) -> Estimate | None:
+        """Estimate from all trials, for a case that they leave undecided.
+
+        The screening trials were selected for looking like a change, so this is drawn towards one; the confirmation
+        trials, of which there are usually more, draw it back.
+        """
+        effects = [*_measured(self.screening), *_measured(self.confirmation)]
+        added = self.offset.variance if self.offset else 0.0
+        return self._estimate(len(self.confirmation), effects, added)
+
     def p_of_all(self, trials: int) -> float:
         """p of no change, from the screening trials together with the first `trials` confirmation trials.
 

@@ -46,6 +46,7 @@ class Reading:
     first: Decision
     confirmed: Effects = ()
     fresh: Decision = field(default_factory=Decision)
+    suspect: Suspect | None = None
     control: Estimate | None = None  # of the copy over its original, over all trials
     offset: Offset | None = None  # of the session at cases of this kind
     off: bool = False  # the control is beyond its limit, and not by chance
@@ -59,6 +60,11 @@ class Reading:
     def last(self) -> Decision:
         """The deciding trials: the confirmation of a suspected case, else the screening."""
         return self.fresh if self.suspected else self.first
+
+    @property
+    def pooled(self) -> Estimate | None:
+        """Over screening and confirmation, of a suspected case."""
+        return self.suspect.pooled() if self.suspect else None
 
     @property
     def doubt(self) -> Doubt | None:
@@ -101,7 +107,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
             for cell in together
         ]
         for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
-            read[cell.name] = replace(read[cell.name], confirmed=suspect.confirmation, fresh=fresh)
+            read[cell.name] = replace(read[cell.name], suspect=suspect, confirmed=suspect.confirmation, fresh=fresh)
     return read
 
 

@@ -142,9 +142,9 @@ def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict
         why = reason(ReasonCode.NOT_REPEATED, smallest_change=reading.smallest_change, trials=fresh.trials)
         return _of(Outcome.STEADY, why, fresh, cell.confirmed, policy)
     if reading.doubt is not None:
-        return _of(Outcome.INCONCLUSIVE, _doubt(reading, reading.doubt), reading.first, cell.looked, policy)
+        return _undecided(cell, reading, _doubt(reading, reading.doubt), policy)
     if fresh.zone is not reading.first.zone:
-        return _unconfirmed(cell, reading, policy)
+        return _undecided(cell, reading, _unconfirmed(reading, policy), policy)
     if cell.same_code:
         return _of(Outcome.INCONCLUSIVE, reason(ReasonCode.SAME_CODE), fresh, cell.confirmed, policy)
     if cell.quarantined:
@@ -188,12 +188,17 @@ def _doubt(reading: Reading, doubt: Doubt) -> Reason:
     return reason(ReasonCode.COPIES_DIFFER, spread=spread, smallest_change=reading.smallest_change)
 
 
-def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    why = reason(ReasonCode.UNCONFIRMED)
+def _unconfirmed(reading: Reading, policy: Policy) -> Reason:
     cut = len(reading.confirmed) < policy.confirmation[-1] or None in reading.confirmed
     if reading.fresh.zone is Zone.OPEN and cut:
-        why = _cut_short(reading.confirmed, policy.confirmation, suspected=True)
-    verdict = _of(Outcome.INCONCLUSIVE, why, reading.first, cell.looked, policy)
+        return _cut_short(reading.confirmed, policy.confirmation, suspected=True)
+    return reason(ReasonCode.UNCONFIRMED)
+
+
+def _undecided(cell: Cell, reading: Reading, why: Reason, policy: Policy) -> Verdict:
+    """A suspicion that was neither confirmed nor refuted: the interval is of all trials."""
+    every = Pairs((*cell.looked.candidate, *cell.confirmed.candidate))
+    verdict = _of(Outcome.INCONCLUSIVE, why, replace(reading.first, estimate=reading.pooled), every, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
 
 

@@ -1,5 +1,6 @@
 """Deciding: the table of what samples give which verdict, and the laws that hold for all of them."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,6 +93,17 @@ def test_the_same_machine_code_is_never_a_regression():
 def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
     left_open = Cell("norms", "a case", pairs(1.05), pairs(1.02, trials=8, trial_noise=0.02, seed=3))
     assert verdict(left_open) is Outcome.INCONCLUSIVE
+
+
+def test_what_is_left_open_shows_the_interval_of_all_its_trials():
+    """Those of the screening alone were chosen for looking large."""
+    first, fresh = pairs(1.05), pairs(1.02, trials=8, trial_noise=0.02, seed=3)
+    [only] = judge([Cell("norms", "a case", first, fresh)], POLICY).values()
+    effects = [*first.effects(), *fresh.effects()]
+    assert only.comparison.trials == len(effects)
+    assert only.comparison.ratio == pytest.approx(math.exp(sum(effects) / len(effects)))
+    assert only.comparison.rounds == first.rounds + fresh.rounds
+    assert only.comparison.low < 1.02 < only.comparison.high
 
 
 def test_fresh_launches_that_repeat_nothing_say_so():
