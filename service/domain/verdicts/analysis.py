@@ -25,6 +25,7 @@ from service.domain.verdicts.machine import MIN_CASES, most_moved
 from service.domain.verdicts.samples import Cell, Name, made
 
 _RULE = RULES[BaselineKind.PARENT]
+PHASES = 2  # screening and confirmation, which share beta: either may call a change of the smallest size steady
 EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
 
 
@@ -121,12 +122,14 @@ def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, p
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
-    limits = Limits(math.log1p(reading.smallest_change), policy.screening, policy.beta, policy.alpha)
+    beta = policy.beta / PHASES
+    limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
     return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
-    limits = Limits(math.log1p(reading.smallest_change), policy.confirmation, policy.beta, _RULE.error_rate(policy))
+    beta, fdr = policy.beta / PHASES, _RULE.error_rate(policy)
+    limits = Limits(math.log1p(reading.smallest_change), policy.confirmation, beta, fdr)
     first, offset = reading.first.zone, reading.offset
     return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
 

@@ -436,7 +436,7 @@ def test_short_kernels_need_more_and_nobody_acts_on_nanoseconds():
                 tuple(tuple(t * us / 100 for t in r) for r in one.candidate),
                 tuple(tuple(t * us / 100 for t in r) for r in one.baseline),
             )
-            for one in (pairs(ratio, round_noise=0.001), pairs(ratio, 5, seed=1, round_noise=0.001))
+            for one in (pairs(ratio, 5, round_noise=0.001), pairs(ratio, 5, seed=1, round_noise=0.001))
         ]
         return verdict(Cell("norms", SHAPES[0], *both), Policy())
 
