@@ -12,8 +12,11 @@ from service.db.engine import reading
 from service.db.models import Run, Target
 from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
+from service.domain.verdicts.analysis import KnownVariances
 from service.errors import SandboxFailed
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.runs import queue, repeatability
+from service.ledger.server_policy import effective
 from workers.sandbox import sandbox
 
 
@@ -26,6 +29,7 @@ class Assignment:
     adapters: Mapping[str, str]
     no_sandbox: str | None  # why it is measured without a sandbox; None where there is one
     repeats_before: KnownRepeats = field(default_factory=dict)  # by the last runs of the target
+    known: KnownVariances = field(default_factory=dict)  # by the last runs of the target on this worker
 
     @property
     def sandboxed(self) -> bool:
@@ -52,7 +56,8 @@ def assigned(lease: queue.Lease) -> Assignment:
         run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
         recipe = recipes.parse(run.recipe.text)
         before = repeatability.repeats_before(session, run, recipe.cases(run.suite))
+        known = known_variances(session, run, effective(recipe, run.device))
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):
         raise SandboxFailed(f"The sandbox stopped working: {trouble}.")
-    return Assignment(run, recipe, run.recipe.adapters, trouble, before)
+    return Assignment(run, recipe, run.recipe.adapters, trouble, before, known)

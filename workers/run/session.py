@@ -141,7 +141,17 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         before = assignment.repeats_before
         sandbox.take_shortage()  # of an earlier session
         judge = Judge(_judge(assignment, here))
-        trials = Trials(tally, contenders, policy, here, heart, seed=seed, repeats_before=before, judge=judge)
+        trials = Trials(
+            tally,
+            contenders,
+            policy,
+            here,
+            heart,
+            seed=seed,
+            known=assignment.known,
+            repeats_before=before,
+            judge=judge,
+        )
         trials.until_decided(cases)
         # What was lost may have been lost to one of these.
         if assignment.sandboxed and (trouble := sandbox.self_test()):

@@ -20,6 +20,7 @@ from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
 from service.domain.verdicts import judge
+from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.session_result import cells
 from service.settings import settings
 from workers.device import DeviceHere
@@ -55,6 +56,7 @@ class Trials:
         here: DeviceHere,
         heart: Heart,
         seed: int,
+        known: KnownVariances = NONE_KNOWN,
         repeats_before: KnownRepeats = NOTHING_KNOWN,
         judge: Judge | None = None,
     ) -> None:
@@ -62,7 +64,7 @@ class Trials:
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
-        self._repeats_before, self._judge = repeats_before, judge
+        self._known, self._repeats_before, self._judge = known, repeats_before, judge
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._prestarted = PrestartPool(contenders)
         self._deadline = time.monotonic() + settings().session_limit_s
@@ -127,7 +129,7 @@ class Trials:
 
         The other baselines take part in the screening trials only.
         """
-        wanted = judge.wanted(cells(self._tally.taken()), self._policy)
+        wanted = judge.wanted(cells(self._tally.taken()), self._policy, self._known)
         names = {name for name, why in wanted.items() if why == kind}
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
         who = [one for one in self._prestarted.contenders if one.role in REPEATED and one.provider["name"] in providers]

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
+from types import MappingProxyType
 
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
-from service.domain.stats.estimates import Estimate
+from service.domain.stats.case_variances import CaseVariances, RunVariance
+from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.offsets import Control, Offset, offset
 from service.domain.stats.sequential import Decision, Effects, Limits, Suspect, Zone, confirm, screen
 from service.domain.stats.variance_prior import Prior
@@ -24,6 +26,8 @@ from service.domain.verdicts.estimation import family, group_of
 from service.domain.verdicts.machine import MIN_CASES, most_moved
 from service.domain.verdicts.samples import Cell, Name, made
 
+KnownVariances = Mapping[Metric, CaseVariances]
+NONE_KNOWN: KnownVariances = MappingProxyType({})
 _RULE = RULES[BaselineKind.PARENT]
 PHASES = 2  # screening and confirmation, which share beta: either may call a change of the smallest size steady
 EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
@@ -76,8 +80,11 @@ class Reading:
         return Doubt.OFFSET if self.last.futile else None
 
 
-def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
-    """One for each cell that has something to be compared with; counts are compared without statistics (`judge`)."""
+def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Reading]:
+    """One for each cell that has something to be compared with; counts are compared without statistics (`judge`).
+
+    `known`: what earlier sessions of the worker say of the variance of each case's trials, by metric.
+    """
     compared = [cell for cell in cells if cell.comparable and not cell.looked.counts]
     looked, confirmed, controls = (
         dict(zip([cell.name for cell in compared], made(pairs), strict=True))
@@ -87,9 +94,9 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
             [cell.control for cell in compared],
         )
     )
-    known = family([(cell.case, looked[cell.name]) for cell in compared], policy)
+    prior = _priors(compared, looked, controls, policy, known)
     read = {
-        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policy, known.get(group_of(cell.case)))
+        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policy, prior.get(cell.name))
         for cell in compared
     }
     offsets = _offsets(compared, read, controls, policy)
@@ -110,6 +117,34 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
         for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
             read[cell.name] = replace(read[cell.name], suspect=suspect, confirmed=suspect.confirmation, fresh=fresh)
     return read
+
+
+def _priors(
+    cells: Sequence[Cell],
+    looked: Mapping[Name, Effects],
+    controls: Mapping[Name, Effects],
+    policy: Policy,
+    known: KnownVariances,
+) -> dict[Name, Prior]:
+    """By earlier sessions where they know the case, otherwise by the other cases of the run."""
+    run = defaultdict[Metric, dict[Name, RunVariance]](dict)
+    for cell in cells:
+        head, control = (_first_step(some[cell.name], policy) for some in (looked, controls))
+        if metric_of(cell.case) in known and len(head) == policy.screening[0]:
+            copies = variance(control) if len(control) == len(head) and cell.borrowed is None else None
+            run[metric_of(cell.case)][cell.name] = RunVariance(group_of(cell.case), variance(head), copies)
+    found = dict[Name, Prior]()
+    for metric, variances in run.items():
+        found |= known[metric].priors(variances, policy.screening[0] - 1)
+    if all(cell.name in found for cell in cells):
+        return found
+    of_groups = family([(cell.case, looked[cell.name]) for cell in cells], policy)
+    by_group = {cell.name: prior for cell in cells if (prior := of_groups.get(group_of(cell.case))) is not None}
+    return by_group | found
+
+
+def _first_step(effects: Effects, policy: Policy) -> list[float]:
+    return [effect for effect in effects[: policy.screening[0]] if effect is not None]
 
 
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
@@ -173,7 +208,7 @@ def _offsets(
     kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
         one = read[cell.name]
-        first = [effect for effect in controls[cell.name][: policy.screening[0]] if effect is not None]
+        first = _first_step(controls[cell.name], policy)
         estimate = Estimate.of(first, one.prior)
         if estimate is not None and metric_of(cell.case).varies and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from scipy.special import bdtrc, betaincinv, stdtr
+from scipy.special import bdtrc, betaincinv, stdtr, stdtrit
 
 from kernels.cases import Role
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
 from service.domain.stats.sequential import MIN_SHARE
+from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
 from service.domain.verdicts.session_result import ContenderResult, cells
 
@@ -71,7 +72,9 @@ class Rate:
 NONE = Rate(0, 0, 0)
 
 
-def compared(taken: Sequence[ContenderResult], policy: Policy, *, calibration: bool) -> list[Compared]:
+def compared(
+    taken: Sequence[ContenderResult], policy: Policy, known: KnownVariances = NONE_KNOWN, *, calibration: bool
+) -> list[Compared]:
     """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
     Not of counts, which leave the case inconclusive wherever copies differ.
@@ -79,13 +82,13 @@ def compared(taken: Sequence[ContenderResult], policy: Policy, *, calibration: b
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    found = _compared(list(_controls(taken)), policy, Equal.COPY)
-    return found + _compared(_builds(taken), policy, Equal.BUILD) if calibration else found
+    found = _compared(list(_controls(taken)), policy, known, Equal.COPY)
+    return found + _compared(_builds(taken), policy, known, Equal.BUILD) if calibration else found
 
 
-def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compared]:
+def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kind: Equal) -> list[Compared]:
     copies = [cell for cell in copies if not metric_of(cell.case).counts]
-    judged = judge(copies, policy)
+    judged = judge(copies, policy, known)
     found = []
     for cell in copies:
         effects = _first(cell.looked, policy.screening[0]).effects()
@@ -121,6 +124,14 @@ def student(effects: Sequence[float]) -> float:
     if spread == 0:
         return 1.0 if centre == 0 else 0.0
     return float(2 * stdtr(len(effects) - 1, -abs(centre) / spread * math.sqrt(len(effects))))
+
+
+def variance_of(ratio: float, p: float, trials: int) -> float | None:
+    """The sample variance of the effects of which `student` made p; None if it cannot be told from it."""
+    if trials < 2 or ratio == 1 or not 0 < p < 1:
+        return None
+    t = -float(stdtrit(trials - 1, p / 2))
+    return trials * (math.log(ratio) / t) ** 2 if t > 0 else None
 
 
 def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:

@@ -19,7 +19,7 @@ from service.domain.policy.policy import Policy
 from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
-from service.domain.verdicts.analysis import Doubt, Reading, readings
+from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
 from service.domain.verdicts.counted import compare_counts
 from service.domain.verdicts.estimation import compare, comparison
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
@@ -49,9 +49,9 @@ class Verdict:
     quarantined_by: str | None = None  # who quarantines the case, if that makes a confirmed change inconclusive
 
 
-def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
-    """A verdict for every cell of a run, each by the limits of its metric and case."""
-    read = readings(cells, policy)
+def judge(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Verdict]:
+    """A verdict for every cell of a run, each by the limits of its metric and case; `known` as for `readings`."""
+    read = readings(cells, policy, known)
     return {
         cell.name: _of_counts(cell, policy.at(cell.case))
         if cell.looked.counts and cell.comparable
@@ -70,13 +70,13 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     return any(one.suspected for one in doubted) or len(doubted) > MANY_DOUBTED * compared
 
 
-def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
+def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> Mapping[Name, Why]:
     """The cells that need more trials: "look" if they are undecided, "confirm" if they are suspected.
 
     Empty if everything is decided or the budget (the last of `policy.screening` and `policy.confirmation`) is spent.
     """
     asked: dict[Name, Why] = {}
-    for name, one in readings(cells, policy).items():
+    for name, one in readings(cells, policy, known).items():
         if one.last.futile:
             continue
         if one.first.zone is Zone.OPEN:

@@ -13,7 +13,7 @@ from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.stats.sequential import Decision, Effects, Zone
-from service.domain.verdicts.analysis import Reading, readings
+from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances, Reading, readings
 from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Name, Outcome
 
@@ -74,13 +74,18 @@ Group = tuple[str, Metric]  # provider, metric
 
 
 def replay(
-    cells: Sequence[Cell], before: Mapping[Name, Outcome], dismissed: Collection[Name], policy: Policy
+    cells: Sequence[Cell],
+    before: Mapping[Name, Outcome],
+    dismissed: Collection[Name],
+    policy: Policy,
+    known: KnownVariances = NONE_KNOWN,
 ) -> list[Replayed]:
-    """Judge the cells of one run by `policy`; `before` says how they were judged.
+    """Judge the cells of one run by `policy`; `before` says how they were judged, `known` is as for `judge`.
 
     Trials are read in the order in which they were made, and only as many as the policy would have requested.
     """
-    verdicts, read, asked = judge(cells, policy), readings(cells, policy), wanted(cells, policy)
+    verdicts, read = judge(cells, policy, known), readings(cells, policy, known)
+    asked = wanted(cells, policy, known)
     found = []
     for cell in cells:
         verdict, seen = verdicts[cell.name], read.get(cell.name)

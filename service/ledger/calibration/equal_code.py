@@ -9,6 +9,7 @@ from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import Purpose
 from service.domain.verdicts import calibration
+from service.domain.verdicts.analysis import KnownVariances
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import SessionResult
 from service.ledger.calibration import quarantines
@@ -16,14 +17,14 @@ from service.ledger.health import totals
 from service.ledger.series import series_ids
 
 
-def compared(session: Session, run: Run, result: SessionResult, policy: Policy) -> None:
+def compared(session: Session, run: Run, result: SessionResult, policy: Policy, known: KnownVariances) -> None:
     """Store a session's comparisons of equal code, and quarantine or release the cases that they are about.
 
     Sessions with untrusted code are ignored: whoever disturbs the controls could choose which cases are quarantined.
     """
     if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
         return
-    found = calibration.compared(result.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
+    found = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:
         return
     now = clock(session)

@@ -25,6 +25,7 @@ from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.ledger import code_texts
 from service.ledger.calibration import equal_code, quarantines
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.health import totals
 from service.ledger.locking import insert_if_absent
 from service.ledger.regressions import after_run
@@ -45,8 +46,9 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     found = _cells(session, run, result, policy)
-    judged = judge.judge(found, policy)
-    equal_code.compared(session, run, result, policy)  # before it is known whether this session counts
+    known = known_variances(session, run, policy)
+    judged = judge.judge(found, policy, known)
+    equal_code.compared(session, run, result, policy, known)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run

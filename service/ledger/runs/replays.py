@@ -17,6 +17,7 @@ from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import baseline_cases
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.runs.reload import Rebuilt, rebuilt
 from service.reports.views import Replay, ReplayedCase
 
@@ -61,7 +62,8 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
         for (provider, case, against), row in stored.verdicts.items()
         if against == BaselineKind.PARENT
     }
-    found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy)
+    known = known_variances(session, run, policy)
+    found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
     flags = _flags(stored, policy)
     for (provider, metric), own in summed(found).items():
         group = run.device, provider, metric
@@ -115,7 +117,8 @@ def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Polic
         (row.provider, row.case, row.kind): row
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
     }
-    for one in calibration.compared(stored.result.taken, policy, calibration=True):
+    known = known_variances(session, stored.run, policy)
+    for one in calibration.compared(stored.result.taken, policy, known, calibration=True):
         row = rows.get((one.provider, one.case, one.kind))
         if row is not None:
             nominal = policy.calibrate.nominal

@@ -29,11 +29,13 @@ from service.db.models import (
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, Purpose, RunState
+from service.domain.verdicts.analysis import NONE_KNOWN
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
@@ -264,8 +266,56 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
         run.trusted = False
         session.flush()
         taken = tuple(took(role, CASE, 100.0) for role in ROLES)
-        equal_code.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy())
+        equal_code.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
         assert session.execute(select(Calibration)).first() is None
+
+
+# -- what is known of the variance of trials
+
+
+def vary(place: int, role: Role, case: str) -> ContenderResult:
+    dice = random.Random(f"{place} {role} {case}")
+    trials = tuple(tuple(100 * math.exp(dice.gauss(0, 0.002)) for _ in range(2)) for _ in range(3))
+    return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, trials)
+
+
+def varied(house: House, place: int, worker: str = "one") -> Run:
+    """A session whose trials vary."""
+    with transaction() as session:
+        world.run(session, world.commit(session, house.target_id, place))
+    taken = [vary(place, role, case) for role in ROLES for case in (CASE, OTHER)]
+    return house.recorded(taken, f"c{place - 1}", worker)
+
+
+def known_before(run: Run) -> dict[tuple[str, str], float]:
+    with reading() as session:
+        found = known_variances(session, session.get_one(Run, run.id), Policy())
+    return dict(found[Metric.KERNEL].usual) if found else {}
+
+
+def test_a_session_knows_what_earlier_sessions_of_its_worker_found(house):
+    runs = [varied(house, place) for place in range(1, 7)]
+    assert known_before(runs[3]) == {}, "three sessions of two cases do not tell how constant they are"
+    assert set(known_before(runs[5])) == {("norms", CASE), ("norms", OTHER)}
+    assert known_before(runs[5])["norms", CASE] == pytest.approx(math.log(2 * 0.002**2 / 2), abs=1.5)
+    assert known_before(varied(house, 7, worker="two")) == {}, "another worker is another machine"
+
+
+def test_a_replay_knows_no_more_than_the_session_knew(house):
+    runs = [varied(house, place) for place in range(1, 7)]
+    then = known_before(runs[5])
+    varied(house, 7)
+    assert known_before(runs[5]) == then
+
+
+def test_what_did_not_vary_and_other_numbers_of_trials_teach_nothing(house):
+    for place in range(1, 7):
+        house.measured(place)
+    assert known_before(house.measured(7)) == {}
+    runs = [varied(house, place) for place in range(8, 14)]
+    with reading() as session:
+        run = session.get_one(Run, runs[-1].id)
+        assert known_variances(session, run, Policy(screening=(5, 8))) == {}
 
 
 # -- what is quarantined

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from kernels.cases import Case, Role
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
-from service.domain.verdicts.calibration import Rate, compared, distrusted, matters, patience, student, trusted_again
+from service.domain.stats.estimates import variance
+from service.domain.verdicts.calibration import (
+    Rate,
+    compared,
+    distrusted,
+    matters,
+    patience,
+    student,
+    trusted_again,
+    variance_of,
+)
 from service.domain.verdicts.session_result import ContenderResult
 from tests.studies.quarantine import life
 
@@ -85,6 +95,21 @@ def test_a_session_that_would_have_told_somebody_says_so():
     twice = [took(role, *(us,) * 3, confirmed=(us,) * 2) for role, us in ((Role.HEAD, 220.0), (Role.PARENT, 200.0))]
     [one] = compared(twice, Policy(), calibration=True)
     assert (one.alarmed, one.p) == (True, 0.0)
+
+
+@given(st.lists(st.floats(-0.05, 0.05), min_size=2, max_size=8).filter(lambda effects: variance(effects) > 1e-12))
+def test_the_variance_can_be_read_off_what_is_stored(effects: list[float]):
+    centre = sum(effects) / len(effects)
+    found = variance_of(math.exp(centre), student(effects), len(effects))
+    if found is None:
+        assert abs(centre) < 1e-9 * math.sqrt(variance(effects)) or student(effects) in (0.0, 1.0)
+    else:
+        assert found == pytest.approx(variance(effects), rel=1e-3)
+
+
+@pytest.mark.parametrize(("ratio", "p", "trials"), [(1.0, 1.0, 3), (1.01, 0.0, 3), (1.01, 0.5, 1)])
+def test_what_does_not_vary_has_no_variance_to_read(ratio: float, p: float, trials: int):
+    assert variance_of(ratio, p, trials) is None
 
 
 def test_on_a_fair_machine_the_test_is_nominal():

@@ -1,0 +1,204 @@
+"""Learn from a worker's earlier sessions how much the trials of each case vary: a prior for runs of any size.
+
+On an H200 the variance of a case hardly changes from session to session, and cases differ a hundredfold.  So earlier
+comparisons of equal code say how cases compare with each other and how constant they are.  They do not say how noisy
+the machine is today: that level is estimated from the run's own trials, of head and control together.  A calibration
+from a quieter hour therefore narrows no interval.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import fdtri, polygamma, psi
+
+from .variance_prior import MIN_CASES, Prior, prior_df, winsorised_spread
+
+Name = tuple[str, str]  # provider and case
+
+MIN_SESSIONS = 3  # fewer cannot tell how constant a case is
+# The scatter of earlier sessions counts like that of so many cases of the run: a run of 200 cases decides by its own.
+WORTH = 20
+# Head and control are compared with the same baseline: their variances correlate by a fourth, so the mean of two with
+# d degrees of freedom is worth 2 d / 1.25.
+TWO_SIDES = 1.6
+TOP = 0.10  # share of the largest variances that is pulled in before the level is taken
+# A mean of less similar variances is that of the largest; what it is expected to be would then explain any level away.
+LEAST_ALIKE = 4.0
+FEW = 50  # cases up to which a case has no part in the level that it is judged by
+_DFS = np.geomspace(0.25, 1e6, 400)
+_SPREADS = polygamma(1, _DFS / 2)
+
+
+@dataclass(frozen=True)
+class PastVariance:
+    """The sample variance of one case's trials of equal code in one session, with its degrees of freedom."""
+
+    session: Hashable
+    name: Name
+    variance: float
+    df: int
+
+
+@dataclass(frozen=True)
+class RunVariance:
+    """Of one case in the run to be judged: of head over baseline, and of the baseline's copy over it."""
+
+    group: str
+    head: float
+    control: float | None = None
+
+
+@dataclass(frozen=True)
+class CaseVariances:
+    """The usual variance of each case of one metric.
+
+    `usual` is its logarithm and `error` the variance of this logarithm.  `spread` is the winsorised variance of a
+    session's log-variance about it, for sample variances of `df` degrees of freedom.
+    """
+
+    usual: Mapping[Name, float]
+    error: Mapping[Name, float]
+    spread: float
+    df: int
+
+    def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
+        """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""
+        seen = {name: one for name, one in run.items() if name in self.usual and one.head > 0}
+        if not seen or df != self.df:
+            return {}
+        names = list(seen)
+        usual = np.array([self.usual[name] for name in names])
+        errors = np.array([self.error[name] for name in names])
+        heads = np.array([one.head for one in seen.values()]) / np.exp(usual)
+        controls = np.array([one.control or math.nan for one in seen.values()]) / np.exp(usual)
+        groups = _groups([one.group for one in seen.values()])
+        alike = prior_df(self._spread(np.log(heads), groups, float(errors.mean())), df)
+        found = {}
+        for group in groups:
+            levels, worth = self._levels(heads, controls, group, alike)
+            for place, level, level_df in zip(group.own, levels, worth, strict=True):
+                if level > 0:
+                    own = _df_of_spread(_spread_of(alike) + float(errors[place]))
+                    weight = 1 / (1 / own + 1 / level_df)
+                    found[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
+        return found
+
+    def _spread(self, logs: NDArray[np.float64], groups: Sequence["_LevelGroup"], error: float) -> float:
+        """The variance of log-variances about the usual ones: in earlier sessions and, by its size, in this run."""
+        centred = np.concatenate([logs[group.own] - logs[group.level].mean() for group in groups])
+        levels = len({tuple(group.level) for group in groups})
+        if len(logs) <= levels + 1:
+            return self.spread
+        own = max(0.0, winsorised_spread(centred) * len(logs) / (len(logs) - levels) - error)
+        return (WORTH * self.spread + len(logs) * own) / (WORTH + len(logs))
+
+    def _levels(
+        self, heads: NDArray[np.float64], controls: NDArray[np.float64], group: "_LevelGroup", alike: float
+    ) -> tuple[list[float], list[float]]:
+        """How noisy the machine is today relative to the usual, for each case of a group, and its degrees of freedom.
+
+        In small runs the head of a case has no part in its own level: it would be counted twice.
+        """
+        usually_alike, df = prior_df(self.spread, self.df), self.df
+        with_control = ~np.isnan(controls)
+        both = np.where(with_control, (heads + np.nan_to_num(controls)) / 2, heads)
+        worth = 1 / (1 / np.where(with_control, TWO_SIDES * df, df) + 1 / alike)
+        if len(group.level) > FEW:
+            level = _mean(both[group.level], TWO_SIDES * df, usually_alike)
+            return [level] * len(group.own), [float(worth[group.level].sum())] * len(group.own)
+        levels, weights = [], []
+        for place in group.own:
+            others = group.level[group.level != place]
+            values, weight = both[others], float(worth[others].sum())
+            if with_control[place]:
+                values, weight = np.append(values, controls[place]), weight + 1 / (1 / df + 1 / alike)
+            levels.append(_mean(values, TWO_SIDES * df, usually_alike) if len(values) else 0.0)
+            weights.append(weight)
+        return levels, weights
+
+
+@dataclass(frozen=True)
+class _LevelGroup:
+    """The places of the cases of a group, and of those from which their level is taken."""
+
+    own: NDArray[np.int64]
+    level: NDArray[np.int64]
+
+
+def _groups(of: Sequence[str]) -> list[_LevelGroup]:
+    """Groups with MIN_CASES cases have a level of their own, the others that of all cases."""
+    whole, small = list[_LevelGroup](), list[int]()
+    for group in dict.fromkeys(of):
+        places = [place for place, one in enumerate(of) if one == group]
+        if len(places) >= MIN_CASES:
+            whole.append(_LevelGroup(np.array(places), np.array(places)))
+        else:
+            small += places
+    return [*whole, _LevelGroup(np.array(small), np.arange(len(of)))] if small else whole
+
+
+def _mean(values: NDArray[np.float64], df: float, alike: float) -> float:
+    """The mean of variances, of which the largest tenth is pulled in, over what that is for a level of 1."""
+    cut = int(TOP * len(values))
+    pulled = np.minimum(values, np.partition(values, -cut - 1)[-cut - 1]) if cut else values
+    return float(pulled.mean()) / _expected(df, min(max(alike, LEAST_ALIKE), 1e6), cut / len(values))
+
+
+@lru_cache(maxsize=1024)
+def _expected(df: float, alike: float, top: float) -> float:
+    """The mean of F(df, alike) with its largest share pulled in."""
+    return float(np.mean(fdtri(df, alike, np.minimum((np.arange(400) + 0.5) / 400, 1 - top))))
+
+
+def _spread_of(df: float) -> float:
+    """The variance of the log of a variance with these degrees of freedom."""
+    return 0.0 if math.isinf(df) else float(polygamma(1, df / 2))
+
+
+def _df_of_spread(spread: float) -> float:
+    """The degrees of freedom with which the log of a variance has this variance."""
+    return float(np.exp(np.interp(-math.log(max(spread, 1e-9)), -np.log(_SPREADS), np.log(_DFS))))
+
+
+def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
+    """The usual variances of cases, from sample variances with `df` degrees of freedom; others are left out.
+
+    None with fewer than MIN_SESSIONS sessions, or if too few cases have several of them.
+
+    The log-variance of a case in a session is the case's own plus the session's plus scatter.  A case's own is shrunk
+    towards the mean of all, by as much as its scatter explains of the differences between cases.
+    """
+    known = [one for one in past if one.variance > 0 and one.df == df]
+    names, sessions = list(dict.fromkeys(one.name for one in known)), list(dict.fromkeys(one.session for one in known))
+    free = len(known) - len(names) - len(sessions) + 1
+    if len(sessions) < MIN_SESSIONS or free < MIN_SESSIONS:
+        return None
+    logs = np.log([one.variance for one in known]) - (float(psi(df / 2)) - math.log(df / 2))
+    of_name = _places(names, [one.name for one in known])
+    of_session = _places(sessions, [one.session for one in known])
+    times = np.bincount(of_name)
+    levels = np.zeros(len(sessions))
+    for _ in range(5):  # alternating least squares; exact at once if every session has every case
+        cases = np.bincount(of_name, logs - levels[of_session]) / times
+        levels = np.bincount(of_session, logs - cases[of_name]) / np.bincount(of_session)
+        levels -= levels.mean()
+    spread = winsorised_spread(logs - levels[of_session] - cases[of_name]) * len(known) / free
+    scatter = (_spread_of(df) + _spread_of(prior_df(spread, df))) / times
+    between = max(0.0, float(cases.var(ddof=1) - scatter.mean())) if len(names) > 1 else math.inf
+    kept = between / (between + scatter) if math.isfinite(between) else np.ones(len(names))
+    usual = cases.mean() + kept * (cases - cases.mean())
+    return CaseVariances(
+        dict(zip(names, usual.tolist(), strict=True)),
+        dict(zip(names, (kept * scatter).tolist(), strict=True)),
+        spread,
+        df,
+    )
+
+
+def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    place = {key: number for number, key in enumerate(different)}
+    return np.array([place[key] for key in keys], dtype=int)

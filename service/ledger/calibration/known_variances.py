@@ -1,0 +1,47 @@
+"""What earlier sessions of a worker say of the variance of each case's trials."""
+
+from collections import defaultdict
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Metric
+from service.db.models import Calibration, Run, Series
+from service.domain.policy.policy import Policy
+from service.domain.states import RunState
+from service.domain.stats.case_variances import PastVariance, learn
+from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
+from service.domain.verdicts.calibration import variance_of
+
+SESSIONS = 20  # the newest of the same target on the same worker
+
+
+def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
+    """By metric, from the comparisons of equal code in sessions that ended before this run began.
+
+    So the worker that asks for more trials, the judge, and a later replay know the same.
+    """
+    if run.worker is None or run.started_at is None:
+        return NONE_KNOWN
+    same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
+    earlier = select(Run.id).where(*same, Run.state == RunState.DONE, Run.finished_at < run.started_at)
+    newest = session.scalars(earlier.order_by(Run.finished_at.desc()).limit(SESSIONS)).all()
+    columns = (
+        Series.metric,
+        Series.provider,
+        Series.printed,
+        Calibration.run_id,
+        Calibration.kind,
+        Calibration.ratio,
+        Calibration.p,
+        Calibration.trials,
+    )
+    rows = select(*columns).join(Calibration.series).where(Calibration.run_id.in_(newest))
+    rows = rows.where(Calibration.at < run.started_at).order_by(Calibration.id)
+    past = defaultdict[Metric, list[PastVariance]](list)
+    for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
+        variance = variance_of(ratio, p, trials)
+        if variance is not None and metric.varies:
+            past[metric].append(PastVariance((run_id, kind), (provider, case), variance, trials - 1))
+    learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
+    return {metric: one for metric, one in learned.items() if one is not None}

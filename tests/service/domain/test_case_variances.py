@@ -1,0 +1,167 @@
+"""The prior that a worker's earlier sessions give: what it learns, and what it never does."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.stats.case_variances import CaseVariances, PastVariance, RunVariance, learn
+from service.domain.stats.variance_prior import priors
+
+NAMES = [("norms", f"rmsnorm.fwd.{n}x4096.bf16") for n in range(205)]
+GROUP = "rmsnorm.fwd.bf16"
+
+
+def truths(cases: int, seed: int = 0) -> np.ndarray:
+    """The standard deviations of cases that differ as on an H200."""
+    return 0.0015 * np.exp(np.random.default_rng(seed).normal(0, 0.7, cases))
+
+
+def sampled(sds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return sds**2 * rng.chisquare(2, len(sds)) / 2
+
+
+def past(sds: np.ndarray, sessions: int = 10, seed: int = 1, level: float = 1.0) -> list[PastVariance]:
+    rng = np.random.default_rng(seed)
+    return [
+        PastVariance(session, name, level * own, 2)
+        for session in range(sessions)
+        for name, own in zip(NAMES, sampled(sds, rng).tolist(), strict=False)
+    ]
+
+
+def run(sds: np.ndarray, seed: int = 2, level: float = 1.0) -> dict[tuple[str, str], RunVariance]:
+    rng = np.random.default_rng(seed)
+    pairs = zip(NAMES, sampled(sds, rng).tolist(), sampled(sds, rng).tolist(), strict=False)
+    return {name: RunVariance(GROUP, level * head, level * control) for name, head, control in pairs}
+
+
+def known(sds: np.ndarray, **more: float) -> CaseVariances:
+    """Of these cases and five others, which no run of these tests has."""
+    found = learn(past(np.append(sds, truths(5, seed=99)), **more), 2)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("cases", "off"), [(6, 0.35), (200, 0.25)])
+def test_the_variance_of_a_case_is_known_before_it_is_measured(cases, off):
+    """Standard deviations, by the typical error of their logs; three trials alone are off by .6."""
+    sds = truths(cases)
+    found = known(sds).priors(run(sds), 2)
+    errors = [math.log(found[name].variance) / 2 - math.log(sd) for name, sd in zip(NAMES, sds, strict=False)]
+    assert math.sqrt(np.mean(np.square(errors))) < off
+
+
+def test_six_cases_get_a_prior_that_their_run_alone_cannot_give():
+    sds = truths(6)
+    of_run = run(sds)
+    assert priors([one.head for one in of_run.values()], [GROUP] * 6, 2) == {}
+    weights = [prior.df for prior in known(sds).priors(of_run, 2).values()]
+    assert 3 < min(weights) <= max(weights) < 2 * 2 * 6, "no more than what the run says of its level"
+
+
+@pytest.mark.parametrize("cases", [1, 2, 6, 20, 200])
+@pytest.mark.parametrize("quieter", [0.5, 0.25, 4.0])
+def test_a_calibration_from_a_quieter_time_changes_nothing(cases, quieter):
+    sds = truths(cases)
+    usual, quiet = (known(sds, sessions=10, level=level).priors(run(sds), 2) for level in (1.0, quieter**2))
+    assert {name: (one.variance, one.df) for name, one in quiet.items()} == {
+        name: pytest.approx((one.variance, one.df)) for name, one in usual.items()
+    }
+
+
+def test_cases_that_became_noisier_by_themselves_weaken_the_prior():
+    sds = truths(200)
+    noisier = sds * np.where(np.arange(200) % 2, 4.0, 1.0)
+    weights = [np.median([prior.df for prior in known(sds).priors(run(now), 2).values()]) for now in (sds, noisier)]
+    assert weights[1] < 0.25 * weights[0]
+
+
+@given(st.floats(1e-6, 1e6), st.integers(0, 100))
+def test_the_level_is_that_of_the_run(factor, seed):
+    sds = truths(12, seed)
+    once, scaled = (known(sds).priors(run(sds, seed, level), 2) for level in (1.0, factor))
+    assert [one.variance for one in scaled.values()] == pytest.approx(
+        [factor * one.variance for one in once.values()], rel=1e-6
+    )
+
+
+@given(st.integers(1, 50), st.floats(1e-9, 1e-3))
+def test_in_small_runs_the_head_of_a_case_has_no_part_in_its_level(cases, other):
+    """Otherwise a precise head would narrow its own interval twice.  It has a part in the weight of the prior."""
+    sds = truths(cases)
+    of_run, learned = run(sds), known(sds)
+    changed = {**of_run, NAMES[0]: RunVariance(GROUP, other, of_run[NAMES[0]].control)}
+    before, after = (learned.priors(one, 2)[NAMES[0]] for one in (of_run, changed))
+    assert after.variance == pytest.approx(before.variance)
+
+
+@given(st.sampled_from([6, 20, 80]), st.floats(1.0, 1e4))
+def test_a_noisier_case_never_makes_the_others_more_certain(cases, factor):
+    sds = truths(cases)
+    of_run, learned = run(sds), known(sds)
+    wild = of_run[NAMES[0]]
+    noisier = {**of_run, NAMES[0]: RunVariance(GROUP, wild.head * factor, (wild.control or 0.0) * factor)}
+    before, after = learned.priors(of_run, 2), learned.priors(noisier, 2)
+    assert all(after[name].variance >= 0.999 * before[name].variance for name in list(of_run)[1:])
+
+
+@given(st.permutations(range(30)))
+def test_order_does_not_matter(order):
+    sds = truths(10)
+    seen = past(sds, sessions=3)
+    one, other = learn(seen, 2), learn([seen[place] for place in order], 2)
+    assert other.usual == pytest.approx(one.usual)
+    assert other.spread == pytest.approx(one.spread)
+
+
+def test_a_session_that_was_louder_throughout_is_no_trait_of_its_cases():
+    """Half of the cases took part in loud sessions alone: they are not noisier than the others."""
+    sds = np.full(40, 0.001)
+    seen = [
+        PastVariance(one.session, one.name, one.variance * (9 if one.session % 2 else 1), 2)
+        for one in past(sds, sessions=40)
+        if one.session % 2 or NAMES.index(one.name) < 30
+    ]
+    usual = learn(seen, 2).usual
+    early, late = ([usual[name] for name in NAMES[first:end]] for first, end in ((0, 30), (30, 40)))
+    assert np.mean(late) - np.mean(early) == pytest.approx(0, abs=0.3)
+
+
+def test_cases_that_do_not_differ_are_taken_for_alike():
+    found = learn(past(np.full(50, 0.002)), 2)
+    assert np.std(list(found.usual.values())) < 0.15, "the log of a mean of ten has an sd of .4"
+
+
+@pytest.mark.parametrize(
+    ("seen", "df"),
+    [
+        ([], 2),
+        (past(truths(20), sessions=2), 2),
+        (past(truths(20)), 4),
+        ([PastVariance(session, NAMES[0], 0.0, 2) for session in range(9)], 2),
+        ([PastVariance(session, NAMES[session], 1e-6, 2) for session in range(9)], 2),
+    ],
+    ids=["nothing", "two sessions", "other numbers of trials", "what does not vary", "each case once"],
+)
+def test_without_enough_sessions_nothing_is_known(seen, df):
+    assert learn(seen, df) is None
+
+
+def test_a_new_case_and_one_that_did_not_vary_get_no_prior():
+    sds = truths(8)
+    of_run = run(sds)
+    new, still = ("norms", "rmsnorm.fwd.1x1.bf16"), NAMES[3]
+    found = known(sds).priors({**of_run, new: of_run[NAMES[0]], still: RunVariance(GROUP, 0.0, 1e-6)}, 2)
+    assert set(found) == set(of_run) - {still}
+
+
+def test_a_single_case_is_told_by_its_control():
+    sds = truths(1)
+    learned = known(sds)
+    assert learned.priors({NAMES[0]: RunVariance(GROUP, 1e-6)}, 2) == {}
+    [prior] = learned.priors({NAMES[0]: RunVariance(GROUP, 1e-6, 4e-6)}, 2).values()
+    assert prior.variance == pytest.approx(4e-6, rel=0.6)
+    assert prior.df < 2
