@@ -106,10 +106,10 @@ bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, wi
 	@$(PY) -m tests.studies.pages.study --lnt .venv-lnt/bin/python $(ARGS)
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
-	@$(PY) -m tests.studies.speed $(ARGS)
+	@$(PY) -m tests.studies.verdicts.speed $(ARGS)
 
-bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated families of 200 cases (ARGS=--quick: a minute)
-	@$(PY) -m tests.studies.families $(ARGS)
+bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated runs with the noise of an H200 (ARGS=--quick: minutes)
+	@$(PY) -m tests.studies.verdicts.families $(ARGS)
 
 bench-history: $(VENV)/.dev  ## How long a scan of 1,000 series of 1,000 revisions takes, and of one more revision
 	@$(PY) -m tests.studies.history_speed $(ARGS)

@@ -2,7 +2,7 @@
 
 Times are the best of several, of the processor and not of the wall.
 
-python -m tests.studies.speed [--times 30] [--limit-ms 50]
+python -m tests.studies.verdicts.speed [--times 30] [--limit-ms 50]
 """
 
 import argparse
@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import judge, wanted
-from tests.studies.families import planted
-from tests.studies.simulated import NOISES, Family, Session, names
+from tests.studies.verdicts.families import planted
+from tests.studies.verdicts.simulated import CASES, NOISES, Family, Session
 
 
 def main() -> int:
@@ -26,8 +28,12 @@ def main() -> int:
     slowest = 0.0
     sys.stdout.write("| run | judge | wanted | summaries | together |\n|---|---|---|---|---|\n")
     for noise in NOISES:
-        cells, policy = Session(Family(noise, planted(1), 1), names()).until_decided(Policy()), Policy()
-        parts = [best_ms(partial(part, cells, policy), chosen.times) for part in (judge, wanted, summaries)]
+        family = Family(noise, [0.0] * CASES, 1)
+        family.effects = np.array(planted([0.0] * CASES, 1))
+        known, policy = family.past(), Policy()
+        cells = Session(family, known).until_decided(policy)
+        calls = (partial(judge, cells, policy, known), partial(wanted, cells, policy, known))
+        parts = [best_ms(call, chosen.times) for call in (*calls, partial(summaries, cells, policy))]
         slowest = max(slowest, sum(parts))
         trials = sum(len(cell.looked.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
         row = [
