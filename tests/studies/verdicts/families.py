@@ -116,7 +116,7 @@ def scored(family: Family, truth: Truth, known: KnownVariances, seed: int) -> Co
         verdict = verdicts[cell.name]
         trials = len(cell.looked.candidate) + len(cell.confirmed.candidate)
         reported = verdict.outcome in CHANGES
-        nothing = effect <= MIN_SHARE * math.log1p(least) * (1 + 1e-9)
+        nothing = bool(effect <= MIN_SHARE * math.log1p(least) * (1 + 1e-9))
         false += reported and (nothing or verdict.outcome is Outcome.IMPROVEMENT)
         length = "tiny" if us < TINY_US else "short" if us < POLICY.short_us else "long"
         size = "edge" if truth in (edge, mixed) and nothing else f"{math.expm1(effect):.0%}"
@@ -171,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", type=int, default=300, help="of 200 cases; more of fewer cases")
     parser.add_argument("--others", type=int, default=100, help="the same for each noise but that of the H200")
-    parser.add_argument("--only", action="append", default=[], help="only rows that begin so, e.g. tails or h200:6")
+    parser.add_argument("--only", action="append", default=[], help="what begins so: tails, h200:6:0")
     parser.add_argument("--quick", action="store_true", help="3 families, to see that it runs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -193,7 +193,7 @@ def main() -> None:
         work = [
             (asdict(row), partial(_scores, row), (families if row.noise == "h200" else others) * TIMES[row.size], truth)
             for row, truth in plan()
-            if not chosen.only or any(f"{row.key}:".startswith(f"{one}:") for one in chosen.only)
+            if not chosen.only or any(f"{row.key}:{truth}:".startswith(f"{one}:") for one in chosen.only)
         ]
     kept = list[dict[str, object]]()
     with ProcessPoolExecutor(chosen.jobs) as pool:
