@@ -8,12 +8,13 @@ from sqlalchemy.orm import Session
 from kernels.cases import Metric
 from service.db.models import Calibration, Run, Series
 from service.domain.policy.policy import Policy
-from service.domain.states import RunState
+from service.domain.states import Purpose, RunState
 from service.domain.stats.case_variances import PastVariance, learn
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.calibration import variance_of
 
 SESSIONS = 20  # the newest of the same target on the same worker
+_OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
 
 
 def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
@@ -24,8 +25,9 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     if run.worker is None or run.started_at is None:
         return NONE_KNOWN
     same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
-    earlier = select(Run.id).where(*same, Run.state == RunState.DONE, Run.finished_at < run.started_at)
-    newest = session.scalars(earlier.order_by(Run.finished_at.desc()).limit(SESSIONS)).all()
+    ended = (Run.state == RunState.DONE, Run.finished_at < run.started_at, Run.trusted, Run.purpose.in_(_OF_SUITES))
+    earlier = select(Run.id).where(*same, *ended).order_by(Run.finished_at.desc())
+    newest = session.scalars(earlier.limit(SESSIONS)).all()
     columns = (
         Series.metric,
         Series.provider,

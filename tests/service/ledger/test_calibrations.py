@@ -308,6 +308,15 @@ def test_a_replay_knows_no_more_than_the_session_knew(house):
     assert known_before(runs[5]) == then
 
 
+@pytest.mark.parametrize("columns", [{"purpose": Purpose.BISECTION}, {"trusted": False}], ids=["bisection", "stranger"])
+def test_sessions_of_few_cases_and_of_strangers_take_no_part(house, columns):
+    runs = [varied(house, place) for place in range(1, 7)]
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == runs[0].id).values(columns))
+    assert known_before(runs[4]) == {}, "one of four is left out"
+    assert known_before(runs[5]) != {}
+
+
 def test_what_did_not_vary_and_other_numbers_of_trials_teach_nothing(house):
     for place in range(1, 7):
         house.measured(place)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 EQUAL = (Role.PARENT.value, Role.CONTROL.value)
 UNIT = 1e-5  # of the stored logarithms
 LONG_US = 100.0
+MANY = 30  # cases in two sessions, of which a correlation says something
 Times = Sequence[Sequence[float | None]]  # by trial and round
 
 
@@ -241,7 +242,22 @@ def show() -> str:
     for long in (False, True):
         ones = [one for one in measured() if one.long is long]
         lines.append(_row("**all**", "from 100 us" if long else "below 100 us", ones))
-    return "\n".join(lines) + "\n"
+    lines += ["", "| one session | another | cases in both | correlation of the log sds |", "|---|---|--:|--:|"]
+    return "\n".join([*lines, *_constancy()]) + "\n"
+
+
+def _constancy() -> Iterator[str]:
+    """Whether a case varies alike in two sessions: those with many cases in common."""
+    logs = defaultdict[str, dict[str, float]](dict)
+    for one in measured():
+        variances = [variance(effects) for effects in one.effects() if len(effects) > 2]
+        if variances and fmean(variances) > 0:
+            logs[one.session][one.case] = math.log(fmean(variances)) / 2
+    for (first, mine), (second, theirs) in combinations(logs.items(), 2):
+        both = sorted(mine.keys() & theirs.keys())
+        if len(both) >= MANY:
+            pairs = [mine[case] for case in both], [theirs[case] for case in both]
+            yield f"| {first} | {second} | {len(both)} | {np.corrcoef(*pairs)[0, 1]:.2f} |"
 
 
 def _row(name: str, length: str, ones: Sequence[Measured]) -> str:
