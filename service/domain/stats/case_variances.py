@@ -167,7 +167,7 @@ def _df_of_spread(spread: float) -> float:
 def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
     """The usual variances of cases, from sample variances with `df` degrees of freedom; others are left out.
 
-    None with fewer than MIN_SESSIONS sessions, or if too few cases have several of them.
+    None with fewer than MIN_SESSIONS sessions, with a single case, or if too few cases have several sessions.
 
     The log-variance of a case in a session is the case's own plus the session's plus scatter.  A case's own is shrunk
     towards the mean of all, by as much as its scatter explains of the differences between cases.
@@ -188,8 +188,8 @@ def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
         levels -= levels.mean()
     spread = winsorised_spread(logs - levels[of_session] - cases[of_name]) * len(known) / free
     scatter = (_spread_of(df) + _spread_of(prior_df(spread, df))) / times
-    between = max(0.0, float(cases.var(ddof=1) - scatter.mean())) if len(names) > 1 else math.inf
-    kept = between / (between + scatter) if math.isfinite(between) else np.ones(len(names))
+    between = max(0.0, float(cases.var(ddof=1) - scatter.mean()))
+    kept = between / (between + scatter)
     usual = cases.mean() + kept * (cases - cases.mean())
     return CaseVariances(
         dict(zip(names, usual.tolist(), strict=True)),
