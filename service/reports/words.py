@@ -76,7 +76,7 @@ def _control_off(args: Args, _words: metrics.Words) -> str:
 def _copies_differ(args: Args, _words: metrics.Words) -> str:
     spread = f" ({args['spread']:.2%})" if args.get("spread") is not None else ""
     return (
-        f"copies of the baseline differ too much in this session{spread} to decide a change of "
+        f"copies of the baseline differ too much{spread} to decide a change of "
         f"{in_percent(args['smallest_change'])} here; more trials do not help"
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtri, polygamma, psi
 
+from .offsets import Offset, between, expected_square
 from .variance_prior import MIN_CASES, Prior, prior_df, winsorised_spread
 
 Name = tuple[str, str]  # provider and case
@@ -34,11 +35,12 @@ _SPREADS = polygamma(1, _DFS / 2)
 
 
 @dataclass(frozen=True)
-class PastVariance:
-    """The sample variance of one case's trials of equal code in one session, with its degrees of freedom."""
+class PastComparison:
+    """Equal code at one case in one session: the mean over trials of the log-ratio, and their sample variance."""
 
     session: Hashable
     name: Name
+    centre: float
     variance: float
     df: int
 
@@ -57,13 +59,15 @@ class CaseVariances:
     """The usual variance of each case of one metric.
 
     `usual` is its logarithm and `error` the variance of this logarithm.  `spread` is the winsorised variance of a
-    session's log-variance about it, for sample variances of `df` degrees of freedom.
+    session's log-variance about it, for sample variances of `df` degrees of freedom.  `offset` is what the trials of a
+    session share beyond that, for runs of too few cases to show it.
     """
 
     usual: Mapping[Name, float]
     error: Mapping[Name, float]
     spread: float
     df: int
+    offset: Offset
 
     def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
         """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""
@@ -164,7 +168,7 @@ def _df_of_spread(spread: float) -> float:
     return float(np.exp(np.interp(-math.log(max(spread, 1e-9)), -np.log(_SPREADS), np.log(_DFS))))
 
 
-def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
+def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     """The usual variances of cases, from sample variances with `df` degrees of freedom; others are left out.
 
     None with fewer than MIN_SESSIONS sessions, with a single case, or if too few cases have several sessions.
@@ -187,7 +191,8 @@ def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
         levels = np.bincount(of_session, logs - cases[of_name]) / np.bincount(of_session)
         levels -= levels.mean()
     spread = winsorised_spread(logs - levels[of_session] - cases[of_name]) * len(known) / free
-    scatter = (_spread_of(df) + _spread_of(prior_df(spread, df))) / times
+    alike = prior_df(spread, df)
+    scatter = (_spread_of(df) + _spread_of(alike)) / times
     between = max(0.0, float(cases.var(ddof=1) - scatter.mean()))
     kept = between / (between + scatter)
     usual = cases.mean() + kept * (cases - cases.mean())
@@ -196,7 +201,17 @@ def learn(past: Iterable[PastVariance], df: int) -> CaseVariances | None:
         dict(zip(names, (kept * scatter).tolist(), strict=True)),
         spread,
         df,
+        _offset(known, np.exp(cases[of_name] + levels[of_session]) / (df + 1), alike),
     )
+
+
+def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], alike: float) -> Offset:
+    """The variance of session offsets at a case: of all that is not explained by its trials.
+
+    With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.
+    """
+    squares = np.square([one.centre for one in known])
+    return Offset(between(squares, variances, expected_square(alike)), 0.0, len(known), 1)
 
 
 def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:

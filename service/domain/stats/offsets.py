@@ -71,7 +71,7 @@ def offset(controls: Sequence[Control]) -> Offset | None:
     shifts = {provider: _shift(members) for provider, members in by_provider.items()}
     centres = np.array([one.centre - shifts[one.provider][0] for one in controls])
     variances = np.array([one.variance for one in controls])
-    own = _between(centres**2, variances, _expected(float(np.median([one.df for one in controls]))))
+    own = between(centres**2, variances, expected_square(float(np.median([one.df for one in controls]))))
     common = sum(centre**2 - error for centre, error in shifts.values()) / len(shifts)
     return Offset(own, max(0.0, common), len(controls), len(shifts))
 
@@ -85,7 +85,7 @@ def _shift(controls: Sequence[Control]) -> tuple[float, float]:
     return float(np.median([one.centre for one in controls])), error
 
 
-def _between(squares: NDArray[np.float64], variances: NDArray[np.float64], expected: float) -> float:
+def between(squares: NDArray[np.float64], variances: NDArray[np.float64], expected: float) -> float:
     """The variance to add to each control's own so that the mean standardised square is as expected by chance."""
 
     def mean(added: float) -> float:
@@ -103,7 +103,7 @@ def _between(squares: NDArray[np.float64], variances: NDArray[np.float64], expec
 
 
 @lru_cache(maxsize=256)
-def _expected(df: float) -> float:
-    """The mean of F(1, df), winsorised at its upper tail."""
+def expected_square(df: float) -> float:
+    """The mean of a squared t with `df` degrees of freedom, F(1, df), winsorised at its upper tail."""
     chances = np.minimum((np.arange(400) + 0.5) / 400, 1 - WINSORISED)
     return float(np.mean(fdtri(1, min(df, 1e6), chances)))

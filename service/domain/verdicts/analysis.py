@@ -100,9 +100,11 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
         for cell in compared
     }
     offsets = _offsets(compared, read, controls, policy)
+    usual = {metric: learned.offset for metric, learned in known.items()}
     for cell in compared:
         own = policy.at(cell.case)
-        read[cell.name] = _first(read[cell.name], own, offsets.get(_kind(cell, read[cell.name], own)))
+        offset_here = offsets.get(_kind(cell, read[cell.name], own), usual.get(metric_of(cell.case)))
+        read[cell.name] = _first(read[cell.name], own, offset_here)
     typical = _typical(compared, read)
     for name in _moved_with_equal_code(compared, read):
         read[name] = replace(read[name], machine=True)

@@ -1,5 +1,6 @@
 """What earlier sessions of a worker say of the variance of each case's trials."""
 
+import math
 from collections import defaultdict
 
 from sqlalchemy import select
@@ -9,7 +10,7 @@ from kernels.cases import Metric
 from service.db.models import Calibration, Run, Series
 from service.domain.policy.policy import Policy
 from service.domain.states import Purpose, RunState
-from service.domain.stats.case_variances import PastVariance, learn
+from service.domain.stats.case_variances import PastComparison, learn
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.calibration import variance_of
 
@@ -40,10 +41,10 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     )
     rows = select(*columns).join(Calibration.series).where(Calibration.run_id.in_(newest))
     rows = rows.where(Calibration.at < run.started_at).order_by(Calibration.id)
-    past = defaultdict[Metric, list[PastVariance]](list)
+    past = defaultdict[Metric, list[PastComparison]](list)
     for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
         variance = variance_of(ratio, p, trials)
         if variance is not None and metric.varies:
-            past[metric].append(PastVariance((run_id, kind), (provider, case), variance, trials - 1))
+            past[metric].append(PastComparison((run_id, kind), (provider, case), math.log(ratio), variance, trials - 1))
     learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
     return {metric: one for metric, one in learned.items() if one is not None}

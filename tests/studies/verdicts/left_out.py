@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from functools import cache
+from statistics import fmean
 
 from kernels.cases import Metric
-from service.domain.stats.case_variances import PastVariance, learn
+from service.domain.stats.case_variances import PastComparison, learn
 from service.domain.stats.estimates import variance
 from service.domain.verdicts.analysis import KnownVariances
 from tests.studies.verdicts.h200 import Donor, Measured, donors, measured
@@ -50,6 +51,7 @@ def known_without(unit: str) -> KnownVariances:
         for number, effects in enumerate(one.apart()):
             first = effects[: POLICY.screening[0]]
             if len(first) > 1:
-                past.append(PastVariance((one.session, number), (PROVIDER, one.case), variance(first), len(first) - 1))
+                key = one.session, number
+                past.append(PastComparison(key, (PROVIDER, one.case), fmean(first), variance(first), len(first) - 1))
     learned = learn(past, POLICY.screening[0] - 1)
     return {Metric.KERNEL: learned} if learned else {}

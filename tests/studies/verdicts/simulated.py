@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from kernels.arena.session import order
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
-from service.domain.stats.case_variances import PastVariance, learn
+from service.domain.stats.case_variances import PastComparison, learn
 from service.domain.stats.effects import winsorised_mean
 from service.domain.stats.estimates import variance
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
@@ -159,7 +160,8 @@ class Family:
                     shares[place] * winsorised_mean(np.log(trial[2, place] / trial[1, place]).tolist())
                     for trial in trials
                 ]
-                found.append(PastVariance(session, (PROVIDER, name), variance(effects), len(effects) - 1))
+                centre = fmean(effects)
+                found.append(PastComparison(session, (PROVIDER, name), centre, variance(effects), len(effects) - 1))
         self._begin()
         learned = learn(found, POLICY.screening[0] - 1)
         return {Metric.KERNEL: learned} if learned else NONE_KNOWN

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.stats.case_variances import CaseVariances, PastVariance, RunVariance, learn
+from service.domain.stats.case_variances import CaseVariances, PastComparison, RunVariance, learn
 from service.domain.stats.variance_prior import priors
 
 NAMES = [("norms", f"rmsnorm.fwd.{n}x4096.bf16") for n in range(205)]
@@ -23,13 +23,20 @@ def sampled(sds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return sds**2 * rng.chisquare(2, len(sds)) / 2
 
 
-def past(sds: np.ndarray, sessions: int = 10, seed: int = 1, level: float = 1.0) -> list[PastVariance]:
+def past(
+    sds: np.ndarray, sessions: int = 10, seed: int = 1, level: float = 1.0, offset: float = 0.0
+) -> list[PastComparison]:
     rng = np.random.default_rng(seed)
     return [
-        PastVariance(session, name, level * own, 2)
+        PastComparison(session, name, math.sqrt(level) * centre, level * own, 2)
         for session in range(sessions)
-        for name, own in zip(NAMES, sampled(sds, rng).tolist(), strict=False)
+        for name, centre, own in zip(NAMES, centres(sds, offset, rng), sampled(sds, rng).tolist(), strict=False)
     ]
+
+
+def centres(sds: np.ndarray, offset: float, rng: np.random.Generator) -> list[float]:
+    """Means of three trials, which share an offset of the session."""
+    return (rng.normal(size=len(sds)) * np.sqrt(sds**2 / 3 + offset**2)).tolist()
 
 
 def run(sds: np.ndarray, seed: int = 2, level: float = 1.0) -> dict[tuple[str, str], RunVariance]:
@@ -121,7 +128,7 @@ def test_a_session_that_was_louder_throughout_is_no_trait_of_its_cases():
     """Half of the cases took part in loud sessions alone: they are not noisier than the others."""
     sds = np.full(40, 0.001)
     seen = [
-        PastVariance(one.session, one.name, one.variance * (9 if one.session % 2 else 1), 2)
+        PastComparison(one.session, one.name, one.centre, one.variance * (9 if one.session % 2 else 1), 2)
         for one in past(sds, sessions=40)
         if one.session % 2 or NAMES.index(one.name) < 30
     ]
@@ -141,8 +148,8 @@ def test_cases_that_do_not_differ_are_taken_for_alike():
         ([], 2),
         (past(truths(20), sessions=2), 2),
         (past(truths(20)), 4),
-        ([PastVariance(session, NAMES[0], 0.0, 2) for session in range(9)], 2),
-        ([PastVariance(session, NAMES[session], 1e-6, 2) for session in range(9)], 2),
+        ([PastComparison(session, NAMES[0], 0.0, 0.0, 2) for session in range(9)], 2),
+        ([PastComparison(session, NAMES[session], 0.0, 1e-6, 2) for session in range(9)], 2),
     ],
     ids=["nothing", "two sessions", "other numbers of trials", "what does not vary", "each case once"],
 )
@@ -165,3 +172,10 @@ def test_a_single_case_is_told_by_its_control():
     [prior] = learned.priors({NAMES[0]: RunVariance(GROUP, 1e-6, 4e-6)}, 2).values()
     assert prior.variance == pytest.approx(4e-6, rel=0.6)
     assert prior.df < 2
+
+
+@pytest.mark.parametrize(("offset", "low", "high"), [(0.0, 0.0, 0.0005), (0.003, 0.0022, 0.0038)])
+def test_what_trials_of_a_session_share_is_learned_too(offset, low, high):
+    found = known(truths(6), sessions=20, offset=offset).offset
+    assert low <= math.sqrt(found.variance) <= high
+    assert found.cases == 11 * 20

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.cases import Metric
 from service.domain.policy.policy import Policy
+from service.domain.stats.case_variances import CaseVariances
+from service.domain.stats.offsets import Offset
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import (
     CHANGES,
@@ -189,6 +192,21 @@ def controlled(head: float, copy: float) -> Cell:
 def test_a_control_beyond_half_the_smallest_change_leaves_its_case_undecided(head, copy, expected, doubt):
     [only] = judge([controlled(head, copy)], ONE_PERCENT).values()
     assert (only.outcome, only.doubt) == (expected, doubt), only.reason
+
+
+@pytest.mark.parametrize(
+    ("sd", "expected", "doubt"), [(0.0, Outcome.REGRESSION, None), (0.01, Outcome.INCONCLUSIVE, Doubt.OFFSET)]
+)
+def test_a_run_of_few_cases_knows_from_earlier_sessions_how_far_they_shift(sd, expected, doubt):
+    known = {Metric.KERNEL: CaseVariances({}, {}, 1.2, 2, Offset(sd**2, 0.0, 100, 1))}
+    [only] = judge([controlled(1.013, 1.003)], ONE_PERCENT, known).values()
+    assert (only.outcome, only.doubt) == (expected, doubt), only.reason
+
+
+def test_a_run_of_many_cases_knows_that_by_itself():
+    known = {Metric.KERNEL: CaseVariances({}, {}, 1.2, 2, Offset(0.01**2, 0.0, 100, 1))}
+    cells = session(1.03, 1.0)
+    assert judge(cells, ONE_PERCENT, known) == judge(cells, ONE_PERCENT)
 
 
 def session(head: float, copy: float, **more: Any) -> list[Cell]:
