@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtri, polygamma, psi
 
-from .offsets import Offset, between, expected_square
+from .offsets import Offset, of_cases
 from .variance_prior import MIN_CASES, Prior, prior_df, winsorised_spread
 
 Name = tuple[str, str]  # provider and case
@@ -211,7 +211,8 @@ def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], ali
     With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.
     """
     squares = np.square([one.centre for one in known])
-    return Offset(between(squares, variances, expected_square(alike)), 0.0, len(known), 1)
+    own, relative = of_cases(squares, variances, alike)
+    return Offset(own, 0.0, len(known), 1, relative)
 
 
 def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:

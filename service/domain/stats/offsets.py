@@ -9,8 +9,9 @@ model with mean zero (DerSimonian & Laird 1986), solved as by Paule & Mandel (19
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +45,19 @@ class Offset:
     """The variances of a session's offsets, of log-ratios.
 
     `own` is the variance of each case's own offset, estimated from `cases` controls.  `common` is the variance of the
-    offset that all cases of a contender share, estimated from one value for each of `providers`.
+    offset that all cases of a contender share, estimated from one value for each of `providers`.  `relative` is what a
+    noisy case has beyond that, as a multiple of the squared standard error of its first trials.
     """
 
     own: float
     common: float
     cases: int
     providers: int
+    relative: float = 0.0
+
+    def at(self, squared_error: float) -> Self:
+        """At a case whose first trials have this squared standard error."""
+        return replace(self, own=self.own + self.relative * squared_error, relative=0.0)
 
     @property
     def variance(self) -> float:
@@ -74,6 +81,21 @@ def offset(controls: Sequence[Control]) -> Offset | None:
     own = between(centres**2, variances, expected_square(float(np.median([one.df for one in controls]))))
     common = sum(centre**2 - error for centre, error in shifts.values()) / len(shifts)
     return Offset(own, max(0.0, common), len(controls), len(shifts))
+
+
+def of_cases(squares: NDArray[np.float64], variances: NDArray[np.float64], df: float) -> tuple[float, float]:
+    """The variance of offsets at any case, and what noisy cases have beyond it, as a multiple of their own variance.
+
+    An offset of a placement is as large at a quiet case as at a noisy one; trials that are alike shift a noisy case
+    further.  The quieter half of the cases shows the one, and the noisier half what that leaves unexplained.
+    """
+    expected, half = expected_square(df), len(squares) // 2
+    if half < MIN_CASES:
+        return between(squares, variances, expected), 0.0
+    quiet, noisy = np.split(np.argsort(variances, kind="stable"), [half])
+    own = between(squares[quiet], variances[quiet], expected)
+    known = np.maximum(variances[noisy], 1e-30)
+    return own, between(squares[noisy] / known, 1 + own / known, expected)
 
 
 def _shift(controls: Sequence[Control]) -> tuple[float, float]:

@@ -100,10 +100,9 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
         for cell in compared
     }
     offsets = _offsets(compared, read, controls, policy)
-    usual = {metric: learned.offset for metric, learned in known.items()}
     for cell in compared:
         own = policy.at(cell.case)
-        offset_here = offsets.get(_kind(cell, read[cell.name], own), usual.get(metric_of(cell.case)))
+        offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), known.get(metric_of(cell.case)))
         read[cell.name] = _first(read[cell.name], own, offset_here)
     typical = _typical(compared, read)
     for name in _moved_with_equal_code(compared, read):
@@ -161,7 +160,16 @@ def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, p
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
     beta = policy.beta / PHASES
     limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
+    first = Estimate.of(_first_step(reading.looked, policy), reading.prior)
+    offset = offset.at(first.error**2) if offset and first else offset
     return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
+
+
+def _with_known(offset: Offset | None, known: CaseVariances | None) -> Offset | None:
+    """The offsets of this session, or the usual ones if it has too few controls; noisy cases as far as is usual."""
+    if offset is None or known is None:
+        return known.offset if known else offset
+    return replace(offset, relative=known.offset.relative)
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:

@@ -1,6 +1,7 @@
 """The prior that a worker's earlier sessions give: what it learns, and what it never does."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -179,3 +180,14 @@ def test_what_trials_of_a_session_share_is_learned_too(offset, low, high):
     found = known(truths(6), sessions=20, offset=offset).offset
     assert low <= math.sqrt(found.variance) <= high
     assert found.cases == 11 * 20
+
+
+@pytest.mark.parametrize(("squared", "low", "high"), [(1.0, 0.0, 0.3), (4.0, 2.0, 4.0)])
+def test_trials_that_are_alike_shift_noisy_cases_further(squared, low, high):
+    """The squares of controls are `squared` times what independent trials make them, at each case."""
+    seen = [replace(one, centre=one.centre * math.sqrt(squared)) for one in past(truths(60), sessions=20)]
+    found = learn(seen, 2).offset
+    assert low <= found.relative <= high
+    noisy, quiet = (found.at(error) for error in (1e-5, 1e-8))
+    assert noisy.own - found.own == pytest.approx(found.relative * 1e-5)
+    assert noisy.relative == quiet.relative == 0, "it is added once"
