@@ -30,8 +30,9 @@ TOP = 0.10  # share of the largest variances that is pulled in before the level 
 # A mean of less similar variances is that of the largest; what it is expected to be would then explain any level away.
 LEAST_ALIKE = 4.0
 FEW = 50  # cases up to which a case has no part in the level that it is judged by
-_DFS = np.geomspace(0.25, 1e6, 400)
-_SPREADS = polygamma(1, _DFS / 2)
+# The degrees of freedom of a variance, by the variance of its logarithm.
+_LOG_DFS = np.linspace(math.log(0.25), math.log(1e6), 400)
+_LOG_SPREADS = -np.log(polygamma(1, np.exp(_LOG_DFS) / 2))
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ class CaseVariances:
         controls = np.array([one.control or math.nan for one in seen.values()]) / np.exp(usual)
         groups = _groups([one.group for one in seen.values()])
         alike = prior_df(self._spread(np.log(heads), groups, float(errors.mean())), df)
+        weights = _df_of_spread(_spread_of(alike) + errors).tolist()
         found = {}
         for group in groups:
             levels, worth = self._levels(heads, controls, group, alike)
             for place, level, level_df in zip(group.own, levels, worth, strict=True):
                 if level > 0:
-                    own = _df_of_spread(_spread_of(alike) + float(errors[place]))
-                    weight = 1 / (1 / own + 1 / level_df)
+                    weight = 1 / (1 / weights[place] + 1 / level_df)
                     found[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
         return found
 
@@ -163,9 +164,9 @@ def _spread_of(df: float) -> float:
     return 0.0 if math.isinf(df) else float(polygamma(1, df / 2))
 
 
-def _df_of_spread(spread: float) -> float:
-    """The degrees of freedom with which the log of a variance has this variance."""
-    return float(np.exp(np.interp(-math.log(max(spread, 1e-9)), -np.log(_SPREADS), np.log(_DFS))))
+def _df_of_spread(spreads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The degrees of freedom with which the logs of variances have these variances."""
+    return np.exp(np.interp(-np.log(np.maximum(spreads, 1e-9)), _LOG_SPREADS, _LOG_DFS))
 
 
 def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:

@@ -160,8 +160,9 @@ def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, p
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
     beta = policy.beta / PHASES
     limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
-    first = Estimate.of(_first_step(reading.looked, policy), reading.prior)
-    offset = offset.at(first.error**2) if offset and first else offset
+    if offset and offset.relative:
+        first = Estimate.of(_first_step(reading.looked, policy), reading.prior)
+        offset = offset.at(first.error**2) if first else offset
     return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
 
 
