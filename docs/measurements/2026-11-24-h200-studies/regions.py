@@ -62,14 +62,22 @@ def main() -> None:
                 for label, cell in cells.items():
                     cellar = found.setdefault(str(case), {}).setdefault(names[label], {})
                     cellar[f"trial{trial}"] = {
-                        "state": cell.state, "reason": cell.reason, "samples": cell.samples,
+                        "state": cell.state,
+                        "reason": cell.reason,
+                        "samples": cell.samples,
                         "errors": cell.extra.get("errors"),
                     }
 
             try:
                 got = run_trial(
-                    contenders, cases, Pace(rounds=6), device=asked.device, seed=trial + 11, thorough=trial == 0,
-                    keep_going=keep_going, measured=measured,
+                    contenders,
+                    cases,
+                    Pace(rounds=6),
+                    device=asked.device,
+                    seed=trial + 11,
+                    thorough=trial == 0,
+                    keep_going=keep_going,
+                    measured=measured,
                 )
             finally:
                 out.write_text(json.dumps({**about, "cases": found}))
@@ -84,7 +92,7 @@ def main() -> None:
         counts = Case.parse(case).metric.unit not in ("us", "s", "bytes")
         shown = [_shown(cells.get(name, {}), cells.get(BASELINE, {}), name, counts) for name in names]
         print(f"| {case} | {' | '.join(shown)} |")
-    print(f"\nus of the baseline by trial, then speed relative to it; counts as they are; copy {ceiling} GB/s; {code()}")
+    print(f"\nus of the baseline by trial, then speed relative to it; counts as they are; copy {ceiling} GB/s")
 
 
 def _shown(mine: dict, base: dict, name: str, counts: bool) -> str:
