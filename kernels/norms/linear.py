@@ -41,7 +41,7 @@ class LinearTile(NamedTuple):
         return (self.rows + self.out) * self.block * size
 
 
-# By bytes of an element; larger tiles first.  They do not spill on sm_90 and sm_100, and have not been timed.
+# By bytes of an element; larger tiles first.  They do not spill on sm_90 and sm_100; they were not tuned.
 TILES = {
     2: (
         LinearTile(128, 256, 32, 8, 5),
