@@ -246,7 +246,7 @@ def _process(wanted: StudyWanted, path: Path) -> "Iterator[subprocess.Popen[str]
     command = [str(wanted.stack.python), "-P", "-m", _MODULE, "run", wanted.study, "--out", str(path)]
     process = subprocess.Popen(
         [*command, "--device", wanted.device, *options],
-        env=_environment(wanted.stack),
+        env=_environment(wanted.stack, wanted.device),
         cwd=path.parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -264,11 +264,16 @@ def _process(wanted: StudyWanted, path: Path) -> "Iterator[subprocess.Popen[str]
             process.wait()
 
 
-def _environment(stack: BaseStack) -> dict[str, str]:
-    """Without the settings of the service.  Arms import from QUACK_PATH (`kernels.studies.trials`)."""
+def _environment(stack: BaseStack, device: str) -> dict[str, str]:
+    """Without the settings of the service.  Arms import from QUACK_PATH (`kernels.studies.trials`).
+
+    They see one GPU, the one that is locked: a worker may measure on another.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KERNELWATCH_", "PYTHON"))}
     folders = [str(path) for path in stack.paths] + [os.environ.get("QUACK_PATH", "")]
-    return kept | {"PYTHONPATH": str(_imports()), "QUACK_PATH": ":".join(filter(None, folders))}
+    uuid = None if device == "cpu" else control.here().uuid
+    visible = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+    return kept | visible | {"PYTHONPATH": str(_imports()), "QUACK_PATH": ":".join(filter(None, folders))}
 
 
 def _imports() -> Path:

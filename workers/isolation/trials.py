@@ -87,7 +87,8 @@ class StackTrials:
     def until_decided(self, at: Sequence[int]) -> tuple[CaseIsolation, ...]:
         """Run trials up to each of these numbers, of the providers and cases that are undecided until then."""
         judge = Judge(self._start("judge", Role.SOTA, protocol.built_in("eager"), self.places[0].arm.stack))
-        wanted = {(one["name"], case) for one in self.providers for case in self.cases}
+        every = {(one["name"], case) for one in self.providers for case in self.cases}
+        wanted = every
         judged: tuple[CaseIsolation, ...] = ()
         try:
             for number in at:
@@ -95,7 +96,8 @@ class StackTrials:
                     self._trial(wanted, judge)
                 judged = self._judged(tuple(at))
                 still = {(one.provider, one.case) for one in judged if one.open}
-                wanted = {(name, case) for name, case in wanted if (name, str(case)) in still}
+                # All cases are tested together: what others show may open one that was decided.
+                wanted = {(name, case) for name, case in every if (name, str(case)) in still}
         finally:
             self._pool.close()
             judge.close()

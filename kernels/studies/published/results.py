@@ -56,10 +56,13 @@ class Estimate:
         return self.exceeds(1.0)
 
     def exceeds(self, bound: float) -> bool | None:
-        """Is the interval above `bound` (True) or below it (False)?  None if it is within, or without an interval."""
-        if self.low is None or self.high is None or self.low <= bound <= self.high:
+        """Is the interval above `bound` (True) or below it (False)?  None if it is within.
+
+        None without an interval over trials as well: how much cases differ says nothing about another trial.
+        """
+        if self.low is None or self.high is None or self.over is not IntervalOver.TRIALS:
             return None
-        return self.low > bound
+        return None if self.low <= bound <= self.high else self.low > bound
 
     @property
     def inverse(self) -> "Estimate":

@@ -48,8 +48,8 @@ PERSISTENT = arm_of_study("persistent", "persistent reduction", "norms:AlwaysPer
 def steps(device: str, quick: bool) -> list[StudyStep]:
     """The widest cases have few arms at once: all share the memory of the GPU.
 
-    Code for any size is slow to compile and up to thirty times slower than Quack (backward, H200, November), so that it
-    has a step of its own, forward first.  Tuning with cold caches takes most of the time, so that it is last.
+    Code for any size is slow to compile, and backward far slower than Quack, so that it has a step of its own, forward
+    first.  Tuning with cold caches takes most of the time, so that it is last.
     """
     if device == "cpu":
         cases = _cases(SMALL_SHAPES, "fp32")
@@ -131,13 +131,29 @@ def _findings(results: Results, cases: Sequence[str], baseline: str) -> list[Con
     ]
 
 
-def _decided(holds: bool | None, cases: Sequence[str], baseline: str) -> bool | None:
-    """Claims are about Quack, and about a grid: a few of its cases do not decide them."""
-    return holds if baseline == "quack" and len(cases) >= MIN_CASES else None
+def _faster_than(results: Results, arm: str, baseline: str, bound: float, cases: Sequence[str]) -> bool | None:
+    """Does the mean of the speeds exceed a bound?  None where a few cases decide, or a single one.
+
+    One decides if leaving it out changes the answer.
+    """
+
+    def exceeds(those: Sequence[str]) -> bool | None:
+        return _exceeds(_speed(results, arm, baseline, those), bound)
+
+    found = exceeds(cases)
+    without_one = (exceeds([*cases[:at], *cases[at + 1 :]]) for at in range(len(cases)))
+    return found if len(cases) >= MIN_CASES and all(one == found for one in without_one) else None
 
 
-def _exceeds(found: Estimate, bound: float) -> bool | None:
+def _about_quack(holds: bool | None, baseline: str) -> bool | None:
+    """The claims are about Quack."""
+    return holds if baseline == "quack" else None
+
+
+def _exceeds(found: Estimate | None, bound: float) -> bool | None:
     """By the interval over trials, which may leave it open; a single trial decides by its ratio."""
+    if found is None:
+        return None
     return found.ratio > bound if found.low is None else found.exceeds(bound)
 
 
@@ -162,7 +178,8 @@ def _without_a_reset(results: Results, cases: Sequence[str], baseline: str) -> C
         f"from the second shape on, {times(found)} of the speed of {baseline} over {_count(measured)}, and "
         f"{times(own)} of its own speed with a reset{_from_trials(found, own)}"
     )
-    return Conclusion(claim, text, _decided(_no(_exceeds(found, HALF)), measured, baseline))
+    holds = _no(_faster_than(results, "without-reset", baseline, HALF, measured))
+    return Conclusion(claim, text, _about_quack(holds, baseline))
 
 
 def _with_a_reset(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
@@ -171,7 +188,8 @@ def _with_a_reset(results: Results, cases: Sequence[str], baseline: str) -> Conc
     if found is None:
         return Conclusion(claim, "not measured", None)
     text = f"{times(found)} of the speed of {baseline} over {_count(cases)}{_from_trials(found)}"
-    return Conclusion(claim, text, _decided(_exceeds(found, NEAR), cases, baseline))
+    holds = _faster_than(results, "inductor", baseline, NEAR, cases)
+    return Conclusion(claim, text, _about_quack(holds, baseline))
 
 
 def _tuning(results: Results, cases: Sequence[str]) -> Conclusion:
@@ -181,10 +199,10 @@ def _tuning(results: Results, cases: Sequence[str]) -> Conclusion:
     if not speeds:
         return Conclusion(claim, "not measured", None)
     text = "; ".join(f"{arm}: {times(one)}" for arm, one in speeds.items())
-    faster = [_exceeds(one, 1 + NEGLIGIBLE) for one in speeds.values()]
+    faster = [_faster_than(results, arm, "inductor", 1 + NEGLIGIBLE, measured) for arm in speeds]
     holds = True if True in faster else None if None in faster else False
     text = f"speed relative to the default over {_count(measured)}: {text}{_from_trials(*speeds.values())}"
-    return Conclusion(claim, text, holds if len(measured) >= MIN_CASES else None)
+    return Conclusion(claim, text, holds)
 
 
 def _count(cases: Sequence[str]) -> str:
@@ -213,9 +231,12 @@ def _threshold(results: Results) -> Conclusion:
 
 
 def _same_code(results: Results, case: str) -> bool:
-    """Did both switches lead to the same code?  The backward pass, for one, sums columns in any case."""
-    codes = [results.fact(arm, case, "code") for arm in ("looped", "persistent")]
-    return codes[0] is not None and codes[0] == codes[1]
+    """Did both switches lead to the same code and settings?  The backward pass, for one, sums columns in any case."""
+    mine, other = (
+        [results.fact(arm, case, what) for what in ("code", "config", "registers", "shared")]
+        for arm in ("looped", "persistent")
+    )
+    return mine[0] is not None and mine == other
 
 
 def _range(found: Sequence[Estimate]) -> str:
@@ -233,7 +254,8 @@ def _wide(results: Results, cases: Sequence[str], baseline: str) -> Conclusion:
         f"torch.compile has {times(found)} of the speed of {baseline} over {_count(wide)} from {WIDE:,} columns "
         f"on{_from_trials(found)}"
     )
-    return Conclusion(claim, text, _decided(_no(_exceeds(found, 1)), wide, baseline))
+    holds = _no(_faster_than(results, "inductor", baseline, 1, wide))
+    return Conclusion(claim, text, _about_quack(holds, baseline))
 
 
 def _geomeans(results: Results, cases: Sequence[str], keys: Sequence[str], baseline: str) -> StudyTable:

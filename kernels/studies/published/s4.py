@@ -183,8 +183,8 @@ def published_interaction(suite: str) -> float:
 
 
 def _within(found: Estimate | None) -> bool:
-    """Is the whole interval so near to 1 that the difference is negligible?"""
-    if found is None or found.low is None or found.high is None:
+    """Is the whole interval over trials so near to 1 that the difference is negligible?"""
+    if found is None or found.low is None or found.high is None or found.over is not IntervalOver.TRIALS:
         return False
     return max(-math.log(found.low), math.log(found.high)) < NEGLIGIBLE
 
@@ -236,7 +236,9 @@ def _suites_differ(results: Results, cases: Sequence[str]) -> Conclusion:
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:
-    """Do the intervals have nothing in common?"""
+    """Do the intervals over trials have nothing in common?"""
+    if IntervalOver.CASES in (one.over, other.over):
+        return False
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
     return one.high < other.low or other.high < one.low

@@ -130,7 +130,7 @@ def test_facts_of_ranks_become_those_of_one_training() -> None:
 
 
 def test_a_host_with_too_few_gpus_is_named() -> None:
-    with pytest.raises(NotSupported, match="needs 64 GPUs; this host has"):
+    with pytest.raises(NotSupported, match="needs 64 GPUs; this process sees"):
         ParallelTraining(TINY.replace("fsdp2", "fsdp64"), {"way": "eager"}, "cuda", 1)
 
 

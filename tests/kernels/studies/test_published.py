@@ -444,6 +444,25 @@ def test_s1_says_that_a_persistent_reduction_is_right_above_the_threshold_as_wel
     assert STUDIES["s1"].report(few).findings[3].holds is None
 
 
+def test_one_case_does_not_decide_a_claim_of_s1() -> None:
+    """Quack is a hundred times slower at one case, so that the mean of the others has half of its speed, and all not."""
+    records = [one for one in made("s1", {"without-reset": 1.6}).records if one.step == "reset" and not one.trial]
+    odd = "layernorm.fwd.32768x16384.bf16-fp32"
+
+    def slow_at(case: str) -> Results:
+        slowed = [
+            replace(one, samples=tuple(us * 100 for us in one.samples if us))
+            if (one.arm, one.case) == ("quack", case)
+            else one
+            for one in records
+        ]
+        return Results.of([StudyFile(SESSION, tuple(slowed))])
+
+    usual, changed = (STUDIES["s1"].report(slow_at(case)).findings[0] for case in ("none", odd))
+    assert (usual.holds, changed.holds) == (True, None)
+    assert "(a single trial)" in changed.found
+
+
 def test_s1_does_not_compare_switches_that_led_to_the_same_code() -> None:
     records = [replace(one, facts={"code": "a"}) for one in made("s1", {"looped": 1.2}).records]
     found = STUDIES["s1"].report(Results.of([StudyFile(SESSION, tuple(records))])).findings[3]

@@ -207,6 +207,24 @@ def test_a_traced_step_trains_like_eager_and_repeats() -> None:
     assert graph.check() is None
 
 
+class TooLarge(training.Whole):
+    """The first attempt has too little memory; the second one would have enough."""
+
+    tries = 0
+
+    def loss(self, weights, batch):
+        self.tries += 1
+        if self.tries == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().loss(weights, batch)
+
+
+@pytest.mark.usefixtures("plain_torch")
+def test_a_lack_of_memory_is_not_taken_for_a_lack_of_determinism() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        training.Training(TooLarge(llama.LlamaSize.parse(TINY), "cpu"), {"way": "eager"})
+
+
 class Scattered(training.Whole):
     """Its loss uses an operator that has no deterministic form."""
 

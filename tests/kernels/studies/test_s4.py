@@ -306,7 +306,7 @@ def table(results, beginning):
 @pytest.mark.parametrize("trials", [1, 2])
 def test_the_losses_add_up_if_their_interaction_is_negligible(interaction, spread, holds, trials):
     found = finding(results_of(interaction=interaction, spread=spread, trials=trials), "The losses are not additive")
-    assert found.holds is holds
+    assert found.holds is (holds if trials > 1 else None)  # how much blocks differ decides nothing
     assert "of 23 blocks" in found.found
     assert ("over cases" in found.found) == (trials == 1)
 

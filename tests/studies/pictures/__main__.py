@@ -53,7 +53,7 @@ PAGES = {  # of the dashboard
     "board": "/targets/warpnorm/board",
     "trend": "/targets/warpnorm/trend",
 }
-STUDIES = DOCS / "measurements" / "2026-11-24-h200-studies" / "session"
+STUDIES = DOCS / "measurements" / "2026-11-24-h200-studies-2" / "session"
 STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in ("s1", "s2", "s3", "s4")}
 TOP = 1500  # pixels of a study's page: its claims and the first figures or tables
 

@@ -100,7 +100,7 @@ def _require_devices(ranks: int, device: str) -> None:
             raise NotSupported("this torch has no gloo, which connects processes on a CPU")
         return
     if (count := torch.cuda.device_count()) < ranks:
-        raise NotSupported(f"needs {ranks} GPUs; this host has {count}")
+        raise NotSupported(f"needs {ranks} GPUs; this process sees {count}")
     if not distributed.is_nccl_available():
         raise NotSupported("this torch has no NCCL, which connects GPUs")
 

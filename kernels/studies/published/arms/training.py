@@ -91,9 +91,7 @@ class Training:
         if device == "cpu":
             fused_norm.enable_on_cpu()
         self._batches = model.batches()
-        began = time.perf_counter()
-        about = self._prepared(spec)
-        compile_s = time.perf_counter() - began
+        about, compile_s = self._prepared(spec)
         first = self._run()
         if device != "cpu":
             torch.cuda.reset_peak_memory_stats()
@@ -136,24 +134,30 @@ class Training:
                 return f"{name} of the first step is wrong by {error:.1e}; eager and rounding explain {limit:.1e}"
         return None
 
-    def _prepared(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Compile, tune and train one step; facts about it.
+    def _prepared(self, spec: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+        """Compile, tune and train one step; facts about it, and the seconds.
 
-        If an operator has no deterministic form, all take the usual one, and the facts name it.
+        If an operator has no deterministic form, all take the usual one, and the facts name it.  torch raises a plain
+        RuntimeError for it: lack of memory and failures of compilers and collectives have types of their own.
         """
+        reason = ""
         try:
             return self._first_step(spec, strict=True)
         except RuntimeError as error:
-            about = self._first_step(spec, strict=False)  # if the reason is another one, it fails again
-            return {**about, "not_deterministic": str(error).partition("\n")[0]}
+            if type(error) is not RuntimeError:
+                raise
+            reason = str(error).partition("\n")[0]
+        about, seconds = self._first_step(spec, strict=False)  # if the reason is another one, it fails again
+        return {**about, "not_deterministic": reason}, seconds
 
-    def _first_step(self, spec: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    def _first_step(self, spec: Mapping[str, Any], *, strict: bool) -> tuple[dict[str, Any], float]:
+        began = time.perf_counter()
         _repeatable(strict=strict)
         self._begin()
         self._step, about = _way(self._model.loss, spec, self._weights, self._batches[0])
         self._train(0)
         self._finish()
-        return about
+        return about, time.perf_counter() - began
 
     def _begin(self) -> None:
         """Start again from the first weights."""
