@@ -445,7 +445,7 @@ def test_s1_says_that_a_persistent_reduction_is_right_above_the_threshold_as_wel
 
 
 def test_one_case_does_not_decide_a_claim_of_s1() -> None:
-    """Quack is a hundred times slower at one case, so that the mean of the others has half of its speed, and all not."""
+    """At one case Quack is a hundred times slower: the others have about half of its speed, all together not."""
     records = [one for one in made("s1", {"without-reset": 1.6}).records if one.step == "reset" and not one.trial]
     odd = "layernorm.fwd.32768x16384.bf16-fp32"
 
