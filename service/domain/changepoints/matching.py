@@ -38,6 +38,14 @@ class KnownPoint:
     def open(self) -> bool:
         return self.state is PointState.OPEN
 
+    @property
+    def unexplained(self) -> bool:
+        return self.state in (PointState.OPEN, PointState.CHECKING)
+
+    @property
+    def is_leak(self) -> bool:
+        return self.until is not None
+
 
 @dataclass(frozen=True)
 class Refutation:
@@ -64,17 +72,24 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
     """Match stored points and found changes.
 
     Steps are matched one to one: nearest first, within `REFOUND` places, in the same direction.  A leak is matched with
-    the first point of its course, and the others are parts of it.  A point that was not found again is kept unless the
-    values of `epochs` speak against it.
+    a stored leak, whatever its state, or else with the first unexplained step of its course; the other unexplained
+    points of its course are parts of it.  A point that was not found again is kept unless the values of `epochs` speak
+    against it.
     """
-    again = _steps_again(known, [change for change in found if not change.is_leak])
+    leaks = [change for change in found if change.is_leak]
+    again: dict[int, Change] = {}
+    for leak in leaks:
+        again |= _leak_again([one for one in known if one.is_leak and one.id not in again], leak)
+    again |= _steps_again([one for one in known if one.id not in again], [one for one in found if not one.is_leak])
     parts: dict[int, int] = {}
-    for change in (change for change in found if change.is_leak):
-        inside = [one for one in known if one.id not in again and _in_course(one, change)]
-        if inside:
-            first = min(inside, key=lambda one: one.id)
-            again[first.id] = change
-            parts |= {one.id: first.id for one in inside if one is not first and one.open}
+    for leak in leaks:
+        first = next((point for point, change in again.items() if change is leak), None)
+        inside = [one for one in known if one.id not in again and one.unexplained and _in_course(one, leak)]
+        if first is None and inside:
+            first = min(one.id for one in inside)
+            again[first] = leak
+        if first is not None:
+            parts |= {one.id: first for one in inside if one.id != first and one.open}
     left = [one for one in known if one.id not in again and one.id not in parts]
     against = {one.id: evidence for one in left if (evidence := refutation(one, epochs)) is not None}
     seen = [id(change) for change in again.values()]
@@ -84,6 +99,14 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
         parts=tuple(parts.items()),
         refuted=tuple(against.items()),
     )
+
+
+def _leak_again(known: Sequence[KnownPoint], leak: Change) -> dict[int, Change]:
+    """Match a leak with a stored one: with an unexplained one if there is any, so that it is not hidden."""
+    inside = [one for one in known if _in_course(one, leak)]
+    if not inside:
+        return {}
+    return {min(inside, key=lambda one: (not one.unexplained, one.id)).id: leak}
 
 
 def _steps_again(known: Sequence[KnownPoint], found: Sequence[Change]) -> dict[int, Change]:
@@ -103,8 +126,7 @@ def _steps_again(known: Sequence[KnownPoint], found: Sequence[Change]) -> dict[i
 def _in_course(point: KnownPoint, leak: Change) -> bool:
     """Whether a point is of a leak: its beginning is uncertain, and a known leak goes on."""
     last = point.place if point.until is None else point.until
-    inside = leak.before - LEAK_REACH < last and point.place <= leak.course[-1].ordinal
-    return inside and point.ratio > 1 and point.state is not PointState.CLOSED
+    return point.ratio > 1 and leak.before - LEAK_REACH < last and point.place <= leak.course[-1].ordinal
 
 
 def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:

@@ -122,9 +122,16 @@ LEAK = Change(50, 30, 1.1, 1.08, 1.12, Level.NOTIFY, 1e-9, 80, (Part(45, 1.05), 
         ([KnownPoint(7, 45, 1.04), KnownPoint(9, 60, 1.04)], [7], [(9, 7)], 0),
         ([KnownPoint(7, 45, 0.97)], [], [], 1),  # faster
         ([KnownPoint(7, 20, 1.04)], [], [], 1),  # before it
-        ([KnownPoint(7, 45, 1.04, state=PointState.CLOSED)], [], [], 1),  # somebody decided that it is none
-        ([KnownPoint(7, 45, 1.04, state=PointState.CONFIRMED), KnownPoint(9, 60, 1.04)], [7], [(9, 7)], 0),
+        ([KnownPoint(7, 45, 1.04, state=PointState.CLOSED)], [], [], 1),  # a decision about a step is none about a leak
+        ([KnownPoint(7, 45, 1.04, state=PointState.CONFIRMED)], [], [], 1),
+        ([KnownPoint(7, 45, 1.04, state=PointState.CONFIRMED), KnownPoint(9, 60, 1.04)], [9], [], 0),
         ([KnownPoint(7, 45, 1.04), KnownPoint(9, 60, 1.04, state=PointState.CHECKING)], [7], [], 0),
+        ([KnownPoint(7, 40, 1.04, state=PointState.CLOSED, until=50)], [7], [], 0),  # a closed leak is not found anew
+        ([KnownPoint(7, 40, 1.04, state=PointState.CONFIRMED, until=50)], [7], [], 0),
+        ([KnownPoint(7, 40, 1.04, state=PointState.CLOSED, until=50), KnownPoint(9, 60, 1.04)], [7], [(9, 7)], 0),
+        ([KnownPoint(5, 60, 1.04), KnownPoint(7, 40, 1.04, state=PointState.CONFIRMED, until=50)], [7], [(5, 7)], 0),
+        ([KnownPoint(7, 35, 1.04, state=PointState.CLOSED, until=40), KnownPoint(9, 60, 1.04, until=65)], [9], [], 0),
+        ([KnownPoint(7, 10, 1.04, state=PointState.CLOSED, until=20)], [], [], 1),  # another leak, long before
     ],
 )
 def test_a_leak_is_one_point_and_the_others_in_it_are_its_parts(known, again, parts, new):
