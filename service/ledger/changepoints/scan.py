@@ -271,12 +271,31 @@ def _course(measured: Mainline, change: Change) -> list[dict[str, Any]] | None:
 
 
 def _seen_again(row: ChangePoint, change: Change, measured: Mainline) -> None:
-    """Keep a step as it was first found, until more data raise its level to BLOCK; a leak grows."""
+    """Keep a step as it was first found, until more data raise its level to BLOCK; a leak grows, and never shrinks."""
     row.refuted_scans = 0
-    if change.is_leak or (change.level is Level.BLOCK and row.level != Level.BLOCK):
-        row.level, row.ratio = change.level.value, change.ratio
-        row.low, row.high, row.p = change.low, change.high, change.p
-        row.revisions, row.course = change.revisions, _course(measured, change)
+    if change.is_leak:
+        _grow(row, change, measured)
+    elif change.level is Level.BLOCK and row.level != Level.BLOCK:
+        _replace(row, change, measured)
+
+
+def _grow(row: ChangePoint, leak: Change, measured: Mainline) -> None:
+    """Let a point become a leak or go on.  A long leak leaves the scanned revisions, which then show a part of it."""
+    before = measured.place_of.get(row.before_id)
+    if before is not None and leak.before < before:
+        row.before_id = measured.line[leak.before].revision_id
+    if not row.course or leak.ratio >= row.ratio:
+        _replace(row, leak, measured)
+        return
+    end = measured.line[leak.course[-1].ordinal]
+    if measured.place_of_sha.get(row.course[-1]["revision"], -1) < measured.place_of[end.revision_id]:
+        row.course = [*row.course[:-1], {"revision": end.sha, "ratio": row.ratio}]
+
+
+def _replace(row: ChangePoint, change: Change, measured: Mainline) -> None:
+    row.level, row.ratio = change.level.value, change.ratio
+    row.low, row.high, row.p = change.low, change.high, change.p
+    row.revisions, row.course = change.revisions, _course(measured, change)
 
 
 def _is_part(row: ChangePoint, leak_id: int) -> None:

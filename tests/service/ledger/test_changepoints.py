@@ -1,6 +1,6 @@
 """Histories in the ledger: scans as data arrives, the points that they store, and their later states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import (
+    ChangePoint,
     Measurement,
     Quarantine,
     RecipeRow,
@@ -236,6 +237,63 @@ def test_a_leak_is_one_point_and_its_parts_are_its_course(watched):
     assert parts[-1] == ("norms-89", point.row.ratio)
     closed = [one for one in watched.points(FIRST) if one.row.id != point.row.id]
     assert {one.row.reason for one in closed} <= {f"a part of the leak of change point {point.row.id}"}
+
+
+def steady_scans(watched: Watched, counts: Iterable[int]) -> Iterator[change_points.ChangePointView]:
+    """Scan after so many more revisions each, whose newest pair is steady; the points of the first case each time."""
+    for count in counts:
+        runs = watched.measure(count)
+        with transaction() as session:
+            world.judged(session, session.get_one(Run, runs[-1]), FIRST, outcome="steady")
+        scan.scan_due()
+        yield from watched.points(FIRST)
+
+
+def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(watched):
+    """The newest 120 revisions are scanned: of a leak from the 40th to the 100th they show less and less."""
+    watched.noise, watched.true = 0.004, {FIRST: lambda place: 1.002 ** min(max(0, place - 40), 60)}
+    sizes: dict[int, list[float]] = {}
+    befores: dict[int, list[int]] = {}
+    for point in steady_scans(watched, (100, *[4] * 25)):
+        if point.row.course and point.row.state in follow_up.UNEXPLAINED:
+            sizes.setdefault(point.row.id, []).append(point.row.ratio)
+            befores.setdefault(point.row.id, []).append(point.before.ordinal)
+            assert point.row.course[-1]["ratio"] == point.row.ratio
+    [of_leak] = sizes.values()
+    [begins] = befores.values()
+    assert of_leak == sorted(of_leak)
+    assert begins == sorted(begins, reverse=True)
+    assert of_leak[-1] == pytest.approx(1.002**60, abs=0.02)
+
+
+def test_a_leak_that_was_closed_is_not_searched_again_as_it_goes_on(watched):
+    watched.true = {FIRST: leak(0.002, begins=40)}
+    ended = set()
+    for point in steady_scans(watched, (90, *[3] * 15)):
+        if point.row.course and point.row.state in follow_up.UNEXPLAINED:
+            assert not ended, "the same leak"
+            with transaction() as session:
+                row = session.get_one(ChangePoint, point.row.id)
+                row.state, row.refuted_scans = PointState.CLOSED, 1
+            ended.add(point.row.id)
+    assert len(ended) == 1
+    [last] = [one for one in watched.points(FIRST) if one.row.id in ended]
+    assert last.row.state is PointState.CLOSED
+    assert int(last.row.course[-1]["revision"].rpartition("-")[2]) >= 125, "it goes on"
+
+
+def test_a_leak_after_a_confirmed_step_is_a_point_of_its_own(watched):
+    watched.true = {FIRST: lambda place: (1.03 if place >= 30 else 1.0) * 1.002 ** max(0, place - 60)}
+    watched.measure(50)
+    scan.scan_due()
+    with transaction() as session:
+        confirmed = session.scalars(select(ChangePoint)).one()
+        confirmed.state = PointState.CONFIRMED
+        was = confirmed.ratio, confirmed.low, confirmed.high, confirmed.p
+    list(steady_scans(watched, (20, 20, 20, 10)))
+    first, *later = watched.points(FIRST)
+    assert (first.row.ratio, first.row.low, first.row.high, first.row.p, first.row.course) == (*was, None)
+    assert [bool(one.row.course) for one in later if one.row.state in follow_up.UNEXPLAINED] == [True]
 
 
 def test_two_commits_one_revision_apart_are_two_searches(watched):
