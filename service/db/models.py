@@ -723,6 +723,7 @@ class ChangePoint(OfSeries, Base):
     reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
     refuted_scans: Mapped[int] = mapped_column(default=0)  # scans in a row with evidence against it
     found_at: Mapped[float]
+    followed_by: Mapped[int | None]  # revisions that were measured after it when a scan last found it
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
     regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))
 

@@ -25,7 +25,7 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.changepoints.events import Sighting, by_event, is_exact
-from service.domain.changepoints.matching import HELD, SAME, PointMove, moves_of_same_machine, search_range
+from service.domain.changepoints.matching import HELD, MAX_REFUTED, SAME, PointMove, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
@@ -165,6 +165,9 @@ def _is_regression(point: ChangePoint, regression: RegressionRow) -> None:
 
 def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
     """Confirm points by an improvement that a comparison found, or by a level that was held; never bisect them."""
+    if not rows:
+        return
+    slower = _slower_places(session, measured, {row.series_id for row in rows})
     near = {
         one.revision_id
         for row in rows
@@ -185,8 +188,27 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         ]
         if runs:
             end(row, PointState.CONFIRMED, f"improvement of run {max(runs)}")
-        elif len(measured.line) - place > HELD and not row.refuted_scans:
+        elif _is_held(row) and not any(place < at <= place + HELD for at in slower.get(row.series_id, ())):
             end(row, PointState.CONFIRMED, f"faster, and held for more than {HELD} measured revisions")
+
+
+def _is_held(row: ChangePoint) -> bool:
+    """Whether a scan found it when more than `HELD` revisions had followed, and no later scan contradicts it."""
+    return row.followed_by is not None and row.followed_by > HELD and not row.refuted_scans
+
+
+def _slower_places(session: Session, measured: Mainline, series: Collection[int]) -> dict[int, list[int]]:
+    """The places at which each series became slower, without those that later values contradicted."""
+    rows = session.execute(
+        select(ChangePoint.series_id, ChangePoint.revision_id)
+        .where(ChangePoint.series_id.in_(series), ChangePoint.ratio > 1)
+        .where(ChangePoint.refuted_scans < MAX_REFUTED)
+    )
+    found: dict[int, list[int]] = {}
+    for series_id, revision_id in rows:
+        if (place := measured.place_of.get(revision_id)) is not None:
+            found.setdefault(series_id, []).append(place)
+    return found
 
 
 # -- bisected

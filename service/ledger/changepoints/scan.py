@@ -253,6 +253,7 @@ def _add(
         "state": PointState.OPEN,
         "refuted_scans": 0,
         "found_at": now,
+        "followed_by": len(measured.line) - 1 - change.ordinal,
     }
     if why_none is not None:
         values |= {"state": PointState.CLOSED, "reason": why_none}
@@ -273,6 +274,7 @@ def _course(measured: Mainline, change: Change) -> list[dict[str, Any]] | None:
 def _seen_again(row: ChangePoint, change: Change, measured: Mainline) -> None:
     """Keep a step as it was first found, until more data raise its level to BLOCK; a leak grows, and never shrinks."""
     row.refuted_scans = 0
+    row.followed_by = len(measured.line) - 1 - measured.place_of[row.revision_id]
     if change.is_leak:
         _grow(row, change, measured)
     elif change.level is Level.BLOCK and row.level != Level.BLOCK:

@@ -249,8 +249,9 @@ def steady_scans(watched: Watched, counts: Iterable[int]) -> Iterator[change_poi
         yield from watched.points(FIRST)
 
 
-def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(watched):
+def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(watched, monkeypatch):
     """The newest 120 revisions are scanned: of a leak from the 40th to the 100th they show less and less."""
+    monkeypatch.setattr("service.domain.changepoints.scan.ONE_IN", 1)  # each series each time
     watched.noise, watched.true = 0.004, {FIRST: lambda place: 1.002 ** min(max(0, place - 40), 60)}
     sizes: dict[int, list[float]] = {}
     befores: dict[int, list[int]] = {}
@@ -576,6 +577,33 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
     anywhere.settle()
     assert {one.row.state for one in anywhere.points()} == {PointState.CONFIRMED}, "it has stayed so for long"
     assert anywhere.searches() == []
+
+
+def test_an_improvement_that_was_reverted_was_not_held(watched, monkeypatch):
+    """Ten revisions were faster.  Neither the revert nor the thirty that followed are evidence that it was held."""
+    monkeypatch.setattr("service.domain.changepoints.scan.ONE_IN", 1)  # each series each time
+    watched.noise = 0.004
+    watched.true = {FIRST: lambda place: 0.96 if 50 <= place < 60 else 1.0}
+    for count in (50, *[2] * 30):
+        watched.measure(count)
+        scan.scan_due()
+    faster = [one for one in watched.points(FIRST) if one.row.ratio < 1]
+    assert [one.row.state for one in faster] == [PointState.OPEN]
+
+
+def test_an_improvement_that_no_scan_found_again_was_not_held(watched):
+    watched.true = {FIRST: step(40, 0.96)}
+    watched.measure(55)
+    scan.scan_due()
+    watched.measure(25)
+    with transaction() as session:  # nothing was scanned: another process died
+        session.execute(update(Run).values(scanned_at=0.0))
+    follow_up.follow_due()
+    assert [one.row.state for one in watched.points()] == [PointState.OPEN]
+    with transaction() as session:
+        session.execute(update(Run).values(scanned_at=None))
+    scan.scan_due()
+    assert [one.row.state for one in watched.points()] == [PointState.CONFIRMED]
 
 
 def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywhere):

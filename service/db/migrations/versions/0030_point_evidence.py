@@ -1,6 +1,6 @@
-"""The evidence of a change point: how many revisions were compared, and the course of a leak.
+"""The evidence of a change point: how many revisions were compared, the course of a leak, and when it was last found.
 
-Scans that did not find a point count no more, only scans that contradict it.
+Scans that did not find a point count no more, only scans that contradict it: unexplained points begin at 0.
 """
 
 import sqlalchemy as sa
@@ -16,11 +16,13 @@ def upgrade() -> None:
     with op.batch_alter_table("change_points") as table:
         table.add_column(sa.Column("revisions", sa.Integer(), nullable=True))
         table.add_column(sa.Column("course", sa.JSON(), nullable=True))
+        table.add_column(sa.Column("followed_by", sa.Integer(), nullable=True))
         table.alter_column("missed_scans", new_column_name="refuted_scans")
 
 
 def downgrade() -> None:
     with op.batch_alter_table("change_points") as table:
         table.alter_column("refuted_scans", new_column_name="missed_scans")
+        table.drop_column("followed_by")
         table.drop_column("course")
         table.drop_column("revisions")
