@@ -14,7 +14,7 @@ from service.db import migrate
 from service.db.engine import make_engine
 from service.db.models import Calibration, ChangePoint, Gap, Quarantine, RegressionEvent, RegressionRow, Series
 from service.domain.series import SeriesKey
-from service.domain.states import Equal
+from service.domain.states import Equal, PointState
 from tests.service.db.test_migrate import described
 
 BEFORE = "0009"
@@ -151,6 +151,44 @@ def test_the_way_back_brings_the_columns_back(old: Engine, url: str) -> None:
 
     assert stored(old) == before
     assert described(url) == schema
+
+
+def test_scans_that_missed_an_unexplained_point_are_no_evidence_against_it(old: Engine, url: str) -> None:
+    migrate.upgrade(url, "0029")
+    with old.begin() as connection:
+        connection.execute(text("UPDATE change_points SET missed_scans = 2"))
+        for key, state in ((2, "checking"), (3, "closed"), (4, "confirmed")):
+            revision = "target_id, subject, author, committed_at, paths"
+            columns = "series_id, before_id, ratio, low, high, p, level, found_at"
+            connection.execute(
+                text(
+                    f"INSERT INTO revisions (id, sha, {revision})"
+                    f" SELECT {key + 1}, 'sha{key + 1}', {revision} FROM revisions WHERE id = 1"
+                )
+            )
+            connection.execute(
+                text(
+                    f"INSERT INTO change_points (id, state, missed_scans, revision_id, {columns})"
+                    f" SELECT {key}, '{state}', 2, {key + 1}, {columns} FROM change_points WHERE id = 1"
+                )
+            )
+    migrate.upgrade(url)
+    with Session(old) as session:
+        scans = {row.id: (row.state, row.refuted_scans) for row in session.scalars(select(ChangePoint))}
+    assert scans == {
+        1: (PointState.OPEN, 0),
+        2: (PointState.CHECKING, 0),
+        3: (PointState.CLOSED, 2),
+        4: (PointState.CONFIRMED, 2),
+    }
+
+    config = migrate.configuration()
+    with old.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0029")
+    with old.connect() as connection:
+        missed = connection.execute(text("SELECT id, missed_scans FROM change_points ORDER BY id")).all()
+    assert [tuple(row) for row in missed] == [(1, 0), (2, 0), (3, 2), (4, 2)]
 
 
 def stored(engine: Engine) -> dict[str, list[dict[str, object]]]:

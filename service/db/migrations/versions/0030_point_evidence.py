@@ -18,6 +18,7 @@ def upgrade() -> None:
         table.add_column(sa.Column("course", sa.JSON(), nullable=True))
         table.add_column(sa.Column("followed_by", sa.Integer(), nullable=True))
         table.alter_column("missed_scans", new_column_name="refuted_scans")
+    op.execute("UPDATE change_points SET refuted_scans = 0 WHERE state IN ('open', 'checking')")
 
 
 def downgrade() -> None:
