@@ -18,7 +18,7 @@ from service.domain.metrics import WORDS, axis_unit, percent, signed
 from service.domain.states import PointState
 from service.domain.verdicts.judge import Outcome
 from service.reports.views import ChangePointView, Point, RegressionView
-from service.reports.words import of_point
+from service.reports.words import of_point, of_point_reason
 
 _UNDECIDED = frozenset((Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.INVALID))
 _LEAST_FOR_BAND = 8  # points of a level, below which its spread is not drawn
@@ -169,7 +169,7 @@ def changes(
             certain=step.row.level == "block" or pair is not None,
             closed=step.row.state is PointState.CLOSED,
             state=row.state.value if row else step.row.state.value,
-            cause=(row.cause_text or "") if row else (step.row.reason or of_point(step.row)),
+            cause=(row.cause_text or "") if row else (of_point_reason(step.row) or of_point(step.row)),
             sota_ratio=_over_sota(here) if here else None,
             regression_id=row.id if row else step.row.regression_id,
             metric=metric,

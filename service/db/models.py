@@ -95,6 +95,15 @@ class AnyJSON(TypeDecorator[Any]):
         return storable(value)
 
 
+class OptionalJSON(AnyJSON):
+    """JSON whose None is NULL, and not the word null."""
+
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(none_as_null=True)
+
+
 class Base(DeclarativeBase):
     type_annotation_map: ClassVar = {
         dict[str, Any]: AnyJSON,
@@ -717,10 +726,13 @@ class ChangePoint(OfSeries, Base):
     high: Mapped[float]
     p: Mapped[float]
     revisions: Mapped[int | None]  # that were compared; not known of old points
-    course: Mapped[list[Any] | None]  # of a leak: the first revisions of its parts, each with the ratio so far
+    # Of a leak: the first revisions of its parts, each with the ratio so far.
+    course: Mapped[list[Any] | None] = mapped_column(OptionalJSON)
     level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
-    reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
+    reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for, if that has no code
+    reason_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.states.PointReason
+    reason_args: Mapped[dict[str, Any] | None] = mapped_column(OptionalJSON)
     refuted_scans: Mapped[int] = mapped_column(default=0)  # scans in a row with evidence against it
     found_at: Mapped[float]
     followed_by: Mapped[int | None]  # revisions that were measured after it when a scan last found it

@@ -142,6 +142,19 @@ class PointState(enum.StrEnum):
     CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
 
 
+class PointReason(enum.StrEnum):
+    """Why a change point was closed.  Its arguments are stored with it."""
+
+    BASELINE = "baseline"  # ratio: SOTA's
+    SAME_CODE = "same_code"
+    PART = "part"  # leak: the change point of the leak
+    CONTRADICTED = "contradicted"  # ratio, low, high, p, revisions: what its place shows; reported: its ratio
+    NOT_REPEATED = "not_repeated"  # bisection, sessions
+
+
+RETRACTED = (PointReason.CONTRADICTED, PointReason.NOT_REPEATED)
+
+
 class OutboxState(enum.StrEnum):
     WAITING = "waiting"
     SENT = "sent"

@@ -10,6 +10,7 @@ from typing import Any
 from service.db.models import ChangePoint, VerdictRow
 from service.domain import metrics
 from service.domain.attribution.causes import Cause, CauseCode, EqualCode, Kind
+from service.domain.states import PointReason
 from service.domain.text import in_percent, listed, share_in_words, short
 from service.domain.verdicts.machine import Sign
 from service.domain.verdicts.reasons import Reason, ReasonCode
@@ -235,6 +236,49 @@ def of_point(row: ChangePoint) -> str:
         parts = [f"{in_percent(part['ratio'] - 1)} at {short(part['revision'])}" for part in row.course]
         return f"a leak: {listed(parts)}"
     return f"not known: p {row.p:.1g} from {row.revisions} revisions" if row.revisions else ""
+
+
+def of_point_reason(row: ChangePoint) -> str | None:
+    """Why a change point is in its state; for one from before there were codes its own text."""
+    if row.reason_code is None or row.reason_args is None:
+        return row.reason
+    try:
+        code = PointReason(row.reason_code)
+    except ValueError:  # a newer version of this program stored it
+        return row.reason_code.replace("_", " ")
+    return _POINT_REASONS[code](row.reason_args)
+
+
+def _contradicted(args: Args) -> str:
+    between = f"{_change(args['low'])} to {_change(args['high'])}"
+    return (
+        f"{args['revisions']} revisions show {_change(args['ratio'])} here ({between}), "
+        f"and not {_change(args['reported'])}: p {args['p']:.1g} of half of that"
+    )
+
+
+def _change(ratio: float) -> str:
+    return f"{round((ratio - 1) * 100, 1) + 0:+.1f} %"  # the sum has no negative zero
+
+
+def _not_repeated_in(args: Args) -> str:
+    sessions = f"{args['sessions']} new session{'s' if args['sessions'] > 1 else ''}"
+    return f"{sessions} of bisection {args['bisection']} did not repeat it: the machine, not the code"
+
+
+def _baseline_moved(args: Args) -> str:
+    direction = "slower" if args["ratio"] > 1 else "faster"
+    by = f"{abs(args['ratio'] - 1) * 100:.1f} % {direction}"
+    return f"the baseline moved, not this: SOTA is {by} from here on"
+
+
+_POINT_REASONS: Mapping[PointReason, Callable[[Args], str]] = {
+    PointReason.BASELINE: _baseline_moved,
+    PointReason.SAME_CODE: lambda _: "the machine: the code did not change, and no other case moved",
+    PointReason.PART: lambda args: f"a part of the leak of change point {args['leak']}",
+    PointReason.CONTRADICTED: _contradicted,
+    PointReason.NOT_REPEATED: _not_repeated_in,
+}
 
 
 def of_cause(cause: Cause, case: str) -> CauseWords:

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from service.db.engine import clock, reading, transaction
 from service.db.models import Calibration, ChangePoint, RegressionRow, Run, Target
 from service.domain.series import SeriesKey
-from service.domain.states import PointState, RegressionState
+from service.domain.states import PointReason, PointState, RegressionState
 from service.ledger.calibration.error_rates import error_rates, newest_example
 from service.ledger.series import series_of
 from tests import world
@@ -44,13 +44,18 @@ def test_rates_count_what_was_wrong_since_a_time(either: str) -> None:
         series = series_of(session, SeriesKey.of(target.id, "cpu", "norms", CASE))
         for state in (RegressionState.DISMISSED, RegressionState.OPEN):
             session.add(RegressionRow(series_id=series, run_id=run.id, ratio=1.1, opened_at=now, state=state))
-        for place, (state, missed) in enumerate(
-            ((PointState.CLOSED, 1), (PointState.CLOSED, 0), (PointState.OPEN, 1), (PointState.CONFIRMED, 0))
+        for place, (state, code) in enumerate(
+            (
+                (PointState.CLOSED, PointReason.CONTRADICTED),
+                (PointState.CLOSED, PointReason.PART),
+                (PointState.OPEN, None),
+                (PointState.CONFIRMED, None),
+            )
         ):
             after, before = (world.commit(session, target.id, 10 + 2 * place + one) for one in (1, 0))
             numbers = {"ratio": 1.1, "low": 1.0, "high": 1.2, "p": 0.01, "level": "notify", "found_at": now}
             where = {"series_id": series, "revision_id": after.id, "before_id": before.id}
-            session.add(ChangePoint(**where, **numbers, state=state, refuted_scans=missed))
+            session.add(ChangePoint(**where, **numbers, state=state, refuted_scans=1, reason_code=code))
     with reading() as session:
         found = error_rates(session, now - 30 * DAY_S)
         assert newest_example(session) is None, "no run is done"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from service.domain.changepoints import Change
 from service.domain.changepoints.detector import Epoch
-from service.domain.changepoints.step_test import ratio_of
+from service.domain.changepoints.step_test import Step, ratio_of
 from service.domain.states import PointState
 
 SAME = 2  # largest distance, in places, between two sightings of one event in different series
@@ -66,6 +66,7 @@ class Matched:
     again: tuple[tuple[int, Change], ...] = ()
     parts: tuple[tuple[int, int], ...] = ()  # points that are a part of a leak, each with the point of the leak
     refuted: tuple[tuple[int, Refutation], ...] = ()
+    kept: tuple[int, ...] = ()  # points that earlier scans contradicted, and this one could and did not
 
 
 def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
@@ -98,6 +99,7 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
         again=tuple(again.items()),
         parts=tuple(parts.items()),
         refuted=tuple(against.items()),
+        kept=tuple(one.id for one in left if one.refuted and one.id not in against and _steps_at(one, epochs)),
     )
 
 
@@ -135,13 +137,18 @@ def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:
     The place of a small step is uncertain, so every place within `SAME` must refute it.
     """
     reported = math.log(point.ratio)
-    steps = [step for epoch in epochs for step in epoch.steps_near(point.place, SAME)]
+    steps = _steps_at(point, epochs)
     if not steps:
         return None
     likely = max(steps, key=lambda step: step.p_of_less(reported / 2))
     if (p := likely.p_of_less(reported / 2)) > REFUTED_ALPHA:
         return None
     return Refutation(ratio_of(likely.shift), *likely.interval(), p, likely.revisions)
+
+
+def _steps_at(point: KnownPoint, epochs: Sequence[Epoch]) -> list[Step]:
+    """What the values show at the place of a point and around it; nothing without enough revisions on both sides."""
+    return [step for epoch in epochs for step in epoch.steps_near(point.place, SAME)]
 
 
 def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:

@@ -9,7 +9,15 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
 from service.db.models import WATCHED, Bisection, Calibration, ChangePoint, RegressionRow, Run, Series, VerdictRow
-from service.domain.states import OPEN_SEARCHES, BaselineKind, PointState, RegressionState, RunState, SearchState
+from service.domain.states import (
+    OPEN_SEARCHES,
+    RETRACTED,
+    BaselineKind,
+    PointState,
+    RegressionState,
+    RunState,
+    SearchState,
+)
 from service.domain.verdicts.calibration import Rate
 
 RUNS = 20  # of the mainline, whose suspicions are counted
@@ -48,7 +56,7 @@ def error_rates(session: Session, since: float) -> ErrorRates:
     dismissed = RegressionRow.state == RegressionState.DISMISSED
     ended = Bisection.state.not_in((*OPEN_SEARCHES, SearchState.STOPPED))
     not_repeated = Bisection.state == SearchState.NOT_REPRODUCED
-    retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.refuted_scans > 0)
+    retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.reason_code.in_(RETRACTED))
     return ErrorRates(
         equal_code=_equal_code(session, since),
         suspicions=_suspicions(session),

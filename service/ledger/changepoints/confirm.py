@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, Run, VerdictRow
-from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointState, RunState, SearchState
+from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointReason, PointState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.regressions.transitions import Slower, open_one
 from service.reports.words import cause_text
@@ -31,6 +32,10 @@ def settle(session: Session, rows: Sequence[ChangePoint]) -> None:
             _settle(session, row, search)
 
 
+def close(row: ChangePoint, code: PointReason, **args: Any) -> None:
+    row.state, row.reason, row.reason_code, row.reason_args = PointState.CLOSED, None, code.value, args
+
+
 def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
     steps = _steps(session, search, row)
     slow = [one for one in steps if one.verdict.outcome == Outcome.REGRESSION.value]
@@ -40,9 +45,8 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
         row.state, row.regression_id = PointState.CONFIRMED, regression.id
         row.reason = f"regression {regression.id}, by bisection {search.id}"
     elif search.state is not SearchState.STOPPED and steady:
-        sessions = f"{len(steady)} new session{'s' if len(steady) > 1 else ''}"
-        row.state, row.refuted_scans = PointState.CLOSED, max(row.refuted_scans, 1)
-        row.reason = f"{sessions} of bisection {search.id} did not repeat it: the machine, not the code"
+        row.refuted_scans = max(row.refuted_scans, 1)
+        close(row, PointReason.NOT_REPEATED, bisection=search.id, sessions=len(steady))
     else:  # a person may decide, or bisect again
         row.state = PointState.OPEN
         row.reason = f"bisection {search.id} was inconclusive: {search.reason or search.state}"

@@ -6,7 +6,7 @@ No transaction is open for writing while the detector runs.
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -22,11 +22,12 @@ from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of,
 from service.domain.changepoints.series_table import Histories
 from service.domain.metrics import metric_of
 from service.domain.series import SeriesKey
-from service.domain.states import BaselineKind, PointState
+from service.domain.states import BaselineKind, PointReason, PointState
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import same_code
 from service.ledger.backoff import backoff
 from service.ledger.calibration.quarantines import quarantined
+from service.ledger.changepoints.confirm import close
 from service.ledger.changepoints.follow_up import follow_scanned, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
 from service.ledger.locking import insert_if_absent, lock
@@ -93,12 +94,12 @@ class Scan:
     found: Mapping[Name, SeriesScan]
     same_code: Collection[tuple[Name, int]]  # series and places with the same code before and after
 
-    def why_none(self, name: Name, change: Change) -> str | None:
-        """Why a change is none of the code; None if it may be."""
+    def why_none(self, name: Name, change: Change) -> dict[str, Any] | None:
+        """Why a change is none of the code, as columns of its point; None if it may be."""
         if (baseline := self.found[name].baseline.get(change.ordinal)) is not None:
-            return f"the baseline moved, not this: {_by(baseline)}"
+            return {"reason_code": PointReason.BASELINE.value, "reason_args": {"ratio": baseline}}
         if (name, change.ordinal) in self.same_code:
-            return "the machine: the code did not change, and no other case moved"
+            return {"reason_code": PointReason.SAME_CODE.value, "reason_args": {}}
         return None
 
 
@@ -211,6 +212,8 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
             _is_part(rows[point_id], leak_id)
         for point_id, evidence in found.matched.refuted:
             _refuted(rows[point_id], evidence)
+        for point_id in found.matched.kept:
+            _not_refuted(rows[point_id])
     if new := sum(len(found.matched.new) for found in scanned.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
@@ -227,9 +230,10 @@ def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
-    """The stored points that a scan found again, as parts of leaks or contradicted."""
-    touched = [(*one.matched.again, *one.matched.parts, *one.matched.refuted) for one in found]
-    ids = sorted({point_id for pairs in touched for point_id, _ in pairs})
+    """The stored points that a scan found again, as parts of leaks, contradicted, or contradicted no more."""
+    matched = [one.matched for one in found]
+    touched = {point_id for one in matched for point_id, _ in (*one.again, *one.parts, *one.refuted)}
+    ids = sorted(touched.union(*(one.kept for one in matched)))
     rows: dict[int, ChangePoint] = {}
     for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}
@@ -237,7 +241,7 @@ def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoin
 
 
 def _add(
-    session: Session, measured: Mainline, series_id: int, change: Change, why_none: str | None, now: float
+    session: Session, measured: Mainline, series_id: int, change: Change, why_none: dict[str, Any] | None, now: float
 ) -> None:
     values: dict[str, Any] = {
         "series_id": series_id,
@@ -256,13 +260,9 @@ def _add(
         "followed_by": len(measured.line) - 1 - change.ordinal,
     }
     if why_none is not None:
-        values |= {"state": PointState.CLOSED, "reason": why_none}
+        values |= {"state": PointState.CLOSED} | why_none
     # A point of the same revision in the other direction may be stored already; it stays.
     insert_if_absent(session, ChangePoint, ("series_id", "revision_id"), values)
-
-
-def _by(ratio: float) -> str:
-    return f"SOTA is {abs(ratio - 1) * 100:.1f} % {'slower' if ratio > 1 else 'faster'} from here on"
 
 
 def _course(measured: Mainline, change: Change) -> list[dict[str, Any]] | None:
@@ -301,20 +301,16 @@ def _replace(row: ChangePoint, change: Change, measured: Mainline) -> None:
 
 
 def _is_part(row: ChangePoint, leak_id: int) -> None:
-    row.state, row.reason = PointState.CLOSED, f"a part of the leak of change point {leak_id}"
+    close(row, PointReason.PART, leak=leak_id)
     row.refuted_scans = 0
 
 
 def _refuted(row: ChangePoint, evidence: Refutation) -> None:
     row.refuted_scans += 1
     if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
-        row.state = PointState.CLOSED
-        row.reason = (
-            f"{evidence.revisions} revisions show {_percent(evidence.ratio)} here "
-            f"({_percent(evidence.low)} to {_percent(evidence.high)}), and not {_percent(row.ratio)}: "
-            f"p {evidence.p:.1g} of half of that"
-        )
+        close(row, PointReason.CONTRADICTED, **asdict(evidence), reported=row.ratio)
 
 
-def _percent(ratio: float) -> str:
-    return f"{round((ratio - 1) * 100, 1) + 0:+.1f} %"  # the sum has no negative zero
+def _not_refuted(row: ChangePoint) -> None:
+    """Count the scans in a row: this one could contradict the point, and did not."""
+    row.refuted_scans = 0

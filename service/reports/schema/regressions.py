@@ -10,6 +10,7 @@ from service.domain.states import FoundBy, PointState, RegressionState
 from service.reports.schema.base import Document, Moment, Number, columns
 from service.reports.schema.bisections import BisectionItem
 from service.reports.views import ChangePointView, IncidentView, RegressionHistory, RegressionView
+from service.reports.words import of_point_reason
 
 
 class RegressionItem(Document):
@@ -167,4 +168,5 @@ class ChangePointItem(Document):
     @classmethod
     def of(cls, found: ChangePointView) -> Self:
         named = {"target": found.target, "revision": found.revision.sha, "previous_revision": found.before.sha}
-        return cls.model_validate(columns(found.row) | named)
+        reason = {"reason": of_point_reason(found.row)}
+        return cls.model_validate(columns(found.row) | named | reason)

@@ -174,12 +174,14 @@ def test_scans_that_missed_an_unexplained_point_are_no_evidence_against_it(old: 
             )
     migrate.upgrade(url)
     with Session(old) as session:
-        scans = {row.id: (row.state, row.refuted_scans) for row in session.scalars(select(ChangePoint))}
+        scans = {
+            row.id: (row.state, row.refuted_scans, row.reason_code) for row in session.scalars(select(ChangePoint))
+        }
     assert scans == {
-        1: (PointState.OPEN, 0),
-        2: (PointState.CHECKING, 0),
-        3: (PointState.CLOSED, 2),
-        4: (PointState.CONFIRMED, 2),
+        1: (PointState.OPEN, 0, None),
+        2: (PointState.CHECKING, 0, None),
+        3: (PointState.CLOSED, 2, "contradicted"),
+        4: (PointState.CONFIRMED, 2, None),
     }
 
     config = migrate.configuration()

@@ -3,10 +3,11 @@
 import pytest
 
 from service.db.models import ChangePoint, VerdictRow
+from service.domain.states import PointReason as P
 from service.domain.stats import counts
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.reasons import ReasonCode as R
-from service.reports.words import of_point, of_reason, of_verdict
+from service.reports.words import _POINT_REASONS, of_point, of_point_reason, of_reason, of_verdict
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 SENTENCES = [
@@ -172,3 +173,38 @@ def test_a_stored_row_has_the_sentence_of_its_code() -> None:
 )
 def test_a_change_point_shows_its_evidence(evidence, said):
     assert of_point(ChangePoint(p=2e-9, **evidence)) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "said"),
+    [
+        (P.BASELINE, {"ratio": 0.92}, "the baseline moved, not this: SOTA is 8.0 % faster from here on"),
+        (P.BASELINE, {"ratio": 1.05}, "the baseline moved, not this: SOTA is 5.0 % slower from here on"),
+        (P.SAME_CODE, {}, "the machine: the code did not change, and no other case moved"),
+        (P.PART, {"leak": 7}, "a part of the leak of change point 7"),
+        (
+            P.CONTRADICTED,
+            {"ratio": 0.9999, "low": 0.996, "high": 1.008, "p": 2.2e-4, "revisions": 46, "reported": 1.031},
+            "46 revisions show +0.0 % here (-0.4 % to +0.8 %), and not +3.1 %: p 0.0002 of half of that",
+        ),
+        (
+            P.NOT_REPEATED,
+            {"bisection": 3, "sessions": 1},
+            "1 new session of bisection 3 did not repeat it: the machine, not the code",
+        ),
+        (
+            P.NOT_REPEATED,
+            {"bisection": 3, "sessions": 2},
+            "2 new sessions of bisection 3 did not repeat it: the machine, not the code",
+        ),
+        ("cosmic_rays", {}, "cosmic rays"),  # of a newer version
+        (P.CONTRADICTED, None, "its own text"),  # of an older one
+        (None, None, "its own text"),
+    ],
+)
+def test_the_reason_of_a_change_point_is_made_of_its_code(code, args, said):
+    assert of_point_reason(ChangePoint(reason="its own text", reason_code=code, reason_args=args)) == said
+
+
+def test_every_reason_of_a_change_point_has_a_sentence():
+    assert set(_POINT_REASONS) == set(P)

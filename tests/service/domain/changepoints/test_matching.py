@@ -103,6 +103,18 @@ def test_a_point_is_refuted_only_by_values_without_half_of_it(values, place, rat
         assert evidence.p <= 0.01
 
 
+@pytest.mark.parametrize(
+    ("point", "kept"),
+    [
+        (KnownPoint(1, 40, 1.03, refuted=2), True),  # the noise of 10 % contradicts nothing
+        (KnownPoint(1, 40, 1.03), False),  # there is no count to begin again
+        (KnownPoint(1, 98, 1.03, refuted=2), False),  # too new to be contradicted
+    ],
+)
+def test_a_scan_that_could_contradict_a_point_and_does_not_keeps_it(point, kept):
+    assert match([point], [], epochs((100, 1.0), sigma=0.1)).kept == ((1,) if kept else ())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 0.05), st.integers(10, 60))
 def test_a_true_step_is_hardly_ever_refuted(seed, size, after):
