@@ -7,10 +7,10 @@ No transaction is open for writing while the detector runs.
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
@@ -35,9 +35,12 @@ from service.ledger.series import on_device, series_ids
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+RunCase = tuple[int, str, str]  # run, provider and case
+
 FEW_RUNS = 8  # with more new runs than these, whole histories of all series are scanned
 MAX_S = 10.0  # after which no other scan begins: control has other tasks
-BATCH = 500  # ids in one statement; databases limit the number of parameters
+BATCH = 500  # keys in one statement; databases limit the number of parameters
 
 
 def scan_due() -> None:
@@ -119,46 +122,52 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
     found = scan_series(close, table, known, limits, left_out, _steady(session, table))
-    return Scan(measured, _last_point(session, target_id, device), found, _same_code(session, measured, found))
+    return Scan(measured, _last_point(session, target_id, device), found, _same_code(session, close, table, found))
 
 
-def _same_code(session: Session, measured: Mainline, found: Mapping[Name, SeriesScan]) -> set[tuple[Name, int]]:
+def _same_code(
+    session: Session, close: Histories, table: Histories, found: Mapping[Name, SeriesScan]
+) -> set[tuple[Name, int]]:
     """The new steps that a series has alone although the same code ran on both sides."""
-    return {
-        (name, one.ordinal)
+    rows = [(some, {name: row for row, name in enumerate(some.names)}) for some in (close, table)]
+    sides = {
+        (name, one.ordinal): [(_run_of(rows, name, place), *name) for place in (one.before, one.ordinal)]
         for name, scanned in found.items()
         for one in scanned.matched.new
         if one.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
-        if same_code(*_facts(session, measured, name, one))
     }
+    facts = _facts(session, [side for both in sides.values() for side in both])
+    return {step for step, (before, after) in sides.items() if same_code(facts.get(before, {}), facts.get(after, {}))}
 
 
-def _facts(
-    session: Session, measured: Mainline, name: Name, change: Change
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The facts of the revisions around a change."""
-    runs = [measured.line[change.before].run_id, measured.line[change.ordinal].run_id]
-    rows = session.execute(
-        select(Measurement.run_id, Measurement.facts)
-        .where(Measurement.run_id.in_(runs), Measurement.role == Role.HEAD.value)
-        .where(Measurement.provider == name[0], Measurement.case == name[1])
+def _run_of(rows: Iterable[tuple[Histories, Mapping[Name, int]]], name: Name, place: int) -> int:
+    """The run that gave the value of a series at a place; 0 for none."""
+    return max(
+        int(some.runs[row[name], place - some.first]) for some, row in rows if name in row and place >= some.first
     )
-    facts = {row.run_id: row.facts for row in rows}
-    return facts.get(runs[0], {}), facts.get(runs[1], {})
+
+
+def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mapping[str, Any]]:
+    of_case = Measurement.run_id, Measurement.provider, Measurement.case
+    found: dict[RunCase, Mapping[str, Any]] = {}
+    for some in _batches(measured):
+        rows = select(*of_case, Measurement.facts).where(Measurement.role == Role.HEAD.value)
+        found |= {(run, *name): facts for run, *name, facts in session.execute(rows.where(tuple_(*of_case).in_(some)))}
+    return found
 
 
 def _steady(session: Session, table: Histories) -> set[Name]:
-    """The series that the newest revision's comparison with its parent found steady.
+    """The series that the newest revision's comparison with its parent found steady, in the run that gave the value.
 
     Both sides of it come from one session, so it is far more exact than times of two sessions.
     """
-    runs = {run_id for run_id in table.runs[:, -1:].ravel().tolist() if run_id}
+    measured = dict(zip(table.names, table.runs[:, -1:].ravel().tolist(), strict=False))
     rows = session.execute(
-        select(VerdictRow.provider, VerdictRow.case)
-        .where(VerdictRow.run_id.in_(runs), VerdictRow.baseline_kind == BaselineKind.PARENT)
+        select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id)
+        .where(VerdictRow.run_id.in_({*measured.values()} - {0}), VerdictRow.baseline_kind == BaselineKind.PARENT)
         .where(VerdictRow.outcome == Outcome.STEADY.value)
     )
-    return {(provider, case) for provider, case in rows}
+    return {(provider, case) for provider, case, run_id in rows if measured.get((provider, case)) == run_id}
 
 
 def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:
@@ -225,7 +234,7 @@ def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
     return any(session.scalar(one) is not None for one in known)
 
 
-def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
 
 

@@ -313,8 +313,9 @@ def test_two_commits_one_revision_apart_are_two_searches(watched):
     assert culprits == {FIRST: "norms-40", CASES[1]: "norms-41", CASES[2]: "norms-41"}
 
 
+@pytest.mark.parametrize("again", [False, True])  # by a run of the same revision that measured another case
 @pytest.mark.parametrize("compiled", ["same", "other"])
-def test_a_step_of_one_case_with_the_same_code_is_the_machine(state, compiled):
+def test_a_step_of_one_case_with_the_same_code_is_the_machine(state, compiled, again):
     """None of its five siblings moved, and the hash of its kernels did not change."""
     cases = [f"rmsnorm.fwd.{256 * number}x4096.fp32" for number in range(1, 7)]
     random = np.random.default_rng(0)
@@ -327,6 +328,8 @@ def test_a_step_of_one_case_with_the_same_code_is_the_machine(state, compiled):
         for number, run_id in enumerate(runs):
             facts = {"kind": "triton", "code": "other" if compiled == "other" and number >= 40 else "same", "ops": []}
             session.execute(update(Measurement).where(Measurement.run_id == run_id).values(facts=facts))
+        if again:
+            world.measured(session, world.again(session, session.get_one(Run, runs[40])), cases[5], 500.0)
     scan.scan_due()
     with reading() as session:
         [point] = change_points.points(session, None).items
@@ -698,6 +701,22 @@ def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watche
             world.judged(session, run, case)
     scan.scan_due()
     assert [one.row.case for one in watched.points()] == [CASES[3]]
+
+
+def test_a_pair_that_was_steady_says_nothing_about_a_later_run_of_the_same_revision(watched):
+    watched.measure(60)
+    scan.scan_due()
+    [run_id] = watched.measure(1)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        for case in CASES:
+            world.judged(session, run, case)
+        later = world.again(session, run)
+        for case in CASES[:2]:
+            world.measured(session, later, case, 525.0)
+        world.judged(session, later, FIRST)
+    scan.scan_due()
+    assert [one.row.case for one in watched.points()] == [CASES[1]]
 
 
 def test_without_a_budget_a_point_waits(watched):
