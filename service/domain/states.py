@@ -149,10 +149,11 @@ class PointReason(enum.StrEnum):
     SAME_CODE = "same_code"
     PART = "part"  # leak: the change point of the leak
     CONTRADICTED = "contradicted"  # ratio, low, high, p, revisions: what its place shows; reported: its ratio
+    LOST = "lost"  # next to another change, so that no values can contradict it
     NOT_REPEATED = "not_repeated"  # bisection, sessions
 
 
-RETRACTED = (PointReason.CONTRADICTED, PointReason.NOT_REPEATED)
+RETRACTED = (PointReason.CONTRADICTED, PointReason.LOST, PointReason.NOT_REPEATED)
 
 
 class OutboxState(enum.StrEnum):

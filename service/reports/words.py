@@ -277,6 +277,7 @@ _POINT_REASONS: Mapping[PointReason, Callable[[Args], str]] = {
     PointReason.SAME_CODE: lambda _: "the machine: the code did not change, and no other case moved",
     PointReason.PART: lambda args: f"a part of the leak of change point {args['leak']}",
     PointReason.CONTRADICTED: _contradicted,
+    PointReason.LOST: lambda _: "it is not found any more: the level changes at another revision next to it",
     PointReason.NOT_REPEATED: _not_repeated_in,
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from service.domain.changepoints import Change
 from service.domain.changepoints.detector import Epoch
-from service.domain.changepoints.step_test import Step, ratio_of
+from service.domain.changepoints.step_test import WINDOW, Step, ratio_of
 from service.domain.states import PointState
 
 SAME = 2  # largest distance, in places, between two sightings of one event in different series
@@ -66,6 +66,7 @@ class Matched:
     again: tuple[tuple[int, Change], ...] = ()
     parts: tuple[tuple[int, int], ...] = ()  # points that are a part of a leak, each with the point of the leak
     refuted: tuple[tuple[int, Refutation], ...] = ()
+    lost: tuple[int, ...] = ()  # points without a step, so near to another change that nothing contradicts them
     kept: tuple[int, ...] = ()  # points that earlier scans contradicted, and this one could and did not
 
 
@@ -99,6 +100,7 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
         again=tuple(again.items()),
         parts=tuple(parts.items()),
         refuted=tuple(against.items()),
+        lost=tuple(one.id for one in left if not one.is_leak and any(_is_lost(one, epoch) for epoch in epochs)),
         kept=tuple(one.id for one in left if one.refuted and one.id not in against and _steps_at(one, epochs)),
     )
 
@@ -149,6 +151,12 @@ def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:
 def _steps_at(point: KnownPoint, epochs: Sequence[Epoch]) -> list[Step]:
     """What the values show at the place of a point and around it; nothing without enough revisions on both sides."""
     return [step for epoch in epochs for step in epoch.steps_near(point.place, SAME)]
+
+
+def _is_lost(point: KnownPoint, epoch: Epoch) -> bool:
+    """Whether an epoch has enough revisions around a place to test a step, and another change next to it."""
+    before = sum(one.ordinal < point.place for one in epoch.seen)
+    return min(before, len(epoch.seen) - before) >= WINDOW and not epoch.steps_near(point.place, SAME)
 
 
 def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:

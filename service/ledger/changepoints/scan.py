@@ -142,9 +142,8 @@ def _same_code(
 
 def _run_of(rows: Iterable[tuple[Histories, Mapping[Name, int]]], name: Name, place: int) -> int:
     """The run that gave the value of a series at a place; 0 for none."""
-    return max(
-        int(some.runs[row[name], place - some.first]) for some, row in rows if name in row and place >= some.first
-    )
+    at = [(some, row[name]) for some, row in rows if name in row and place >= some.first]
+    return max((int(some.runs[row, place - some.first]) for some, row in at), default=0)
 
 
 def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mapping[str, Any]]:
@@ -221,6 +220,8 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
             _is_part(rows[point_id], leak_id)
         for point_id, evidence in found.matched.refuted:
             _refuted(rows[point_id], evidence)
+        for point_id in found.matched.lost:
+            _lost(rows[point_id])
         for point_id in found.matched.kept:
             _not_refuted(rows[point_id])
     if new := sum(len(found.matched.new) for found in scanned.found.values()):
@@ -239,10 +240,10 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
-    """The stored points that a scan found again, as parts of leaks, contradicted, or contradicted no more."""
+    """The stored points that a scan found again, as parts of leaks, contradicted, lost, or contradicted no more."""
     matched = [one.matched for one in found]
     touched = {point_id for one in matched for point_id, _ in (*one.again, *one.parts, *one.refuted)}
-    ids = sorted(touched.union(*(one.kept for one in matched)))
+    ids = sorted(touched.union(*((*one.lost, *one.kept) for one in matched)))
     rows: dict[int, ChangePoint] = {}
     for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}
@@ -318,6 +319,12 @@ def _refuted(row: ChangePoint, evidence: Refutation) -> None:
     row.refuted_scans += 1
     if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
         close(row, PointReason.CONTRADICTED, **asdict(evidence), reported=row.ratio)
+
+
+def _lost(row: ChangePoint) -> None:
+    row.refuted_scans += 1
+    if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
+        close(row, PointReason.LOST)
 
 
 def _not_refuted(row: ChangePoint) -> None:

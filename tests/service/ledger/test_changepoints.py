@@ -520,6 +520,27 @@ def test_only_contradictions_in_a_row_close_a_point(watched):
     assert scans == [*expected, (PointState.CLOSED, 3)]
 
 
+def test_a_point_that_is_lost_next_to_another_change_is_closed_after_three_scans(watched):
+    watched.true = {FIRST: step(60, 0.9)}
+    watched.measure(120)
+    scan.scan_due()
+    with transaction() as session:
+        other = session.scalars(select(ChangePoint)).one()
+        of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
+        point = ChangePoint(series_id=other.series_id, revision_id=of_line[58], before_id=of_line[57], ratio=0.97)
+        point.p, point.low, point.high, point.level, point.found_at = 1e-6, 0.96, 0.98, "notify", 0.0
+        session.add(point)
+    counts = []
+    for _ in range(3):
+        with transaction() as session:
+            session.execute(update(Run).values(scanned_at=None))
+        scan.scan_due()
+        lost, found = watched.points()
+        counts.append((lost.row.refuted_scans, lost.row.reason_code))
+        assert found.row.refuted_scans == 0
+    assert counts == [(1, None), (2, None), (3, "lost")]
+
+
 def test_a_closed_part_of_a_leak_is_not_retracted_by_later_values(watched):
     """A step that became a part of a leak was right; that no step is found there any more says nothing against it."""
     watched.measure(100)

@@ -181,6 +181,7 @@ def test_a_change_point_shows_its_evidence(evidence, said):
         (P.BASELINE, {"ratio": 0.92}, "the baseline moved, not this: SOTA is 8.0 % faster from here on"),
         (P.BASELINE, {"ratio": 1.05}, "the baseline moved, not this: SOTA is 5.0 % slower from here on"),
         (P.SAME_CODE, {}, "the machine: the code did not change, and no other case moved"),
+        (P.LOST, {}, "it is not found any more: the level changes at another revision next to it"),
         (P.PART, {"leak": 7}, "a part of the leak of change point 7"),
         (
             P.CONTRADICTED,

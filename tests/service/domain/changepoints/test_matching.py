@@ -115,6 +115,21 @@ def test_a_scan_that_could_contradict_a_point_and_does_not_keeps_it(point, kept)
     assert match([point], [], epochs((100, 1.0), sigma=0.1)).kept == ((1,) if kept else ())
 
 
+@pytest.mark.parametrize(
+    ("values", "point", "lost"),
+    [
+        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03), True),  # the level only falls, two revisions later
+        (epochs((60, 1.0), (30, 0.9)), KnownPoint(1, 58, 1.03), False),  # too few revisions after it
+        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03, until=80), False),  # a leak, which levels can hide
+        (epochs((120, 1.0)), KnownPoint(1, 58, 1.03), False),  # the values there contradict it
+        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 60, 0.9), False),
+    ],
+)
+def test_a_point_next_to_another_change_is_lost_when_many_revisions_do_not_show_it(values, point, lost):
+    found = [change for epoch in values for change in epoch.changes(ONE_PERCENT)]
+    assert match([point], found, values).lost == ((1,) if lost else ())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 0.05), st.integers(10, 60))
 def test_a_true_step_is_hardly_ever_refuted(seed, size, after):
