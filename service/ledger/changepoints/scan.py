@@ -287,7 +287,7 @@ def _seen_again(row: ChangePoint, change: Change, measured: Mainline) -> None:
     row.followed_by = len(measured.line) - 1 - measured.place_of[row.revision_id]
     if change.is_leak:
         _grow(row, change, measured)
-    elif change.level is Level.BLOCK and row.level != Level.BLOCK:
+    elif not row.course and change.level is Level.BLOCK and row.level != Level.BLOCK:
         _replace(row, change, measured)
 
 

@@ -271,6 +271,22 @@ def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(
     assert of_leak[-1] == pytest.approx(1.002**60, abs=0.02)
 
 
+def test_a_step_that_is_all_that_is_left_of_a_leak_does_not_replace_it(watched):
+    watched.true = {FIRST: step(40, 1.05)}
+    watched.measure(60)
+    with transaction() as session:
+        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
+        of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
+        known = ChangePoint(series_id=series_id, revision_id=of_line[40], before_id=of_line[20], ratio=1.2, p=1e-6)
+        known.low, known.high, known.level, known.found_at = 1.19, 1.21, "notify", 0.0
+        known.course = [{"revision": "norms-45", "ratio": 1.2}]
+        session.add(known)
+    scan.scan_due()
+    [point] = watched.points(FIRST)
+    assert (point.row.followed_by, point.row.ratio) == (19, 1.2), "found again"
+    assert point.row.course == [{"revision": "norms-45", "ratio": 1.2}]
+
+
 def test_a_leak_that_was_closed_is_not_searched_again_as_it_goes_on(watched):
     watched.true = {FIRST: leak(0.002, begins=40)}
     ended = set()
