@@ -86,10 +86,11 @@ def sum_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(math.exp(total), None, None, trials)
     squares = [variance(one) / len(one) for one in groups]
     half = 0.0
-    if sum(squares):
+    if whole := sum(squares):
+        # Shares, because the square of a tiny variance is 0.
         parts = zip(squares, groups, strict=True)
-        freedom = sum(squares) ** 2 / sum(square**2 / (len(one) - 1) for square, one in parts)
-        half = student(math.floor(freedom + _ROUNDING)) * math.sqrt(sum(squares))
+        freedom = 1 / sum((square / whole) ** 2 / (len(one) - 1) for square, one in parts)
+        half = student(math.floor(freedom + _ROUNDING)) * math.sqrt(whole)
     return Estimate(math.exp(total), math.exp(total - half), math.exp(total + half), trials)
 
 
