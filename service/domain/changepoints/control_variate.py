@@ -4,6 +4,7 @@ The plain ratio is not used: it adds the noise of a reference that shares none w
 Lavenberg and Welch, 1981).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ ROUNDS = 4  # of leaving out and estimating again
 MAX_THETA = 1.2
 MIN_RELIABILITY = 0.5
 MIN_SERIES = 8  # that show how unlike the series of a device are
+MIN_VARIANCE = 1e-6  # of a slope; one series that follows SOTA exactly must not decide for all
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ def adjusted(value: Logs, reference: Logs, device: Slope = UNKNOWN) -> Logs:
     """`value` - theta * (`reference` - its median), both logs.
 
     `reference` is NaN where SOTA was not measured; that revision is not adjusted.  theta is the series' own slope,
-    shrunk towards that of its `device` by the variances of both (empirical Bayes).
+    shrunk towards that of its `device` by the variances of both (empirical Bayes).  A constant series does not follow
+    the machine.
     """
     known = ~np.isnan(reference)
-    if not known.any():
+    if not known.any() or np.ptp(value) == 0:
         return value
     [own], [variance] = _slopes(value[None, known], reference[None, known], device.reliability)
     theta = device.theta
@@ -55,18 +58,23 @@ def adjusted(value: Logs, reference: Logs, device: Slope = UNKNOWN) -> Logs:
 def device_slope(values: Table, references: Table, cases: Sequence[str]) -> Slope:
     """The slope that a series of this device is expected to have, from all of its series.
 
-    The variance is that between series (DerSimonian and Laird, 1986) and that of the mean.
+    The variance is that between series (DerSimonian and Laird, 1986) and that of the mean.  Series that hardly vary
+    are ignored, because a coarse clock shows no noise, and their slope of 0 would look exact.
     """
     reliability = _reliability(references, cases)
     thetas, variances = _slopes(values, references, reliability)
-    measured = np.isfinite(variances)
+    measured = np.isfinite(variances) & (row_medians(np.abs(_moves(values))) > 0)
     if measured.sum() < MIN_SERIES:
         return UNKNOWN
-    thetas, variances = np.clip(thetas[measured], -MAX_THETA, 2 * MAX_THETA), variances[measured]
+    thetas = np.clip(thetas[measured], -MAX_THETA, 2 * MAX_THETA)
+    variances = np.maximum(variances[measured], MIN_VARIANCE)
     weights = 1 / (variances + np.median(variances))
     theta = float(weights @ thetas / weights.sum())
     between = float(weights @ ((thetas - theta) ** 2 - variances) / weights.sum())
-    return Slope(min(max(theta, 0), MAX_THETA), max(between, 0) + float(1 / weights.sum()), reliability)
+    variance = max(between, 0) + float(1 / weights.sum())
+    if not (math.isfinite(theta) and math.isfinite(variance)):
+        return UNKNOWN
+    return Slope(min(max(theta, 0), MAX_THETA), variance, reliability)
 
 
 def _reliability(references: Table, cases: Sequence[str]) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from service.domain.changepoints import HistoryLimits, Seen
 from service.domain.changepoints.control_variate import Slope, device_slope
 from service.domain.changepoints.noise import MAD_TO_SIGMA, row_counts, row_medians
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
@@ -41,10 +42,14 @@ class Histories:
     runs: NDArray[np.int64]  # the run that measured the value; 0 for none
 
     def seen(self, row: int, since: int = 0) -> list[Seen]:
-        """One series as input of the detector, from the place `since` on; its ordinals are places."""
+        """One series as input of the detector, from the place `since` on; its ordinals are places.
+
+        Bytes and counts have no reference, because they do not follow the machine.
+        """
         measured = np.flatnonzero(self.runs[row])
         at = measured[measured >= since - self.first]
-        columns = (at + self.first, self.values[row, at], self.references[row, at], self.stacks[row, at])
+        references = self.references[row, at] if varies(self.names[row]) else np.full(len(at), np.nan)
+        columns = (at + self.first, self.values[row, at], references, self.stacks[row, at])
         return [
             Seen(place, value, None if math.isnan(reference) else reference, stack or None)
             for place, value, reference, stack in zip(*(column.tolist() for column in columns), strict=True)
@@ -62,10 +67,16 @@ class Histories:
         return own, reference
 
     def adjusted(self, device: Slope) -> Table:
-        """The logs measured with the newest stack and with SOTA, less what they share with it by the device's slope."""
+        """The logs measured with the newest stack and with SOTA, less what they share with it by the device's slope.
+
+        NaN for bytes and counts.  A constant series does not follow SOTA.
+        """
         known = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
+        known &= _times(self)[:, None]
         own, sota = (np.log(one, out=np.full(one.shape, np.nan), where=known) for one in (self.values, self.references))
-        return np.asarray(own - device.theta * (sota - row_medians(sota)[:, None]))
+        constant = np.fmax.reduce(own, axis=1) == np.fmin.reduce(own, axis=1)
+        theta = np.where(constant, 0.0, device.theta)[:, None]
+        return np.asarray(own - theta * (sota - row_medians(sota)[:, None]))
 
     def usual(self) -> Table:
         """The median of each series, in its unit; 1 for a series without values."""
@@ -105,11 +116,22 @@ def outlier_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> 
 
 
 def slope_of(table: Histories) -> Slope:
-    """By how much the series of a device follow SOTA, in the sessions that measured both with the newest stack."""
+    """By how much the times of a device follow SOTA, in the sessions that measured both with the newest stack."""
     unknown = np.isnan(table.values) | np.isnan(table.references)
-    own, sota = (np.log(np.where(unknown, np.nan, one)) for one in (table.values, table.references))
-    cases = [case for _, case in table.names]
-    return device_slope(_aligned(table, own, {}), _aligned(table, sota, {}), cases)
+    own, sota = (
+        _aligned(table, np.log(np.where(unknown, np.nan, one)), {}) for one in (table.values, table.references)
+    )
+    times = _times(table)
+    return device_slope(own[times], sota[times], [table.names[row][1] for row in np.flatnonzero(times)])
+
+
+def varies(name: Name) -> bool:
+    """Whether samples of equal code vary: times do, bytes and counts do not."""
+    return metric_of(name[1]).varies
+
+
+def _times(table: Histories) -> NDArray[np.bool_]:
+    return np.array([varies(name) for name in table.names], dtype=bool)
 
 
 def sampled_mask(names: Sequence[Name], key: object, one_in: int) -> NDArray[np.bool_]:

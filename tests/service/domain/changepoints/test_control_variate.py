@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.changepoints import Seen, changes
-from service.domain.changepoints.control_variate import UNKNOWN, adjusted, device_slope
+from service.domain.changepoints import HistoryLimits, Seen, changes
+from service.domain.changepoints.control_variate import MAX_THETA, UNKNOWN, adjusted, device_slope
+from service.domain.changepoints.scan import scan_series
+from service.domain.changepoints.series_table import Histories
 
 COUNT = 300
 CASES = [f"case{number}" for number in range(50)]
@@ -108,6 +110,40 @@ def slope_left(logs: Logs, machine: Logs) -> float:
 def test_few_series_say_nothing_of_their_device():
     assert device_slope(*np.random.default_rng(2).normal(0, 0.01, (2, 7, 120)), CASES[:7]) == UNKNOWN
     assert device_slope(np.full((50, 120), math.nan), np.full((50, 120), math.nan), CASES) == UNKNOWN
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.sampled_from([0.0, 1e-16, 1e-3, 0.01, 1.0, 200.0]), min_size=8, max_size=20),
+    st.sampled_from([0.0, 1e-16, 0.01, 200.0]),
+    st.floats(0, 1),
+    st.integers(0, 1000),
+)
+def test_the_slope_of_a_device_is_finite_and_within_its_bounds(sigmas, sota, missing, seed):
+    random = np.random.default_rng(seed)
+    values = random.normal(0, np.array(sigmas)[:, None], (len(sigmas), 60))
+    references = random.normal(0, sota, values.shape)
+    references[random.random(values.shape) < missing * random.integers(0, 2)] = math.nan
+    device = device_slope(values, references, CASES[: len(sigmas)])
+    assert 0 <= device.theta <= MAX_THETA
+    assert 0 < device.variance < math.inf
+    for own, other in zip(values, references, strict=True):
+        assert np.isfinite(adjusted(own, other, device)).all()
+
+
+@pytest.mark.parametrize("metric", ["", ".memory"])
+@pytest.mark.parametrize("constant", range(4, 21, 4))
+def test_a_constant_series_has_no_point_because_of_others(constant, metric):
+    """As times of a coarse clock, or as bytes; all others follow a machine that drifts and steps."""
+    random = np.random.default_rng(constant)
+    machine = wander(random)[:60] + 0.05 * (np.arange(60) >= 40)
+    own, sota = random.normal(0, 0.003, (2, 20, 60)) + machine
+    own[:constant] = 0
+    ones = np.ones(own.shape, dtype=np.int64)
+    names = [f"rmsnorm.fwd.{64 * row + 64}x4096.bf16{metric if row < constant else ''}" for row in range(20)]
+    table = Histories(tuple(("norms", name) for name in names), 0, np.exp(own), np.exp(sota), ones, ones)
+    found = scan_series(table, table, {}, dict.fromkeys(table.names, HistoryLimits(notify=0.01)), steady=table.names)
+    assert {name for name in table.names[:constant] if found[name].matched.new} == set()
 
 
 @settings(max_examples=30)
