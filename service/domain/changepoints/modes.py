@@ -14,17 +14,30 @@ EXCURSIONS = 3
 
 
 def without_flips(logs: Logs, starts: Sequence[int]) -> list[int]:
-    """`starts` without the changes between two levels that alternate for at least `EXCURSIONS` excursions."""
+    """`starts` without the changes between two levels that alternate for at least `EXCURSIONS` excursions.
+
+    The last excursion need not have ended, unless it is already longer than every stay before it: then a commit that
+    was reverted twice may have landed for good.
+    """
     levels = [median(logs[a:b]) for a, b in pairwise([0, *starts, len(logs)])]
     kept, first = [], 0
     while first < len(starts):
         last = _alternating(levels, first)
-        if last - first >= 2 * EXCURSIONS - 1:  # the last excursion need not have ended
+        excursions = (last - first) // 2
+        if excursions >= EXCURSIONS or (excursions == EXCURSIONS - 1 and _goes_on(len(logs), starts, first, last)):
             first = last
         else:
             kept.append(starts[first])
             first += 1
     return kept
+
+
+def _goes_on(count: int, starts: Sequence[int], first: int, last: int) -> bool:
+    """Whether the changes end within an excursion that is no longer than the longest stay before it."""
+    if (last - first) % 2 == 0:
+        return False
+    *before, newest = np.diff([*starts, count])[first:last].tolist()
+    return newest <= max(before)
 
 
 def _alternating(levels: Sequence[float], first: int) -> int:

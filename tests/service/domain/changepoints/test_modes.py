@@ -1,8 +1,11 @@
 """Modes: three excursions between the same two levels, and nothing less."""
 
+import math
+
 import numpy as np
 import pytest
 
+from service.domain.changepoints import Seen, changes
 from service.domain.changepoints.modes import without_flips
 
 
@@ -17,6 +20,7 @@ def flipping(*levels: float, each: int = 20) -> tuple[np.ndarray, list[int]]:
         ((0, 1, 0), 2),  # a commit and its revert
         ((0, 1, 0, 1, 0), 4),  # landed and reverted, twice
         ((0, 1, 0, 1, 0, 1), 0),  # the third time
+        ((0, 1, 0, 1, 0, 1, 0), 0),  # and back
         ((0, 1, 0, 1, 0, 1, 0, 1), 0),
         ((0, 1, 0, 1.2, 0, 0.9), 0),  # about the same level
         ((0, 1, 0, 2, 0, 3), 5),  # each time another one
@@ -28,3 +32,17 @@ def flipping(*levels: float, each: int = 20) -> tuple[np.ndarray, list[int]]:
 def test_which_changes_are_flips(levels, kept):
     values, starts = flipping(*levels) if levels else (np.zeros(10), [])
     assert len(without_flips(values, starts)) == kept
+
+
+@pytest.mark.parametrize(("last", "kept"), [(15, 0), (16, 5), (100, 5)])
+def test_what_landed_for_good_after_two_reverts_is_kept(last, kept):
+    values = np.repeat([0, 1, 0, 1, 0, 1], [60, 15, 15, 15, 15, last])
+    assert len(without_flips(values, [60, 75, 90, 105, 120])) == kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_that_landed_for_good_after_two_reverts_is_found(seed):
+    levels = np.repeat([0, 1, 0, 1, 0, 1], [60, 15, 15, 15, 15, 40])
+    logs = 0.1 * levels + np.random.default_rng(seed).normal(0, 0.01, len(levels))
+    found = [change.ordinal for change in changes([Seen(place, math.exp(log)) for place, log in enumerate(logs)])]
+    assert any(abs(place - 120) <= 2 for place in found)
