@@ -1,4 +1,4 @@
-"""Detect the changes of a series: all of them, or one at the newest revision."""
+"""Detect the changes of a series: all of them, or one at the newest revisions."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -15,10 +15,11 @@ from service.domain.changepoints.step_test import Step, ratio_of
 from service.domain.changepoints.trend import Rise, rises
 from service.domain.changepoints.types import Change, HistoryLimits, Level, Part, Seen
 
-OUTLIER_SIGMAS = 3.5  # standard deviations between the newest revision and those before
-WINDOW = 30  # revisions before it from which level and deviation are estimated
+SUSPECTS = 2  # newest revisions that must all be outliers
+OUTLIER_SIGMAS = 3.5  # standard deviations between each of them and those before
+WINDOW = 30  # revisions before them from which level and deviation are estimated
 MIN_WINDOW = 8
-MIN_NEWEST_CHANGE = 0.01  # relative; a single revision cannot show less
+MIN_NEWEST_CHANGE = 0.01  # relative; two revisions cannot show less
 DEFAULTS = HistoryLimits()
 
 
@@ -99,31 +100,36 @@ def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNO
 
 
 def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> Change | None:
-    """The newest revision as a change if it is an outlier; None if it is not, or if its stack has too few revisions.
+    """The newest `SUSPECTS` revisions as a change if all are outliers on the same side of those before.
 
-    Pass the revisions since the last change.  One revision is only a suspicion, so its level is never above NOTIFY.
+    None if they are not, or if their stack has too few revisions.  One odd session makes one outlier, so a single one
+    is ignored.  Pass the revisions since the last change.  This is only a suspicion, so its level is never above NOTIFY.
     """
     if not seen:
         return None
     _check_order(seen)
     level = newest_epoch(seen)
-    if len(level) <= MIN_WINDOW:
+    if len(level) < MIN_WINDOW + SUSPECTS:
         return None
     logs = logs_of(level, device)
-    usual, last = logs[-WINDOW - 1 : -1], float(logs[-1])
+    usual = logs[-WINDOW - SUSPECTS : -SUSPECTS]
     middle, sigma = middle_and_spread(usual)
-    shift = last - middle
-    if abs(shift) <= OUTLIER_SIGMAS * sigma or abs(shift) < math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)):
+    shifts = logs[-SUSPECTS:] - middle
+    least = float(np.abs(shifts).min())
+    if abs(np.sign(shifts).sum()) < SUSPECTS or least <= OUTLIER_SIGMAS * sigma:
         return None
+    if least < math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)):
+        return None
+    shift = float(shifts.mean())
     return Change(
-        ordinal=level[-1].ordinal,
-        before=level[-2].ordinal,
+        ordinal=level[-SUSPECTS].ordinal,
+        before=level[-SUSPECTS - 1].ordinal,
         ratio=ratio_of(shift),
         low=ratio_of(shift - 1.96 * sigma),
         high=ratio_of(shift + 1.96 * sigma),
         level=Level.NOTIFY,
-        p=math.erfc(abs(shift) / sigma / math.sqrt(2)) if sigma else 0.0,
-        revisions=len(usual) + 1,
+        p=math.erfc(least / sigma / math.sqrt(2)) if sigma else 0.0,
+        revisions=len(usual) + SUSPECTS,
     )
 
 

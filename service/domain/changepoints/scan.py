@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.domain.changepoints import Change, HistoryLimits, newest
-from service.domain.changepoints.control_variate import Slope
 from service.domain.changepoints.detector import epochs_of
 from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match
 from service.domain.changepoints.series_table import (
@@ -63,17 +62,18 @@ def scan_series(
     left_out: Collection[Name] = (),
     steady: Collection[Name] = (),
 ) -> dict[Name, SeriesScan]:
-    """Run the detector on the series of `close`, and test the newest revision of the series of `table`.
+    """Run the detector on the series of `close`, and test the newest revisions of the series of `table`.
 
-    Series in `left_out` are not scanned.  The newest revision is not tested where its comparison with the parent was
-    `steady`.
+    Series in `left_out` are not scanned.  The newest revisions are not tested where the newest was `steady` against its
+    parent.
     """
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
-    now = {name: change for name, change in _slower_now(table, known, limits, device).items() if name not in steady}
+    since = _since(known)
+    odd = {name: row for name, row in _odd_rows(table, since, limits).items() if name not in steady}
     shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
     rows = {name: row for row, name in enumerate(close.names)}
     found = {}
-    for name in [name for name in {**rows, **shared, **now} if name not in left_out]:
+    for name in [name for name in {**rows, **shared, **odd} if name not in left_out]:
         epochs = epochs_of(close.seen(rows[name]) if name in rows else [], limits[name], device)
         steps = [change for epoch in epochs for change in epoch.changes(limits[name])]
         steps += _others(steps, shared.get(name, ()), REFOUND)
@@ -84,7 +84,11 @@ def scan_series(
             for own, reference in [close.shifts(rows[name], one.ordinal)]
             if _baseline_moved(own, reference, one)
         }
-        steps += _others(steps, [now[name]] if name in now else [], SAME)
+        if name in odd:
+            last = max([since.get(name, 0), *(one.ordinal for one in steps)])
+            change = newest(table.seen(odd[name], last), limits[name], device)
+            if change is not None and change.ratio > 1:  # faster values are ignored until they are a level
+                steps += _others(steps, [change], SAME)
         found[name] = SeriesScan(match(known.get(name, ()), steps, epochs), baseline)
     return _with_alone(found, _moved_places(known, found), table.names)
 
@@ -123,17 +127,10 @@ def _baseline_moved(own: float, reference: float, change: Change) -> bool:
     return abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5
 
 
-def _slower_now(table: Histories, known: Points, limits: Limits, device: Slope) -> dict[Name, Change]:
-    """The series whose newest value alone is slower.  A single faster value is ignored."""
-    since = _since(known)
-    candidates = outlier_mask(table, since, np.array([limits[name].notify for name in table.names]))
-    found = {}
-    for row in np.flatnonzero(candidates).tolist():
-        name = table.names[row]
-        change = newest(table.seen(row, since.get(name, 0)), limits[name], device)
-        if change is not None and change.ratio > 1:
-            found[name] = change
-    return found
+def _odd_rows(table: Histories, since: Mapping[Name, int], limits: Limits) -> dict[Name, int]:
+    """The rows of the series whose newest value is an outlier."""
+    odd = outlier_mask(table, since, np.array([limits[name].notify for name in table.names]))
+    return {table.names[row]: row for row in np.flatnonzero(odd).tolist()}
 
 
 def _since(known: Points) -> dict[Name, int]:

@@ -703,11 +703,11 @@ def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywher
     assert anywhere.searches() == []
 
 
-def test_a_newest_revision_that_is_out_of_line_is_measured_afresh_with_its_parent(watched):
+def test_two_newest_revisions_that_are_out_of_line_are_measured_afresh(watched):
     watched.true = {FIRST: step(60, 1.04)}
     watched.measure(60)
     scan.scan_due()
-    watched.measure(1)
+    watched.measure(2)
     watched.settle()
     [point] = watched.points()
     assert (point.revision.ordinal, point.row.state) == (60, PointState.CONFIRMED)
@@ -716,22 +716,32 @@ def test_a_newest_revision_that_is_out_of_line_is_measured_afresh_with_its_paren
     assert len(set(heads)) == 1, "two sessions of the same pair"
 
 
-def test_one_odd_measurement_of_the_newest_revision_alarms_nobody(watched):
+def test_one_odd_measurement_of_the_newest_revision_is_no_point(watched):
     watched.machine = lambda place: 1.05 if place == 60 else 1.0
     watched.measure(60)
     scan.scan_due()
-    watched.measure(1)
+    for _ in range(3):
+        watched.measure(1)
+        watched.settle()
+    assert watched.points() == []
+
+
+def test_two_odd_measurements_of_the_newest_revisions_are_no_regression(watched):
+    watched.machine = lambda place: 1.05 if place in (60, 61) else 1.0
+    watched.measure(60)
+    scan.scan_due()
+    watched.measure(2)
     watched.settle()
     assert {one.row.state for one in watched.points()} == {PointState.CLOSED}
     with reading() as session:
         assert session.scalars(select(RegressionRow)).all() == []
 
 
-def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watched):
-    watched.machine = lambda place: 1.05 if place == 60 else 1.0
+def test_the_newest_revisions_are_not_tested_if_the_newest_pair_was_steady(watched):
+    watched.machine = lambda place: 1.05 if place in (60, 61) else 1.0
     watched.measure(60)
     scan.scan_due()
-    [run_id] = watched.measure(1)
+    [_, run_id] = watched.measure(2)
     with transaction() as session:
         run = session.get_one(Run, run_id)
         for case in CASES[:3]:

@@ -13,9 +13,10 @@ from service.domain.changepoints.noise import autocorrelation
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import step_between
+from tests.studies.detect.arriving import replayed
 from tests.studies.detect.noises import DRIFT_MEMORY, NOISES, autoregressive, sessions
 from tests.studies.detect.patterns import PATTERNS, in_two_modes, leaking, stretches
-from tests.studies.detect.score import Labelled, matched
+from tests.studies.detect.score import MARGIN, Labelled, matched
 
 Logs = NDArray[np.float64]
 
@@ -36,6 +37,7 @@ def report(labelled: Collection[Labelled], part: int = 1) -> Iterator[str]:
     yield from _leaks(real, part)
     yield from _slopes(part)
     yield from _siblings(part)
+    yield from _arriving(part)
 
 
 def found(own: Logs, sota: Logs | None = None, limits: HistoryLimits | None = None) -> list[Change]:
@@ -185,3 +187,30 @@ def _siblings_at(seed: int, moving: int, size: float, place: int) -> Histories:
     names = tuple(("norms", NAME.format(64 * number)) for number in range(1, SIBLINGS + 1))
     ones = np.ones(own.shape, dtype=np.int64)
     return Histories(names, 0, 500 * np.exp(own), 400 * np.exp(sota), ones, ones)
+
+
+def _arriving(part: int) -> Iterator[str]:
+    """Steps are injected into the noise in the middle of each series."""
+    series, revisions = max(20 // part, 1), 120
+    yield "\nOne revision after the other, where no pair answers: points reported per 1,000 revisions without a step,"
+    yield "and revisions until a step is reported (median and 90 %), with the share of steps that are reported:\n"
+    yield "| noise | reported (still open) | " + " | ".join(f"step of {size:.0%}" for size in SIZES) + " |"
+    yield "|---|---|" + "---|" * len(SIZES)
+    for name in ("white", "AR(.9)", "odd days"):
+        noises = [one.machine for one in sessions(NOISES[name], SEED, series, revisions)]
+        points = [point for noise in noises for point in replayed(np.exp(noise).tolist(), paired=False)]
+        per_1000 = 1000 / (series * revisions)
+        cells = [f"{len(points) * per_1000:.1f} ({sum(one.open for one in points) * per_1000:.1f})"]
+        for size in SIZES:
+            late = [delay for noise in noises if (delay := _delay(noise, size)) is not None]
+            half, most = np.quantile(late, (0.5, 0.9)) if late else (math.nan, math.nan)
+            cells.append(f"{half:.0f}, {most:.0f} ({len(late) / series:.2f})")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _delay(noise: Logs, size: float) -> int | None:
+    """Revisions from the step to the first point near it; None if it is not reported."""
+    at = len(noise) // 2
+    logs = noise + size * (np.arange(len(noise)) >= at)
+    near = [one.when - at for one in replayed(np.exp(logs).tolist(), paired=False) if abs(one.place - at) <= MARGIN]
+    return max(min(near), 0) if near else None

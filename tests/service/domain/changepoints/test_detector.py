@@ -280,11 +280,11 @@ def test_whatever_was_measured_the_answer_is_in_order(values, references):
     assert all(change.low <= change.ratio <= change.high < math.inf and 0 <= change.p <= 1 for change in found)
 
 
-def test_the_newest_revision_raises_a_suspicion_and_no_more():
+def test_the_newest_two_revisions_raise_a_suspicion_and_no_more():
     values = noisy((30, 100))
     assert newest(seen(values)) is None
 
-    change = newest(seen([*values, 104.0]))
+    change = newest(seen([*values, 104.0, 104.2]))
 
     assert change is not None
     assert (change.before, change.ordinal, change.level) == (29, 30, Level.NOTIFY)
@@ -294,20 +294,25 @@ def test_the_newest_revision_raises_a_suspicion_and_no_more():
 @pytest.mark.parametrize(
     ("values", "suspected"),
     [
-        ([100.0, 100.1] * 10 + [100.6], False),  # out of line, but under 1 %
-        ([100.0, 110.0] * 10 + [112.0], False),  # 7 % more than usual, as so often here
-        ([100.0, 100.1] * 10 + [101.5], True),
-        ([100.0] * 10 + [101.5], True),
-        ([100.0] * 7 + [150.0], False),  # too little is known
+        ([100.0, 100.1] * 10 + [100.6, 100.6], False),  # out of line, but under 1 %
+        ([100.0, 110.0] * 10 + [112.0, 112.0], False),  # 7 % more than usual, as so often here
+        ([100.0, 100.1] * 10 + [101.5, 101.6], True),
+        ([100.0, 100.1] * 10 + [150.0], False),  # one odd session
+        ([100.0, 100.1] * 10 + [150.0, 100.0], False),  # it is over
+        ([100.0, 100.1] * 10 + [101.5, 98.5], False),  # in two directions
+        ([100.0] * 10 + [101.5] * 2, True),
+        ([100.0] * 8 + [150.0] * 2, True),
+        ([100.0] * 7 + [150.0] * 2, False),  # too little is known
     ],
 )
-def test_when_the_newest_is_out_of_line(values, suspected):
+def test_when_the_newest_are_out_of_line(values, suspected):
     assert (newest(seen(values)) is not None) == suspected
 
 
-def test_the_newest_is_compared_with_its_own_level_and_stack():
+def test_the_newest_are_compared_with_their_own_level_and_stack():
     stepped = noisy((30, 100), (20, 110))
     [step] = changes(seen(stepped))
-    assert newest(seen([*stepped, 110.0])[step.ordinal :]) is None
-    assert newest(seen([*stepped, 100.0])[step.ordinal :]) is not None
-    assert newest([*seen(noisy((30, 100)), stack=1), Seen(30, 150.0, stack=2)]) is None
+    assert newest(seen([*stepped, 110.0, 110.0])[step.ordinal :]) is None
+    assert newest(seen([*stepped, 100.0, 100.0])[step.ordinal :]) is not None
+    other = [Seen(place, 150.0, stack=2) for place in (30, 31)]
+    assert newest([*seen(noisy((30, 100)), stack=1), *other]) is None
