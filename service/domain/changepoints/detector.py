@@ -103,7 +103,7 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope
     """The newest `SUSPECTS` revisions as a change if all are outliers on the same side of those before.
 
     None if they are not, or if their stack has too few revisions.  One odd session makes one outlier, so a single one
-    is ignored.  Pass the revisions since the last change.  This is only a suspicion, so its level is never above NOTIFY.
+    is ignored.  Pass the revisions since the last change.  This is only a suspicion, so the level is NOTIFY.
     """
     if not seen:
         return None

@@ -50,7 +50,7 @@ class SeriesScan:
     """Result of the scan of one series."""
 
     matched: Matched
-    baseline: Mapping[int, float]  # by place, SOTA's ratio where SOTA shifted and the series did not
+    baseline: Mapping[int, float]  # by place of a new change, the ratio of SOTA if only SOTA shifted
     alone: frozenset[int] = frozenset()  # the places of new steps at which its siblings did not change
 
 
@@ -80,8 +80,7 @@ def scan_series(
         baseline = {
             one.ordinal: math.exp(reference)
             for one in steps
-            if name in rows and not one.is_leak
-            for own, reference in [close.shifts(rows[name], one.ordinal)]
+            for own, reference in [_shifts(name, one, close if name in rows else table)]
             if _baseline_moved(own, reference, one)
         }
         if name in odd:
@@ -119,6 +118,10 @@ def _with_alone(
             alone = frozenset(place for place in steps if is_alone(name, place, moved, family))
             with_alone[name] = replace(one, alone=alone)
     return with_alone
+
+
+def _shifts(name: Name, change: Change, table: Histories) -> tuple[float, float]:
+    return table.shifts(table.names.index(name), change)
 
 
 def _baseline_moved(own: float, reference: float, change: Change) -> bool:

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.changepoints import HistoryLimits, Seen
+from service.domain.changepoints import Change, HistoryLimits, Seen
 from service.domain.changepoints.control_variate import Slope, device_slope
 from service.domain.changepoints.noise import MAD_TO_SIGMA, row_counts, row_medians
 from service.domain.metrics import metric_of
@@ -26,7 +26,8 @@ SHIFT_ERRORS = 3.5  # standard errors between two levels; low, because the detec
 OUTLIER_SIGMAS = 3.0  # standard deviations between the newest value and those before
 MEDIAN_TO_MEAN = 1.2533  # the standard error of a median over that of a mean, for normal values
 MIN_SIGMA = 1e-9  # in log units, for series that do not vary at all
-NEAR = 30  # values on either side of a place from which the shift there is estimated
+NEAR = 30  # values on either side of a change from which the shift there is estimated
+FEW_NEAR = 8  # at least, on either side of a leak, which may still go on
 MAX_NOTIFY = 0.49  # half of the largest threshold of a block
 
 
@@ -55,11 +56,18 @@ class Histories:
             for place, value, reference, stack in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
-    def shifts(self, row: int, place: int) -> tuple[float, float]:
-        """The log-ratios by which a series and its reference shifted at a place, from medians of `NEAR` values."""
+    def shifts(self, row: int, change: Change) -> tuple[float, float]:
+        """The log-ratios by which a series and its reference shifted over a change, from medians of `NEAR` values.
+
+        For a leak, those are the values before it began and after it ended, at least `FEW_NEAR` on each side.
+        """
         measured = np.flatnonzero(self.runs[row])
-        at = int(np.searchsorted(measured, place - self.first))
-        before, after = measured[max(0, at - NEAR) : at], measured[at : at + NEAR]
+        last = change.course[-1].ordinal if change.is_leak else change.ordinal
+        begin = int(np.searchsorted(measured, change.before - self.first, side="right"))
+        end = int(np.searchsorted(measured, last - self.first))
+        if change.is_leak:
+            begin, end = max(begin, FEW_NEAR), min(end, len(measured) - FEW_NEAR)
+        before, after = measured[max(0, begin - NEAR) : begin], measured[end : end + NEAR]
         own, reference = (
             float(np.log(_median(values[row, after]) / _median(values[row, before])))
             for values in (self.values, self.references)

@@ -1,5 +1,7 @@
 """The evidence of siblings: a small step that all have, and a step that only one has."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from service.domain.changepoints.control_variate import UNKNOWN
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories, slope_of
 from service.domain.changepoints.siblings import family_of, is_alone, shared_steps
+from tests.service.domain.changepoints.test_noise import correlated
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)
 COUNT, AT = 30, 20
@@ -71,6 +74,40 @@ def test_a_step_of_the_machine_is_nobodys():
 def test_without_a_slope_of_the_device_the_machine_may_be_the_cause():
     table = histories(noisy(20, 0.04))
     assert shared_steps(table, dict.fromkeys(table.names, LIMITS), UNKNOWN) == {}
+
+
+@pytest.mark.parametrize("moves", ["own", "sota"])
+def test_a_step_of_siblings_is_compared_with_that_of_sota(moves):
+    """Only their siblings show the step; cases of another op are scanned closely, and show the slope of the device."""
+    machine = 0.03 * np.sin(np.arange(COUNT))
+    table = histories(noisy(20 if moves == "own" else 0, 0.025), machine)
+    if moves == "sota":
+        table.references[:, AT:] *= np.exp(-0.025)
+    close = replace(histories(noisy(0, 0.0, sigma=0.002), machine), names=tuple(cases(20, "layernorm.fwd")))
+    limits = dict.fromkeys((*table.names, *close.names), LIMITS)
+    scanned = scan_series(close, table, {}, limits, steady=table.names)
+    steps = [change.ordinal in scanned[name].baseline for name in scanned for change in scanned[name].matched.new]
+    assert len(steps) >= 10
+    assert steps.count(moves == "sota") >= 0.9 * len(steps)
+
+
+@pytest.mark.parametrize("moves", ["own", "sota"])
+def test_a_leak_is_compared_with_the_movement_of_sota(moves):
+    random = np.random.default_rng(0)
+    places = np.arange(120)
+    machine = 0.01 * correlated(random, 120, 0.9)
+    rise = 0.10 * np.clip((places - 30) / 80, 0, 1)
+    own, sota = random.normal(0, 0.004, (2, 10, 120)) + machine
+    if moves == "own":
+        own += rise
+    else:
+        sota -= rise
+    ones = np.ones(own.shape, dtype=np.int64)
+    table = Histories(tuple(cases(10)), 0, np.exp(own), np.exp(sota), ones, ones)
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=table.names)
+    leaks = [(one, change) for one in scanned.values() for change in one.matched.new if change.is_leak]
+    assert len(leaks) >= 8
+    assert {change.ordinal in one.baseline for one, change in leaks} == {moves == "sota"}
 
 
 def test_a_gap_in_a_series_does_not_hide_its_step():
