@@ -1,13 +1,14 @@
 """Scan the histories of a target on a device: select series, and match their changes with known points.  Pure."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from service.domain.changepoints import Change, HistoryLimits, newest
-from service.domain.changepoints.detector import epochs_of
+from service.domain.changepoints.detector import Epoch, epochs_of
 from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match
 from service.domain.changepoints.series_table import (
     Histories,
@@ -17,7 +18,7 @@ from service.domain.changepoints.series_table import (
     shift_mask,
     slope_of,
 )
-from service.domain.changepoints.siblings import Family, family_of, is_alone, shared_steps
+from service.domain.changepoints.siblings import Family, any_near, family_of, refuted_by_siblings, shared_steps
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
@@ -72,15 +73,24 @@ def scan_series(
     odd = {name: row for name, row in _odd_rows(table, since, limits).items() if name not in steady}
     shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
     rows = {name: row for row, name in enumerate(close.names)}
+    newest_rows = {name: row for row, name in enumerate(table.names)}
+
+    @cache
+    def epochs_of_series(name: Name) -> list[Epoch]:
+        seen = close.seen(rows[name]) if name in rows else table.seen(newest_rows[name])
+        return epochs_of(seen, limits[name], device)
+
     found = {}
     for name in [name for name in {**rows, **shared, **odd} if name not in left_out]:
-        epochs = epochs_of(close.seen(rows[name]) if name in rows else [], limits[name], device)
+        epochs = epochs_of_series(name) if name in rows else []
         steps = [change for epoch in epochs for change in epoch.changes(limits[name])]
         steps += _others(steps, shared.get(name, ()), REFOUND)
         baseline = {
             one.ordinal: math.exp(reference)
             for one in steps
-            for own, reference in [_shifts(name, one, close if name in rows else table)]
+            for own, reference in [
+                close.shifts(rows[name], one) if name in rows else table.shifts(newest_rows[name], one)
+            ]
             if _baseline_moved(own, reference, one)
         }
         if name in odd:
@@ -89,7 +99,7 @@ def scan_series(
             if change is not None and change.ratio > 1:  # faster values are ignored until they are a level
                 steps += _others(steps, [change], SAME)
         found[name] = SeriesScan(match(known.get(name, ()), steps, epochs), baseline)
-    return _with_alone(found, _moved_places(known, found), table.names)
+    return _with_alone(known, found, table.names, epochs_of_series)
 
 
 def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
@@ -97,31 +107,40 @@ def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list
     return [one for one in more if not any(step.covers(one.ordinal, apart) for step in steps)]
 
 
-def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Name, list[int]]:
-    places = {name: [one.place for one in of_name] for name, of_name in known.items()}
-    for name, one in found.items():
-        places.setdefault(name, []).extend(change.ordinal for change in one.matched.new)
-    return places
-
-
 def _with_alone(
-    found: Mapping[Name, SeriesScan], moved: Mapping[Name, Sequence[int]], names: Collection[Name]
+    known: Points,
+    found: Mapping[Name, SeriesScan],
+    names: Collection[Name],
+    epochs_of_series: Callable[[Name], Sequence[Epoch]],
 ) -> dict[Name, SeriesScan]:
     families: dict[Family, list[Name]] = {}
     for name in names:
         families.setdefault(family_of(name), []).append(name)
+    moved = _moved_places(known, found)
     with_alone = dict(found)
     for name, one in found.items():
-        steps = [change.ordinal for change in one.matched.new if not change.is_leak]
-        if steps:
-            family = families.get(family_of(name), ())
-            alone = frozenset(place for place in steps if is_alone(name, place, moved, family))
-            with_alone[name] = replace(one, alone=alone)
+        steps = [change for change in one.matched.new if not change.is_leak]
+        if not steps:
+            continue
+        family = family_of(name)
+        siblings = [other for other in families.get(family, ()) if other != name]
+        alone = frozenset(
+            step.ordinal
+            for step in steps
+            if not any_near(name, step.ordinal, moved[family]) and refuted_by_siblings(step, siblings, epochs_of_series)
+        )
+        with_alone[name] = replace(one, alone=alone)
     return with_alone
 
 
-def _shifts(name: Name, change: Change, table: Histories) -> tuple[float, float]:
-    return table.shifts(table.names.index(name), change)
+def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Family, list[tuple[int, Name]]]:
+    """The places of all changes of each family and their series, sorted."""
+    places: dict[Family, list[tuple[int, Name]]] = {}
+    for name in {**known, **found}:
+        new = found[name].matched.new if name in found else ()
+        ordinals = [*(one.place for one in known.get(name, ())), *(change.ordinal for change in new)]
+        places.setdefault(family_of(name), []).extend((ordinal, name) for ordinal in ordinals)
+    return {family: sorted(of_family) for family, of_family in places.items()}
 
 
 def _baseline_moved(own: float, reference: float, change: Change) -> bool:

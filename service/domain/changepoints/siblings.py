@@ -5,17 +5,19 @@ take part: without it, a step that all of them have may as well be the machine's
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 from scipy.stats import false_discovery_control
 
 from service.domain.changepoints.control_variate import UNKNOWN, Slope
-from service.domain.changepoints.detector import change_of
-from service.domain.changepoints.matching import SAME
-from service.domain.changepoints.noise import Logs, Table, local_noise, median
+from service.domain.changepoints.detector import Epoch, change_of
+from service.domain.changepoints.matching import SAME, KnownPoint, refutation
+from service.domain.changepoints.noise import Logs, Table, autocorrelation, local_noise, median
 from service.domain.changepoints.segmentation import MIN_SIDE, levels_of
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import MIN_ERROR, Step, step_between
@@ -24,6 +26,7 @@ from service.domain.metrics import split_metric
 from service.domain.verdicts.samples import Name
 
 MIN_SIBLINGS = 5
+MAX_TESTED = 20  # siblings whose values are tested for the step of one series
 MIN_REVISIONS = 2 * MIN_SIDE  # of a series that takes part
 FDR = 0.05  # of the siblings that are said to have a step; the step itself passes the usual test
 MAX_WEIGHT = 4.0  # of a quiet series, relative to the median one
@@ -60,14 +63,26 @@ def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits], device:
     return found
 
 
-def is_alone(name: Name, place: int, moved: Mapping[Name, Collection[int]], family: Collection[Name]) -> bool:
-    """Whether a series changed at a place and at least `MIN_SIBLINGS` others of its family did not.
+def any_near(name: Name, place: int, moved: Sequence[tuple[int, Name]]) -> bool:
+    """Whether another series of the family changed within `SAME` of a place.
 
-    `moved` has the places of all changes that are known by series.
+    `moved` has the places and series of all changes of the family, sorted.
     """
-    siblings = [other for other in family if other != name]
-    near = (abs(place - at) <= SAME for other in siblings for at in moved.get(other, ()))
-    return len(siblings) >= MIN_SIBLINGS and not any(near)
+    first, last = (bisect_left(moved, at, key=itemgetter(0)) for at in (place - SAME, place + SAME + 1))
+    return any(other != name for _, other in moved[first:last])
+
+
+def refuted_by_siblings(
+    change: Change, siblings: Sequence[Name], epochs_of_series: Callable[[Name], Sequence[Epoch]]
+) -> bool:
+    """Whether the values of most siblings, and of at least `MIN_SIBLINGS`, refute half of a step at its place.
+
+    A sibling that has no reported point may have the same step, hidden by its noise or not scanned yet.
+    """
+    tested = siblings[:MAX_TESTED]
+    point = KnownPoint(0, change.ordinal, change.ratio)
+    refuting = sum(refutation(point, epochs_of_series(name)) is not None for name in tested)
+    return refuting >= max(MIN_SIBLINGS, len(tested) / 2)
 
 
 @dataclass(frozen=True)
@@ -88,8 +103,11 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
         return
     levels = levels_of(together[measured], ANY_SIZE)
     edges = [int(measured[start]) for start in (0, *levels.starts)] + [len(together)]
+    memories = [_memory(member.logs, edges[1:-1]) for member in members]
     for step, (begin, (place, end)) in zip(levels.steps, zip(edges, pairwise(edges[1:]), strict=False), strict=True):
-        steps = [(member, _step_at(member.logs, begin, place, end)) for member in members]
+        steps = [
+            (member, _step_at(member.logs, begin, place, end, r)) for member, r in zip(members, memories, strict=True)
+        ]
         alike = [(member, one) for member, one in steps if one is not None and (one.shift > 0) == (step.shift > 0)]
         q = false_discovery_control([one.p for _, one in alike]) if alike else np.empty(0)
         having = [pair for pair, rate in zip(alike, q.tolist(), strict=True) if rate <= FDR]
@@ -113,6 +131,12 @@ def _together(rows: Table) -> Logs:
     return np.asarray(np.divide(sums, total, out=np.full(rows.shape[1], np.nan), where=total > 0))
 
 
-def _step_at(logs: Logs, begin: int, place: int, end: int) -> Step | None:
+def _memory(logs: Logs, starts: Sequence[int]) -> float:
+    """The autocorrelation of a member about the levels that all have together."""
+    known = np.flatnonzero(~np.isnan(logs))
+    return autocorrelation(logs[known], np.unique(np.searchsorted(known, starts)).tolist())
+
+
+def _step_at(logs: Logs, begin: int, place: int, end: int, r: float) -> Step | None:
     before, after = (part[~np.isnan(part)] for part in (logs[begin:place], logs[place:end]))
-    return step_between(before, after) if min(len(before), len(after)) >= MIN_SIDE else None
+    return step_between(before, after, r) if min(len(before), len(after)) >= MIN_SIDE else None
