@@ -37,7 +37,7 @@ def _goes_on(count: int, starts: Sequence[int], first: int, last: int) -> bool:
     if (last - first) % 2 == 0:
         return False
     *before, newest = np.diff([*starts, count])[first:last].tolist()
-    return newest <= max(before)
+    return bool(newest <= max(before))
 
 
 def _alternating(levels: Sequence[float], first: int) -> int:
