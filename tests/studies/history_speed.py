@@ -1,4 +1,4 @@
-"""How long looking at history takes: all of it, and one more revision; in memory, and with the database.
+"""How long a scan of history takes: all of it, and one more revision; in memory, and with the database.
 
 make bench-history                             1,000 series of 1,000 revisions, on SQLite in a scratch folder
 make bench-history ARGS="--revisions 300"
@@ -32,7 +32,7 @@ from tests.studies.made_histories import Made, Values, store
 PROVIDERS = ("norms", "triton", "inductor", "eager")
 DEVICE, SUITE = "cpu", "all"
 SEED = 20261121
-ONE_BY_ONE = 9  # looks at one new revision each
+ONE_BY_ONE = 9  # scans of one new revision each
 
 
 def cases(count: int) -> list[str]:
@@ -118,11 +118,11 @@ def main() -> None:
         _say(f"{len(whole.own)} series x {wanted.revisions} revisions, SOTA beside each case (seed {SEED}): ")
         _say(f"{size / 1e6:.0f} MB of SQLite\n")
         _say(f"detection alone            {detection_alone(Policy())}\n")
-        _say(f"whole look, with database  {took(_look)}; {_points()} change points\n")
+        _say(f"whole scan, with database  {took(_scan)}; {_points()} change points\n")
         later = []
         for place in range(wanted.revisions, wanted.revisions + ONE_BY_ONE):
             _store(part(whole, place, place + 1))
-            later.append(took(_look))
+            later.append(took(_scan))
         _say(f"one more revision, best    {min(later, key=lambda one: one.wall_s)}\n")
         _say(f"one more revision, median  {sorted(later, key=lambda one: one.wall_s)[ONE_BY_ONE // 2]}; ")
         _say(f"{_points()} change points\n")
@@ -138,8 +138,8 @@ def _store(some: Made) -> None:
         store(session, target_named(session, "made"), DEVICE, SUITE, some)
 
 
-def _look() -> None:
-    """One look.  What follows it is the ordinary work of control, and not of a look."""
+def _scan() -> None:
+    """One scan, without what control does with its points."""
     with reading() as session:
         runs = list(session.scalars(select(Run.id).where(Run.scanned_at.is_(None)).order_by(Run.id)))
         target_id = session.scalars(select(Target.id)).one()

@@ -1,4 +1,4 @@
-"""The labelled series as the service sees them: one revision after the other, with the looks that the ledger makes."""
+"""The labelled series as the service sees them: one revision after the other, with the scans that the ledger makes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Reported:
 def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
     """Every point that was ever reported of a series, in which nobody answers: what is open in the end still stands.
 
-    Where each revision's own pair (`paired`) was steady, as it is where it sees nothing, one odd value asks nothing.
+    If each revision's own pair was steady (`paired`), the newest values alone are not tested.
     """
     series, points = np.array([values]), list[Reported]()
     limits = {NAME: LIMITS}
@@ -74,7 +74,7 @@ def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
 
 
 def _newest(values: NDArray[np.float64], count: int) -> Histories:
-    """The newest revisions of one series as a table; none of it where nobody takes a close look."""
+    """The newest revisions of one series as a table; none of it where no series is scanned closely."""
     first = max(0, values.shape[1] - count)
     taken = values[:, first:] if count else values[:0]
     nothing = np.full_like(taken, np.nan)

@@ -21,7 +21,7 @@ Predictions = Mapping[str, Sequence[int]]  # of each series the first revisions 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A real series and what people said about it."""
+    """A real series and its labels; who made them is not known."""
 
     name: str  # project|suite|benchmark
     values: tuple[float, ...]
