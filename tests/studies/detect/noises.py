@@ -49,6 +49,8 @@ NOISES: dict[str, Noise] = {
     "AR(.9)": lambda random, count: autoregressive(random, count, 0.9),
     "AR(.97)": lambda random, count: autoregressive(random, count, 0.97),
     "AR(.97), white": lambda random, count: autoregressive(random, count, 0.97) + random.normal(0, OWN_SIGMA, count),
+    "AR(.9), equal white": lambda random, count: autoregressive(random, count, 0.9) + white(random, count),
+    "AR(.97), half white": lambda random, count: autoregressive(random, count, 0.97) + white(random, count) / 2,
     "drift": lambda random, count: autoregressive(random, count, DRIFT_MEMORY),
     "modes of 20": lambda random, count: sticky(random, count, 20),
     "modes of 40": lambda random, count: sticky(random, count, 40),
