@@ -15,19 +15,22 @@ from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.calibration import variance_of
 
 SESSIONS = 20  # the newest of the same target on the same worker
+MAX_AGE_S = 90 * 86400.0  # a worker's whole history is long, and an old session says little of the machine today
 _OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
 
 
 def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
     """By metric, from the comparisons of equal code in sessions that ended before this run began.
 
-    So the worker that asks for more trials, the judge, and a later replay know the same.
+    So the worker that asks for more trials, the judge, and a later replay know the same.  A run that was measured twice
+    is left out: its rows are of the first session, maybe of another worker, whose controls were off.
     """
     if run.worker is None or run.started_at is None:
         return NONE_KNOWN
     same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
-    ended = (Run.state == RunState.DONE, Run.finished_at < run.started_at, Run.trusted, Run.purpose.in_(_OF_SUITES))
-    earlier = select(Run.id).where(*same, *ended).order_by(Run.finished_at.desc())
+    lately = (Run.finished_at < run.started_at, Run.finished_at > run.started_at - MAX_AGE_S)
+    ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
+    earlier = select(Run.id).where(*same, *lately, *ended).order_by(Run.finished_at.desc(), Run.id.desc())
     newest = session.scalars(earlier.limit(SESSIONS)).all()
     columns = (
         Series.metric,
@@ -40,7 +43,7 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
         Calibration.trials,
     )
     rows = select(*columns).join(Calibration.series).where(Calibration.run_id.in_(newest))
-    rows = rows.where(Calibration.at < run.started_at).order_by(Calibration.id)
+    rows = rows.where(Calibration.worker == run.worker, Calibration.at < run.started_at).order_by(Calibration.id)
     past = defaultdict[Metric, list[PastComparison]](list)
     for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
         variance = variance_of(ratio, p, trials)

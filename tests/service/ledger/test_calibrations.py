@@ -35,7 +35,7 @@ from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
-from service.ledger.calibration.known_variances import known_variances
+from service.ledger.calibration.known_variances import MAX_AGE_S, known_variances
 from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
@@ -273,9 +273,9 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
 # -- what is known of the variance of trials
 
 
-def vary(place: int, role: Role, case: str) -> ContenderResult:
+def vary(place: int, role: Role, case: str, us: float = 100.0) -> ContenderResult:
     dice = random.Random(f"{place} {role} {case}")
-    trials = tuple(tuple(100 * math.exp(dice.gauss(0, 0.002)) for _ in range(2)) for _ in range(3))
+    trials = tuple(tuple(us * math.exp(dice.gauss(0, 0.002)) for _ in range(2)) for _ in range(3))
     return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, trials)
 
 
@@ -315,6 +315,29 @@ def test_sessions_of_few_cases_and_of_strangers_take_no_part(house, columns):
         session.execute(update(Run).where(Run.id == runs[0].id).values(columns))
     assert known_before(runs[4]) == {}, "one of four is left out"
     assert known_before(runs[5]) != {}
+
+
+def test_a_run_that_was_measured_twice_on_two_workers_teaches_neither(house):
+    """Its rows are of its first session, whose controls were off, and its worker is that of the second."""
+    for place in range(1, 7):
+        with transaction() as session:
+            world.run(session, world.commit(session, house.target_id, place))
+        for worker, copy in (("two", 103.0), ("one", 100.0)):
+            times = {Role.HEAD: 100.0, Role.PARENT: 100.0, Role.CONTROL: copy}
+            taken = [vary(place, role, case, us) for role, us in times.items() for case in (CASE, OTHER)]
+            run = house.recorded(taken, f"c{place - 1}", worker)
+        assert (run.repeated, run.state, run.worker) == (True, RunState.DONE, "one")
+    with reading() as session:
+        assert set(session.scalars(select(Calibration.worker))) == {"two"}
+    for place, worker in enumerate(("one", "two"), start=7):
+        assert known_before(varied(house, place, worker)) == {}
+
+
+def test_sessions_of_long_ago_take_no_part(house):
+    runs = [varied(house, place) for place in range(1, 7)]
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == runs[0].id).values(finished_at=Run.finished_at - 2 * MAX_AGE_S))
+    assert known_before(runs[4]) == {}, "one of four is left out"
 
 
 def test_what_did_not_vary_and_other_numbers_of_trials_teach_nothing(house):
