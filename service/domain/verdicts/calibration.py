@@ -16,6 +16,7 @@ from kernels.cases import Role
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
+from service.domain.stats.estimates import CONSTANT
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
@@ -127,11 +128,12 @@ def student(effects: Sequence[float]) -> float:
 
 
 def variance_of(ratio: float, p: float, trials: int) -> float | None:
-    """The sample variance of the effects of which `student` made p; None if it cannot be told from it."""
+    """The sample variance of the effects of which `student` made p; None if p does not show it, or if it is rounding."""
     if trials < 2 or ratio == 1 or not 0 < p < 1:
         return None
     t = -float(stdtrit(trials - 1, p / 2))
-    return trials * (math.log(ratio) / t) ** 2 if t > 0 else None
+    found = trials * (math.log(ratio) / t) ** 2 if t > 0 else 0.0
+    return found if found > CONSTANT**2 else None
 
 
 def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:

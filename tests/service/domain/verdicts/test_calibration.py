@@ -107,7 +107,7 @@ def test_the_variance_can_be_read_off_what_is_stored(effects: list[float]):
         assert found == pytest.approx(variance(effects), rel=1e-3)
 
 
-@pytest.mark.parametrize(("ratio", "p", "trials"), [(1.0, 1.0, 3), (1.01, 0.0, 3), (1.01, 0.5, 1)])
+@pytest.mark.parametrize(("ratio", "p", "trials"), [(1.0, 1.0, 3), (1.01, 0.0, 3), (1.01, 0.5, 1), (1 + 2e-16, 0.5, 3)])
 def test_what_does_not_vary_has_no_variance_to_read(ratio: float, p: float, trials: int):
     assert variance_of(ratio, p, trials) is None
 
