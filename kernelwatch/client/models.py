@@ -1235,7 +1235,7 @@ class VerdictItem(Document):
     smallest_change: float
     # Ratio of the A/A control; only for the parent.
     control_ratio: float | None
-    # Which measurement of equal code in the session left it inconclusive: control, offset or machine.
+    # Which comparison of equal code left it inconclusive: control, offset, machine or earlier.
     doubt: str | None
     behind_sota: bool
     quarantined: bool

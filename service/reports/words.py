@@ -82,6 +82,13 @@ def _copies_differ(args: Args, _words: metrics.Words) -> str:
     )
 
 
+def _copies_differed(args: Args, _words: metrics.Words) -> str:
+    return (
+        f"copies of the baseline differed too much in earlier sessions ({args['spread']:.2%}) to decide a change of "
+        f"{in_percent(args['smallest_change'])} here; more trials do not help"
+    )
+
+
 def _session_ended(args: Args, _words: metrics.Words) -> str:
     if args["suspected"]:
         return "it looks like a change, but the session ended before fresh trials could confirm it"
@@ -184,6 +191,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ),
     ReasonCode.CONTROL_OFF: _control_off,
     ReasonCode.COPIES_DIFFER: _copies_differ,
+    ReasonCode.COPIES_DIFFERED: _copies_differed,
     ReasonCode.SESSION_ENDED: _session_ended,
     ReasonCode.ROUNDS_LOST: _rounds_lost,
     ReasonCode.TOO_WIDE: lambda args, _: f"the confidence interval is still too wide after {args['trials']} trials",

@@ -213,7 +213,7 @@ def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], ali
     """
     squares = np.square([one.centre for one in known])
     own, relative = of_cases(squares, variances, alike)
-    return Offset(own, 0.0, len(known), 1, relative)
+    return Offset(own, 0.0, len(known), 1, relative, learned=True)
 
 
 def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:

@@ -46,7 +46,8 @@ class Offset:
 
     `own` is the variance of each case's own offset, estimated from `cases` controls.  `common` is the variance of the
     offset that all cases of a contender share, estimated from one value for each of `providers`.  `relative` is what a
-    noisy case has beyond that, as a multiple of the squared standard error of its first trials.
+    noisy case has beyond that, as a multiple of the squared standard error of its first trials.  `learned` offsets are
+    mostly known from earlier sessions.
     """
 
     own: float
@@ -54,10 +55,12 @@ class Offset:
     cases: int
     providers: int
     relative: float = 0.0
+    learned: bool = False
 
     def at(self, squared_error: float) -> Self:
         """At a case whose first trials have this squared standard error."""
-        return replace(self, own=self.own + self.relative * squared_error, relative=0.0)
+        added = self.relative * squared_error
+        return replace(self, own=self.own + added, relative=0.0, learned=self.learned or added > self.own)
 
     @property
     def variance(self) -> float:

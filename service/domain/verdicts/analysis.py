@@ -38,6 +38,7 @@ class Doubt(StrEnum):
 
     CONTROL = "control"  # the control of the case is off
     OFFSET = "offset"  # the offsets of the session are too large for what is to be decided
+    EARLIER = "earlier"  # offsets were too large in earlier sessions, and this one cannot show its own
     MACHINE = "machine"  # most cases moved alike, and equal code with them
 
 
@@ -77,7 +78,9 @@ class Reading:
             return Doubt.MACHINE
         if self.off:
             return Doubt.CONTROL
-        return Doubt.OFFSET if self.last.futile else None
+        if not self.last.futile:
+            return None
+        return Doubt.EARLIER if self.offset and self.offset.learned else Doubt.OFFSET
 
 
 def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Reading]:

@@ -128,7 +128,7 @@ def student(effects: Sequence[float]) -> float:
 
 
 def variance_of(ratio: float, p: float, trials: int) -> float | None:
-    """The sample variance of the effects of which `student` made p; None if p does not show it, or if it is rounding."""
+    """The sample variance of the effects of which `student` made p; None if p hides it or it is rounding."""
     if trials < 2 or ratio == 1 or not 0 < p < 1:
         return None
     t = -float(stdtrit(trials - 1, p / 2))

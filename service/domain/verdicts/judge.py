@@ -63,9 +63,10 @@ def judge(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KN
 def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     """Whether the comparisons of equal code left so much undecided that the run must be repeated.
 
-    True if a suspected change is in doubt, or more than one case in ten.
+    True if a suspected change is in doubt, or more than one case in ten.  What earlier sessions leave in doubt does not
+    count: a second session would know the same.
     """
-    doubted = [one for one in judged.values() if one.doubt is not None]
+    doubted = [one for one in judged.values() if one.doubt not in (None, Doubt.EARLIER)]
     compared = sum(one.comparison is not None for one in judged.values())
     return any(one.suspected for one in doubted) or len(doubted) > MANY_DOUBTED * compared
 
@@ -185,7 +186,8 @@ def _doubt(reading: Reading, doubt: Doubt) -> Reason:
         size = math.expm1(reading.control.centre)
         return reason(ReasonCode.CONTROL_OFF, size=size, smallest_change=reading.smallest_change)
     spread = reading.offset.sd if reading.offset else None
-    return reason(ReasonCode.COPIES_DIFFER, spread=spread, smallest_change=reading.smallest_change)
+    code = ReasonCode.COPIES_DIFFERED if doubt is Doubt.EARLIER else ReasonCode.COPIES_DIFFER
+    return reason(code, spread=spread, smallest_change=reading.smallest_change)
 
 
 def _unconfirmed(reading: Reading, policy: Policy) -> Reason:

@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     MACHINE = "machine"
     CONTROL_OFF = "control_off"  # size: of the control's difference, smallest_change
     COPIES_DIFFER = "copies_differ"  # spread: of the copies, or nothing; smallest
+    COPIES_DIFFERED = "copies_differed"  # the same of earlier sessions
     SESSION_ENDED = "session_ended"  # suspected
     ROUNDS_LOST = "rounds_lost"  # suspected, lost, trials
     TOO_WIDE = "too_wide"  # trials

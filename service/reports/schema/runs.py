@@ -223,7 +223,7 @@ class VerdictItem(Document):
     )
     control_ratio: Number = Field(description="Ratio of the A/A control; only for the parent.")
     doubt: str | None = Field(
-        description="Which measurement of equal code in the session left it inconclusive: control, offset or machine."
+        description="Which comparison of equal code left it inconclusive: control, offset, machine or earlier."
     )
     behind_sota: bool
     quarantined: bool

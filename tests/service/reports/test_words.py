@@ -50,6 +50,11 @@ SENTENCES = [
         reason(R.COPIES_DIFFER, spread=None, smallest_change=0.02),
         "copies of the baseline differ too much to decide a change of 2% here; more trials do not help",
     ),
+    (
+        reason(R.COPIES_DIFFERED, spread=0.011, smallest_change=0.02),
+        "copies of the baseline differed too much in earlier sessions (1.10%) to decide a change of 2% here; "
+        "more trials do not help",
+    ),
     (reason(R.SESSION_ENDED, suspected=False), "the session ended before more trials could decide it"),
     (
         reason(R.SESSION_ENDED, suspected=True),

@@ -21,6 +21,7 @@ from service.domain.verdicts.judge import (
     Outcome,
     Pairs,
     compare,
+    controls_are_off,
     judge,
     trials_until_next_look,
     wanted,
@@ -195,12 +196,18 @@ def test_a_control_beyond_half_the_smallest_change_leaves_its_case_undecided(hea
 
 
 @pytest.mark.parametrize(
-    ("sd", "expected", "doubt"), [(0.0, Outcome.REGRESSION, None), (0.01, Outcome.INCONCLUSIVE, Doubt.OFFSET)]
+    ("sd", "expected", "doubt"), [(0.0, Outcome.REGRESSION, None), (0.01, Outcome.INCONCLUSIVE, Doubt.EARLIER)]
 )
 def test_a_run_of_few_cases_knows_from_earlier_sessions_how_far_they_shift(sd, expected, doubt):
-    known = {Metric.KERNEL: CaseVariances({}, {}, 1.2, 2, Offset(sd**2, 0.0, 100, 1))}
-    [only] = judge([controlled(1.013, 1.003)], ONE_PERCENT, known).values()
+    known = {Metric.KERNEL: CaseVariances({}, {}, 1.2, 2, Offset(sd**2, 0.0, 100, 1, learned=True))}
+    judged = judge([controlled(1.013, 1.003)], ONE_PERCENT, known)
+    [only] = judged.values()
     assert (only.outcome, only.doubt) == (expected, doubt), only.reason
+    assert not controls_are_off(judged), "the controls of this session are fine"
+
+
+def test_a_control_that_is_off_is_a_reason_to_measure_again():
+    assert controls_are_off(judge([controlled(1.013, 1.0195)], ONE_PERCENT))
 
 
 def test_a_run_of_many_cases_knows_that_by_itself():
