@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtri, polygamma, psi
+from scipy.special import bdtr, betainc, fdtri, polygamma, psi
 
 from .offsets import Offset, of_cases
 from .variance_prior import MIN_CASES, Prior, prior_df, winsorised_spread
@@ -26,7 +26,8 @@ WORTH = 20
 # Head and control are compared with the same baseline: their variances correlate by a fourth, so the mean of two with
 # d degrees of freedom is worth 2 d / 1.25.
 TWO_SIDES = 1.6
-TOP = 0.10  # share of the largest variances that is pulled in before the level is taken
+TOP = 0.10  # share of the largest variances that is pulled in before the level is taken, and at least one
+MIN_PULLED = 3  # of fewer variances none is pulled in
 # A mean of less similar variances is that of the largest; what it is expected to be would then explain any level away.
 LEAST_ALIKE = 4.0
 FEW = 50  # cases up to which a case has no part in the level that it is judged by
@@ -147,16 +148,22 @@ def _groups(of: Sequence[str]) -> list[_LevelGroup]:
 
 
 def _mean(values: NDArray[np.float64], df: float, alike: float) -> float:
-    """The mean of variances, of which the largest tenth is pulled in, over what that is for a level of 1."""
-    cut = int(TOP * len(values))
+    """The mean of variances, of which the largest are pulled in, over what that is for a level of 1."""
+    count = len(values)
+    cut = max(1, int(TOP * count)) if count >= MIN_PULLED else 0
     pulled = np.minimum(values, np.partition(values, -cut - 1)[-cut - 1]) if cut else values
-    return float(pulled.mean()) / _expected(df, min(max(alike, LEAST_ALIKE), 1e6), cut / len(values))
+    return float(pulled.mean()) / _expected(df, min(max(alike, LEAST_ALIKE), 1e6), count, cut)
 
 
 @lru_cache(maxsize=1024)
-def _expected(df: float, alike: float, top: float) -> float:
-    """The mean of F(df, alike) with its largest share pulled in."""
-    return float(np.mean(fdtri(df, alike, np.minimum((np.arange(400) + 0.5) / 400, 1 - top))))
+def _expected(df: float, alike: float, count: int, cut: int) -> float:
+    """The mean of `count` values of F(df, alike), of which the `cut` largest are pulled in to the next one."""
+    edges, kept = np.linspace(0, 1, 401), count - cut
+    chances = (edges[:-1] + edges[1:]) / 2
+    weights = bdtr(kept - 1, count - 1, chances) / 400  # of the values that are kept
+    if cut:
+        weights += cut / count * np.diff(betainc(kept, cut + 1, edges))  # of the largest of them
+    return float(fdtri(df, alike, chances) @ weights)
 
 
 def _spread_of(df: float) -> float:

@@ -116,6 +116,18 @@ def test_a_noisier_case_never_makes_the_others_more_certain(cases, factor):
     assert all(after[name].variance >= 0.999 * before[name].variance for name in list(of_run)[1:])
 
 
+@pytest.mark.parametrize("cases", [3, 6, 9, 12])
+def test_one_wild_case_hardly_raises_the_level_of_the_others(cases):
+    sds = truths(cases)
+    raised = []
+    for seed in range(40):
+        of_run, learned = run(sds, seed), known(sds)
+        wild = {**of_run, NAMES[0]: RunVariance(GROUP, 400 * of_run[NAMES[0]].head, 400 * of_run[NAMES[0]].control)}
+        before, after = learned.priors(of_run, 2), learned.priors(wild, 2)
+        raised += [after[name].variance / before[name].variance for name in list(of_run)[1:]]
+    assert np.median(raised) < 2
+
+
 @given(st.permutations(range(30)))
 def test_order_does_not_matter(order):
     sds = truths(10)
