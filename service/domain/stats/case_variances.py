@@ -2,13 +2,13 @@
 
 On an H200 the variance of a case hardly changes from session to session, and cases differ a hundredfold.  So earlier
 comparisons of equal code say how cases compare with each other and how constant they are.  They do not say how noisy
-the machine is today: that level is estimated from the run's own trials, of head and control together.  A calibration
-from a quieter hour therefore narrows no interval.
+the machine is today: that level is estimated from the run's own trials, of head and control together.  What
+trials of a session share grows with that level.  A calibration from a quieter hour therefore hardly narrows intervals.
 """
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -45,6 +45,7 @@ class PastComparison:
     centre: float
     variance: float
     df: int
+    control: bool = True  # a copy of the baseline; False for two builds of one source, which differ by more
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class CaseVariances:
     error: Mapping[Name, float]
     spread: float
     df: int
-    offset: Offset
+    offset: Offset | None = None
 
     def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
         """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""
@@ -92,6 +93,16 @@ class CaseVariances:
                     weight = 1 / (1 / weights[place] + 1 / level_df)
                     found[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
         return found
+
+    def offset_of(self, priors: Iterable[tuple[Name, Prior]]) -> Offset | None:
+        """The usual offset at these priors of a run, which `priors` gave.
+
+        It is larger where the run is noisier than earlier sessions were: they may be from a quieter time, in which
+        trials also shared less.  It is not smaller where the run is quieter.
+        """
+        levels = [prior.variance / math.exp(self.usual[name]) for name, prior in priors]
+        level = max(1.0, float(np.median(levels))) if levels else 1.0
+        return self.offset and replace(self.offset, own=self.offset.own * level)
 
     def _spread(self, logs: NDArray[np.float64], groups: Sequence["_LevelGroup"], error: float) -> float:
         """The variance of log-variances about the usual ones: in earlier sessions and, by its size, in this run."""
@@ -213,14 +224,19 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     )
 
 
-def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], alike: float) -> Offset:
-    """The variance of session offsets at a case: of all that is not explained by its trials.
+def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], alike: float) -> Offset | None:
+    """The variance of session offsets at a case: of all that is not explained by its trials; None without controls.
 
-    With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.
+    With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.  So
+    sessions are counted and not cases.
     """
+    controls = np.array([one.control for one in known])
     squares = np.square([one.centre for one in known])
-    own, relative = of_cases(squares, variances, alike)
-    return Offset(own, 0.0, len(known), 1, relative, learned=True)
+    if not controls.any():
+        return None
+    own, relative = of_cases(squares[controls], variances[controls], alike)
+    sessions = len({one.session for one in known if one.control})
+    return Offset(own, 0.0, sessions, 1, relative, learned=True)
 
 
 def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:

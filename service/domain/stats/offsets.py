@@ -47,7 +47,7 @@ class Offset:
     `own` is the variance of each case's own offset, estimated from `cases` controls.  `common` is the variance of the
     offset that all cases of a contender share, estimated from one value for each of `providers`.  `relative` is what a
     noisy case has beyond that, as a multiple of the squared standard error of its first trials.  `learned` offsets are
-    mostly known from earlier sessions.
+    mostly known from earlier sessions, and `cases` is then the number of these.
     """
 
     own: float

@@ -97,15 +97,22 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
             [cell.control for cell in compared],
         )
     )
-    prior = _priors(compared, looked, controls, policy, known)
+    by_sessions = _known_priors(compared, looked, controls, policy, known)
+    prior = by_sessions
+    if any(cell.name not in by_sessions for cell in compared):
+        prior = _family_priors(compared, looked, policy) | by_sessions
     read = {
         cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policy, prior.get(cell.name))
         for cell in compared
     }
     offsets = _offsets(compared, read, controls, policy)
+    usual = {
+        metric: one.offset_of((name, own) for name, own in by_sessions.items() if metric_of(name[1]) is metric)
+        for metric, one in known.items()
+    }
     for cell in compared:
         own = policy.at(cell.case)
-        offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), known.get(metric_of(cell.case)))
+        offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), usual.get(metric_of(cell.case)))
         read[cell.name] = _first(read[cell.name], own, offset_here)
     typical = _typical(compared, read)
     for name in _moved_with_equal_code(compared, read):
@@ -123,14 +130,14 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     return read
 
 
-def _priors(
+def _known_priors(
     cells: Sequence[Cell],
     looked: Mapping[Name, Effects],
     controls: Mapping[Name, Effects],
     policy: Policy,
     known: KnownVariances,
 ) -> dict[Name, Prior]:
-    """By earlier sessions where they know the case, otherwise by the other cases of the run."""
+    """By earlier sessions, of the cases that they know."""
     run = defaultdict[Metric, dict[Name, RunVariance]](dict)
     for cell in cells:
         head, control = (_first_step(some[cell.name], policy) for some in (looked, controls))
@@ -140,11 +147,13 @@ def _priors(
     found = dict[Name, Prior]()
     for metric, variances in run.items():
         found |= known[metric].priors(variances, policy.screening[0] - 1)
-    if all(cell.name in found for cell in cells):
-        return found
+    return found
+
+
+def _family_priors(cells: Sequence[Cell], looked: Mapping[Name, Effects], policy: Policy) -> dict[Name, Prior]:
+    """By the other cases of the run."""
     of_groups = family([(cell.case, looked[cell.name]) for cell in cells], policy)
-    by_group = {cell.name: prior for cell in cells if (prior := of_groups.get(group_of(cell.case))) is not None}
-    return by_group | found
+    return {cell.name: prior for cell in cells if (prior := of_groups.get(group_of(cell.case))) is not None}
 
 
 def _first_step(effects: Effects, policy: Policy) -> list[float]:
@@ -169,11 +178,11 @@ def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
     return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
 
 
-def _with_known(offset: Offset | None, known: CaseVariances | None) -> Offset | None:
+def _with_known(offset: Offset | None, usual: Offset | None) -> Offset | None:
     """The offsets of this session, or the usual ones if it has too few controls; noisy cases as far as is usual."""
-    if offset is None or known is None:
-        return known.offset if known else offset
-    return replace(offset, relative=known.offset.relative)
+    if offset is None or usual is None:
+        return usual or offset
+    return replace(offset, relative=usual.relative)
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:

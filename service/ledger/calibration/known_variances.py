@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from kernels.cases import Metric
 from service.db.models import Calibration, Run, Series
 from service.domain.policy.policy import Policy
-from service.domain.states import Purpose, RunState
+from service.domain.states import Equal, Purpose, RunState
 from service.domain.stats.case_variances import PastComparison, learn
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.calibration import variance_of
@@ -48,6 +48,7 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
         variance = variance_of(ratio, p, trials)
         if variance is not None and metric.varies:
-            past[metric].append(PastComparison((run_id, kind), (provider, case), math.log(ratio), variance, trials - 1))
+            copy = kind is Equal.COPY
+            past[metric].append(PastComparison(run_id, (provider, case), math.log(ratio), variance, trials - 1, copy))
     learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
     return {metric: one for metric, one in learned.items() if one is not None}

@@ -340,6 +340,22 @@ def test_sessions_of_long_ago_take_no_part(house):
     assert known_before(runs[4]) == {}, "one of four is left out"
 
 
+def test_a_calibration_is_one_session_though_it_compares_twice(house):
+    """Its copy and its two builds have the baseline in common."""
+    house.worker("one")
+    house.measured(1)
+    for place in range(2, 5):
+        assert schedule.plan_due() == 1
+        taken = [vary(place, role, case) for role in ROLES for case in (CASE, OTHER)]
+        run = house.recorded(taken, None)
+        house.hours_go_by(48)
+    with reading() as session:
+        kept = session.scalars(select(Calibration.kind).where(Calibration.run_id == run.id)).all()
+    assert len(kept) == 4
+    assert known_before(run) == {}, "two sessions"
+    assert known_before(varied(house, 5)) != {}, "three"
+
+
 def test_what_did_not_vary_and_other_numbers_of_trials_teach_nothing(house):
     for place in range(1, 7):
         house.measured(place)

@@ -45,9 +45,19 @@ def test_with_the_noise_of_an_h200_two_percent_is_found_in_8_trials_and_one_in_1
     assert share(seen, "1% short", "steady") > 0.9, "2 % is what matters there"
 
 
-def test_a_calibration_from_a_quieter_time_raises_no_alarm():
-    assert many(QUIET, "harmless", 4)["alarmed"] == 0
-    assert many(replace(QUIET, size=6), "harmless", 50)["alarmed"] == 0
+@pytest.mark.parametrize(("size", "families"), [(6, 100), (CASES, 3)])
+def test_a_calibration_from_a_quieter_time_decides_as_one_from_today(size, families):
+    quiet, usual = (many(replace(row, size=size), "harmless", families) for row in (QUIET, H200))
+    assert quiet["alarmed"] == usual["alarmed"] == 0
+    for what in ("steady", "suspected", "inconclusive", "trials"):
+        assert share(quiet, "0% long", what) == pytest.approx(share(usual, "0% long", what), abs=0.01)
+    assert quiet["inside steady"] / quiet["interval steady"] > 0.94
+
+
+def test_nor_do_offsets_of_a_quieter_time_raise_an_alarm():
+    seen = many(Row("offsets", 6, PAST, 0.25), "harmless", 300)
+    assert seen["alarmed"] == 0
+    assert seen["inside steady"] / seen["interval steady"] > 0.92
 
 
 @pytest.mark.parametrize("noise", ["outliers", "clocks", "loud"])

@@ -191,7 +191,24 @@ def test_a_single_case_is_told_by_its_control():
 def test_what_trials_of_a_session_share_is_learned_too(offset, low, high):
     found = known(truths(6), sessions=20, offset=offset).offset
     assert low <= math.sqrt(found.variance) <= high
-    assert found.cases == 11 * 20
+    assert found.cases == 20, "cases of one session may share theirs"
+
+
+def test_two_builds_of_one_source_show_no_offset_of_a_session():
+    """They may differ by more than two processes of one build do."""
+    builds = [replace(one, centre=0.1, control=False) for one in past(truths(6))]
+    assert learn(builds, 2).offset is None
+    assert math.sqrt(learn([*past(truths(6)), *builds], 2).offset.own) < 0.0005
+
+
+@given(st.floats(0.01, 100))
+def test_offsets_grow_with_the_noise_of_the_run_and_never_shrink(factor):
+    learned = known(truths(6), sessions=20, offset=0.003)
+
+    def scaled(level: float) -> float:
+        return learned.offset_of(learned.priors(run(truths(6), level=level), 2).items()).own / learned.offset.own
+
+    assert scaled(factor) == pytest.approx(max(1.0, factor * scaled(1e4) / 1e4))
 
 
 @pytest.mark.parametrize(("squared", "low", "high"), [(1.0, 0.0, 0.3), (4.0, 2.0, 4.0)])
