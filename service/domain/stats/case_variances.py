@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betainc, fdtri, polygamma, psi
 
 from .offsets import Offset, of_cases
-from .variance_prior import MIN_CASES, Prior, prior_df, winsorised_spread
+from .variance_prior import MIN_CASES, Prior, fit, winsorised
 
 Name = tuple[str, str]  # provider and case
 
 MIN_SESSIONS = 3  # fewer cannot tell how constant a case is
 # The scatter of earlier sessions counts like that of so many cases of the run: a run of 200 cases decides by its own.
-WORTH = 20
+PAST_WEIGHT = 20
 # Head and control are compared with the same baseline: their variances correlate by a fourth, so the mean of two with
-# d degrees of freedom is worth 2 d / 1.25.
+# d degrees of freedom has 2 d / 1.25.
 TWO_SIDES = 1.6
 TOP = 0.10  # share of the largest variances that is pulled in before the level is taken, and at least one
 MIN_PULLED = 3  # of fewer variances none is pulled in
 # A mean of less similar variances is that of the largest; what it is expected to be would then explain any level away.
-LEAST_ALIKE = 4.0
+MIN_SCATTER_DF = 4.0
 FEW = 50  # cases up to which a case has no part in the level that it is judged by
 # The degrees of freedom of a variance, by the variance of its logarithm.
 _LOG_DFS = np.linspace(math.log(0.25), math.log(1e6), 400)
@@ -83,12 +83,12 @@ class CaseVariances:
         heads = np.array([one.head for one in seen.values()]) / np.exp(usual)
         controls = np.array([one.control or math.nan for one in seen.values()]) / np.exp(usual)
         groups = _groups([one.group for one in seen.values()])
-        alike = prior_df(self._spread(np.log(heads), groups, float(errors.mean())), df)
-        weights = _df_of_spread(_spread_of(alike) + errors).tolist()
+        scatter_df = fit(self._spread(np.log(heads), groups, float(errors.mean())), df)[0]
+        weights = _df_of_spread(_spread_of(scatter_df) + errors).tolist()
         found = {}
         for group in groups:
-            levels, worth = self._levels(heads, controls, group, alike)
-            for place, level, level_df in zip(group.own, levels, worth, strict=True):
+            levels, level_dfs = self._levels(heads, controls, group, scatter_df)
+            for place, level, level_df in zip(group.own, levels, level_dfs, strict=True):
                 if level > 0:
                     weight = 1 / (1 / weights[place] + 1 / level_df)
                     found[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
@@ -110,30 +110,30 @@ class CaseVariances:
         levels = len({tuple(group.level) for group in groups})
         if len(logs) <= levels + 1:
             return self.spread
-        own = max(0.0, winsorised_spread(centred) * len(logs) / (len(logs) - levels) - error)
-        return (WORTH * self.spread + len(logs) * own) / (WORTH + len(logs))
+        own = max(0.0, winsorised(centred)[1] * len(logs) / (len(logs) - levels) - error)
+        return (PAST_WEIGHT * self.spread + len(logs) * own) / (PAST_WEIGHT + len(logs))
 
     def _levels(
-        self, heads: NDArray[np.float64], controls: NDArray[np.float64], group: "_LevelGroup", alike: float
+        self, heads: NDArray[np.float64], controls: NDArray[np.float64], group: "_LevelGroup", scatter_df: float
     ) -> tuple[list[float], list[float]]:
         """How noisy the machine is today relative to the usual, for each case of a group, and its degrees of freedom.
 
         In small runs the head of a case has no part in its own level: it would be counted twice.
         """
-        usually_alike, df = prior_df(self.spread, self.df), self.df
+        usual_df, df = fit(self.spread, self.df)[0], self.df
         with_control = ~np.isnan(controls)
-        both = np.where(with_control, (heads + np.nan_to_num(controls)) / 2, heads)
-        worth = 1 / (1 / np.where(with_control, TWO_SIDES * df, df) + 1 / alike)
+        means = np.where(with_control, (heads + np.nan_to_num(controls)) / 2, heads)
+        dfs = 1 / (1 / np.where(with_control, TWO_SIDES * df, df) + 1 / scatter_df)
         if len(group.level) > FEW:
-            level = _mean(both[group.level], TWO_SIDES * df, usually_alike)
-            return [level] * len(group.own), [float(worth[group.level].sum())] * len(group.own)
+            level = _mean(means[group.level], TWO_SIDES * df, usual_df)
+            return [level] * len(group.own), [float(dfs[group.level].sum())] * len(group.own)
         levels, weights = [], []
         for place in group.own:
             others = group.level[group.level != place]
-            values, weight = both[others], float(worth[others].sum())
+            values, weight = means[others], float(dfs[others].sum())
             if with_control[place]:
-                values, weight = np.append(values, controls[place]), weight + 1 / (1 / df + 1 / alike)
-            levels.append(_mean(values, TWO_SIDES * df, usually_alike) if len(values) else 0.0)
+                values, weight = np.append(values, controls[place]), weight + 1 / (1 / df + 1 / scatter_df)
+            levels.append(_mean(values, TWO_SIDES * df, usual_df) if len(values) else 0.0)
             weights.append(weight)
         return levels, weights
 
@@ -158,23 +158,23 @@ def _groups(of: Sequence[str]) -> list[_LevelGroup]:
     return [*whole, _LevelGroup(np.array(small), np.arange(len(of)))] if small else whole
 
 
-def _mean(values: NDArray[np.float64], df: float, alike: float) -> float:
+def _mean(values: NDArray[np.float64], df: float, scatter_df: float) -> float:
     """The mean of variances, of which the largest are pulled in, over what that is for a level of 1."""
     count = len(values)
     cut = max(1, int(TOP * count)) if count >= MIN_PULLED else 0
     pulled = np.minimum(values, np.partition(values, -cut - 1)[-cut - 1]) if cut else values
-    return float(pulled.mean()) / _expected(df, min(max(alike, LEAST_ALIKE), 1e6), count, cut)
+    return float(pulled.mean()) / _expected(df, min(max(scatter_df, MIN_SCATTER_DF), 1e6), count, cut)
 
 
 @lru_cache(maxsize=1024)
-def _expected(df: float, alike: float, count: int, cut: int) -> float:
-    """The mean of `count` values of F(df, alike), of which the `cut` largest are pulled in to the next one."""
+def _expected(df: float, scatter_df: float, count: int, cut: int) -> float:
+    """The mean of `count` values of F(df, scatter_df), of which the `cut` largest are pulled in to the next one."""
     edges, kept = np.linspace(0, 1, 401), count - cut
     chances = (edges[:-1] + edges[1:]) / 2
     weights = bdtr(kept - 1, count - 1, chances) / 400  # of the values that are kept
     if cut:
         weights += cut / count * np.diff(betainc(kept, cut + 1, edges))  # of the largest of them
-    return float(fdtri(df, alike, chances) @ weights)
+    return float(fdtri(df, scatter_df, chances) @ weights)
 
 
 def _spread_of(df: float) -> float:
@@ -209,9 +209,9 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
         cases = np.bincount(of_name, logs - levels[of_session]) / times
         levels = np.bincount(of_session, logs - cases[of_name]) / np.bincount(of_session)
         levels -= levels.mean()
-    spread = winsorised_spread(logs - levels[of_session] - cases[of_name]) * len(known) / free
-    alike = prior_df(spread, df)
-    scatter = (_spread_of(df) + _spread_of(alike)) / times
+    spread = winsorised(logs - levels[of_session] - cases[of_name])[1] * len(known) / free
+    scatter_df = fit(spread, df)[0]
+    scatter = (_spread_of(df) + _spread_of(scatter_df)) / times
     between = max(0.0, float(cases.var(ddof=1) - scatter.mean()))
     kept = between / (between + scatter)
     usual = cases.mean() + kept * (cases - cases.mean())
@@ -220,11 +220,11 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
         dict(zip(names, (kept * scatter).tolist(), strict=True)),
         spread,
         df,
-        _offset(known, np.exp(cases[of_name] + levels[of_session]) / (df + 1), alike),
+        _offset(known, np.exp(cases[of_name] + levels[of_session]) / (df + 1), scatter_df),
     )
 
 
-def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], alike: float) -> Offset | None:
+def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], scatter_df: float) -> Offset | None:
     """The variance of session offsets at a case: of all that is not explained by its trials; None without controls.
 
     With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.  So
@@ -234,7 +234,7 @@ def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], ali
     squares = np.square([one.centre for one in known])
     if not controls.any():
         return None
-    own, relative = of_cases(squares[controls], variances[controls], alike)
+    own, relative = of_cases(squares[controls], variances[controls], scatter_df)
     sessions = len({one.session for one in known if one.control})
     return Offset(own, 0.0, sessions, 1, relative, learned=True)
 

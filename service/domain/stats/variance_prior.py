@@ -58,27 +58,17 @@ def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[s
     for value, group in seen:
         members[group].append(value)
     level_from = {group: own if len(own) >= MIN_CASES else everyone for group, own in members.items()}
-    levels = {group: _winsorised(values)[0] for group, values in level_from.items()}
+    levels = {group: winsorised(values)[0] for group, values in level_from.items()}
     estimated = sum(len(own) >= MIN_CASES for own in members.values()) or 1
-    spread = winsorised_spread([value - levels[group] for value, group in seen])
-    alike, centre = _fit(spread * len(seen) / (len(seen) - estimated), df)
+    spread = winsorised([value - levels[group] for value, group in seen])[1]
+    prior_df, centre = fit(spread * len(seen) / (len(seen) - estimated), df)
     return {
-        group: Prior(math.exp(levels[group] - centre), alike, float(df * len(values)))
+        group: Prior(math.exp(levels[group] - centre), prior_df, float(df * len(values)))
         for group, values in level_from.items()
     }
 
 
-def prior_df(spread: float, df: int) -> float:
-    """The prior's degrees of freedom that give log-variances with `df` degrees of freedom this winsorised variance."""
-    return _fit(spread, df)[0]
-
-
-def winsorised_spread(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """The sample variance of the winsorised values."""
-    return _winsorised(values)[1]
-
-
-def _fit(spread: float, df: int) -> tuple[float, float]:
+def fit(spread: float, df: int) -> tuple[float, float]:
     """The prior's degrees of freedom that give the log-variances this `spread`, and the mean log-variance then.
 
     The ratio of a case's variance to the prior's has an F distribution.  Its winsorised moments are tabulated, which
@@ -104,7 +94,7 @@ def _moments(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.array([one.mean() for one in logs]), np.array([one.var() for one in logs])
 
 
-def _winsorised(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+def winsorised(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
     """Mean and sample variance of the winsorised values."""
     low, high = np.quantile(values, (TAILS[0], 1 - TAILS[1]))
     pulled = np.clip(values, low, high)

@@ -68,11 +68,6 @@ class Reading:
         return self.fresh if self.suspected else self.first
 
     @property
-    def pooled(self) -> Estimate | None:
-        """Over screening and confirmation, of a suspected case."""
-        return self.suspect.pooled() if self.suspect else None
-
-    @property
     def doubt(self) -> Doubt | None:
         if self.machine:
             return Doubt.MACHINE

@@ -200,7 +200,8 @@ def _unconfirmed(reading: Reading, policy: Policy) -> Reason:
 def _undecided(cell: Cell, reading: Reading, why: Reason, policy: Policy) -> Verdict:
     """A suspicion that was neither confirmed nor refuted: the interval is of all trials."""
     every = Pairs((*cell.looked.candidate, *cell.confirmed.candidate))
-    verdict = _of(Outcome.INCONCLUSIVE, why, replace(reading.first, estimate=reading.pooled), every, policy)
+    pooled = reading.suspect.pooled() if reading.suspect else None
+    verdict = _of(Outcome.INCONCLUSIVE, why, replace(reading.first, estimate=pooled), every, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
 
 
