@@ -97,7 +97,9 @@ def plan() -> list[tuple[Row, str]]:
     quiet = [(0.5, 1.0), (0.25, 1.0), (0.25, 0.5)]
     found += [(Row("h200", size, PAST, *of), "harmless") for size in (6, CASES) for of in quiet]
     others = [Row(noise.name, size) for noise in NOISES[1:] for size in (6, CASES)]
-    return found + [(row, truth) for row in others for truth in ("harmless", "planted")]
+    new = [Row(name, 6, 0) for name in ("offsets", "shifts")]
+    found += [(row, truth) for row in [*others, *new] for truth in ("harmless", "planted")]
+    return [*found, (Row("offsets", 6, PAST, 0.25), "harmless")]
 
 
 def score(row: Row, truth: str, seed: int, noise: Noise | None = None) -> Counter[str]:

@@ -64,6 +64,7 @@ NOISES = (
     Noise("unlike", "each case its own variance: noise times .25 to 4", scale=(0.25, 4.0)),
     Noise("alike", "trials of a session alike: each like the one before (AR .8)", alike=0.8),
     Noise("offsets", "an offset of the session at each case, sd .3 %", offset=0.003),
+    Noise("shifts", "an offset of the session at each case, sd .07 %, the largest of the H200", offset=0.0007),
     Noise("sides", "an offset of the session for each contender, the same at all its cases, sd .3 %", side=0.003),
     Noise(
         "moments",
@@ -82,7 +83,7 @@ NOISES = (
     Noise("loud", "noise times 8", scale=(8.0, 8.0)),
     Noise("normal", "normal, trial sd .25 %, the same for all", sd=0.0025),
 )
-SESSIONS = ("alike", "offsets", "sides")  # what more trials do not average out
+SESSIONS = ("alike", "offsets", "shifts", "sides")  # what more trials do not average out
 
 _ORDER = [[int(side) for side in order("012", number)] for number in range(ROUNDS)]
 
