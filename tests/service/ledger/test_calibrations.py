@@ -26,6 +26,7 @@ from service.db.models import (
     VerdictRow,
     Worker,
 )
+from service.domain.policy.layers import NOTHING
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, Purpose, RunState
@@ -37,10 +38,11 @@ from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
 from service.ledger.calibration.known_variances import MAX_AGE_S, known_variances
 from service.ledger.calibration.rates import by_metric, rates
-from service.ledger.runs import queue, recording
+from service.ledger.runs import queue, recording, replays
 from service.ledger.series import series_of
 from service.reports import words
 from tests import world
+from workers.run.assignment import assigned
 
 CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = """
@@ -306,6 +308,34 @@ def test_a_replay_knows_no_more_than_the_session_knew(house):
     then = known_before(runs[5])
     varied(house, 7)
     assert known_before(runs[5]) == then
+
+
+def test_worker_judge_and_replay_know_the_same(house, monkeypatch):
+    knew = list[object]()
+
+    def noted(session: Session, run: Run, policy: Policy) -> object:
+        knew.append(known_variances(session, run, policy))
+        return knew[-1]
+
+    for place in range(1, 7):
+        varied(house, place)
+    with transaction() as session:
+        world.run(session, world.commit(session, house.target_id, 7))
+    with transaction() as session:
+        lease = queue.next_run(session, "cpu", "one", 60)
+    asked_with = assigned(lease).known
+    assert asked_with[Metric.KERNEL].usual
+    taken = [vary(7, role, case) for role in ROLES for case in (CASE, OTHER)]
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "known_variances", noted)
+        with transaction() as session:
+            recording.record(session, lease, SessionResult(tuple(taken), "c6", (), {"torch": "2.13.0"}, {}, True))
+    varied(house, 8)
+    with monkeypatch.context() as patch, reading() as session:
+        patch.setattr(replays, "known_variances", noted)
+        replays.replayed(session, NOTHING, NOTHING)
+    assert knew[:1] == [asked_with]
+    assert knew[-2] == asked_with, "runs are replayed in order, and one followed"
 
 
 @pytest.mark.parametrize("columns", [{"purpose": Purpose.BISECTION}, {"trusted": False}], ids=["bisection", "stranger"])
