@@ -174,7 +174,7 @@ def _jump(logs: Logs, place: int) -> float:
 
 
 def _is_certain(left: Logs, place: int, limits: HistoryLimits) -> bool:
-    """Whether a place has a step that blocks by itself, beside the slope."""
+    """Whether a place has a step that blocks by itself, in addition to the slope."""
     before, after = left[max(place - NEAR, 0) : place], left[place : place + NEAR]
     if min(len(before), len(after)) < MIN_SIDE:
         return False

@@ -20,7 +20,7 @@ NAME: Name = ("labelled", "series")
 
 @dataclass(frozen=True)
 class Reported:
-    """A change point of a series: where it is, at which revision it was reported, and how it stands in the end."""
+    """A change point of a series: where it is, at which revision it was reported, and its state in the end."""
 
     place: int
     when: int
@@ -40,7 +40,7 @@ class Reported:
 
 
 def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
-    """Every point that was ever reported of a series, in which nobody answers: what is open in the end still stands.
+    """Every point that was ever reported of a series, of which no person decides any.
 
     If each revision's own pair was steady (`paired`), the newest values alone are not tested.
     """

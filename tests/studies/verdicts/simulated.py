@@ -50,7 +50,7 @@ class Noise:
     slow_clock: tuple[float, float] = (0.0, 0.0)  # a side in a whole trial
     slow_moment: tuple[float, float] = (0.0, 0.0)  # a side in half of the rounds of a trial
     modes: tuple[float, float] = (0.0, 0.0)  # a process, in all rounds of its trial
-    drift: float = 0.0  # of the machine within a trial; whoever goes second in a round has more of it
+    drift: float = 0.0  # of the machine within a trial; the side that is second in a round has more of it
     alike: float = 0.0  # correlation of a trial with the next one
     # What all trials of a session share, of head over baseline, each contender drawing its own:
     offset: float = 0.0  # sd, a case its own

@@ -87,9 +87,9 @@ def test_a_session_ends_when_nothing_is_wanted_any_more():
     family.effects = np.array(planted([0.01] * CASES, 7))
     cells = Session(family).until_decided(policy)
     assert wanted(cells, policy) == {}
-    told = judge(cells, policy)
-    assert all(bool(cell.confirmed.candidate) is told[cell.name].suspected for cell in cells)
-    assert any(one.outcome in CHANGES for one in told.values())
+    judged = judge(cells, policy)
+    assert all(bool(cell.confirmed.candidate) is judged[cell.name].suspected for cell in cells)
+    assert any(one.outcome in CHANGES for one in judged.values())
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)

@@ -1,4 +1,4 @@
-"""The noise of a series: its size beside steps, and the correlation of neighbours."""
+"""The noise of a series: its size next to steps, and the correlation of neighbours."""
 
 import numpy as np
 import pytest

@@ -57,7 +57,7 @@ def test_a_step_that_is_too_small_for_each_is_found_in_all(seed):
     "table",
     [
         histories(noisy(0, 0.0)),
-        histories(noisy(1, 0.2)),  # one alone needs nobody's evidence
+        histories(noisy(1, 0.2)),  # a single series has no siblings
         histories(noisy(20, 0.004)),  # less than anybody acts on
         histories(noisy(20, 0.025), sota=False),  # it may be the machine's
         histories(noisy(4, 0.025, count=4)),  # too few
