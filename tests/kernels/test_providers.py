@@ -543,7 +543,7 @@ def test_what_the_manual_says_of_trying_it_by_hand_works(tmp_path):
     assert started["ready"] is True
     assert (prepared["state"], prepared["reason"]) == ("measured", None)
     assert len(turn["samples"]) == 5
-    assert checked["state"] == "measured"
+    assert checked["state"] == "measured", checked
 
 
 @pytest.mark.parametrize(
