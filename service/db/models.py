@@ -730,7 +730,6 @@ class ChangePoint(OfSeries, Base):
     course: Mapped[list[Any] | None] = mapped_column(OptionalJSON)
     level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
-    reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for, if that has no code
     reason_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.states.PointReason
     reason_args: Mapped[dict[str, Any] | None] = mapped_column(OptionalJSON)
     refuted_scans: Mapped[int] = mapped_column(default=0)  # scans in a row with evidence against it

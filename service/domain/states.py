@@ -143,14 +143,29 @@ class PointState(enum.StrEnum):
 
 
 class PointReason(enum.StrEnum):
-    """Why a change point was closed.  Its arguments are stored with it."""
+    """Why a change point is in its state.  Its arguments are stored with it."""
 
+    # Confirmed.
+    REGRESSION = "regression"  # regression; bisection: that confirmed it, if one did
+    IMPROVEMENT = "improvement"  # run: whose pair was faster
+    HELD = "held"  # revisions: for more than so many it stayed faster
+    # Closed.
     BASELINE = "baseline"  # ratio: SOTA's
     SAME_CODE = "same_code"
     PART = "part"  # leak: the change point of the leak
     CONTRADICTED = "contradicted"  # ratio, low, high, p, revisions: what its place shows; reported: its ratio
     LOST = "lost"  # next to another change, so that no values can contradict it
     NOT_REPEATED = "not_repeated"  # bisection, sessions
+    DISMISSED = "dismissed"  # regression; why: the words of the person who dismissed it, if there are any
+    MACHINE = "machine"  # targets: the others that changed on the same machine at the same time
+    REWRITTEN = "rewritten"  # the mainline does not have its revision any more
+    # Checking.
+    BISECTION = "bisection"  # bisection
+    # Open: no bisection is started for it any more.
+    INCONCLUSIVE = "inconclusive"  # bisection; said: how that ended
+    NOT_BISECTABLE = "not_bisectable"  # said: why it could not be started
+    # Any: of a version that stored sentences.  Its `text` may be the argument of another code, too.
+    TEXT = "text"  # text
 
 
 RETRACTED = (PointReason.CONTRADICTED, PointReason.LOST, PointReason.NOT_REPEATED)

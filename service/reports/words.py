@@ -247,13 +247,12 @@ def of_point(row: ChangePoint) -> str:
 
 
 def of_point_reason(row: ChangePoint) -> str | None:
-    """Why a change point is in its state; for one from before there were codes its own text."""
-    if row.reason_code is None or row.reason_args is None:
-        return row.reason
-    try:
-        code = PointReason(row.reason_code)
-    except ValueError:  # a newer version of this program stored it
+    """Why a change point is in its state; None where nothing is known of it yet."""
+    if row.reason_code is None:
+        return None
+    if row.reason_args is None or row.reason_code not in set(PointReason):  # of a much older version, or of a newer one
         return row.reason_code.replace("_", " ")
+    code = PointReason.TEXT if "text" in row.reason_args else PointReason(row.reason_code)
     return _POINT_REASONS[code](row.reason_args)
 
 
@@ -280,13 +279,33 @@ def _baseline_moved(args: Args) -> str:
     return f"the baseline moved, not this: SOTA is {by} from here on"
 
 
+def _regression(args: Args) -> str:
+    by = f", by bisection {args['bisection']}" if "bisection" in args else ""
+    return f"regression {args['regression']}{by}"
+
+
+def _dismissed(args: Args) -> str:
+    why = f": {args['why']}" if "why" in args else ""
+    return f"regression {args['regression']}, which was dismissed{why}"
+
+
 _POINT_REASONS: Mapping[PointReason, Callable[[Args], str]] = {
+    PointReason.REGRESSION: _regression,
+    PointReason.IMPROVEMENT: lambda args: f"improvement of run {args['run']}",
+    PointReason.HELD: lambda args: f"faster, and held for more than {args['revisions']} measured revisions",
     PointReason.BASELINE: _baseline_moved,
     PointReason.SAME_CODE: lambda _: "the machine: the code did not change, and no other case moved",
     PointReason.PART: lambda args: f"a part of the leak of change point {args['leak']}",
     PointReason.CONTRADICTED: _contradicted,
     PointReason.LOST: lambda _: "it is not found any more: the level changes at another revision next to it",
     PointReason.NOT_REPEATED: _not_repeated_in,
+    PointReason.DISMISSED: _dismissed,
+    PointReason.MACHINE: lambda args: f"the machine: {listed(args['targets'])} changed within the same hours",
+    PointReason.REWRITTEN: lambda _: "the mainline was rewritten without its revision",
+    PointReason.BISECTION: lambda args: f"bisection {args['bisection']}",
+    PointReason.INCONCLUSIVE: lambda args: f"bisection {args['bisection']} was inconclusive: {args['said']}",
+    PointReason.NOT_BISECTABLE: lambda args: f"cannot be bisected: {args['said']}",
+    PointReason.TEXT: lambda args: str(args["text"]),
 }
 
 

@@ -12,7 +12,16 @@ from service.db.engine import clock, transaction
 from service.domain.codefacts.texts import KernelText
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
-from service.domain.states import FoundBy, PointState, Priority, Purpose, RegressionState, RunState, SearchState
+from service.domain.states import (
+    FoundBy,
+    PointReason,
+    PointState,
+    Priority,
+    Purpose,
+    RegressionState,
+    RunState,
+    SearchState,
+)
 from service.domain.verdicts.geomeans import Summary
 from service.ledger import code_texts
 from service.ledger.intake.targets import target_named
@@ -24,7 +33,6 @@ HOUR = 3600.0
 SPILLS = "slower because the kernel now spills 12 registers"
 NOT_YOURS = "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"
 QUARANTINED = "9 of 60 copies differed from their original, and 3 are nominal"
-NOBODYS = "two fresh sessions did not repeat it: the machine"
 
 
 def seed(session: Session, now: float = base.NOW) -> base.Seeded:
@@ -180,11 +188,13 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
             ),
             m.ChangePoint(
                 **step, series_id=series[1], ratio=1.21, low=1.2, high=1.22, level="block",
-                state=PointState.CONFIRMED, regression_id=fixed.id, reason="the pair found it",
+                state=PointState.CONFIRMED, regression_id=fixed.id,
+                reason_code=PointReason.REGRESSION.value, reason_args={"regression": fixed.id},
             ),
             m.ChangePoint(
                 **step, series_id=series[2], ratio=1.012, low=1.008, high=1.016, level="notify",
-                state=PointState.CLOSED, reason=NOBODYS,
+                state=PointState.CLOSED,
+                reason_code=PointReason.NOT_REPEATED.value, reason_args={"bisection": found.id, "sessions": 2},
             ),
         ]
     )  # fmt: skip

@@ -103,7 +103,7 @@ def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> N
         for search in session.scalars(select(m.Bisection)):
             search.reason = search.asked_by = nasty
         for point in session.scalars(select(m.ChangePoint)):
-            point.reason = nasty
+            point.reason_code, point.reason_args = "inconclusive", {"bisection": 1, "said": nasty}
         for quarantine in session.scalars(select(m.Quarantine)):
             quarantine.reason = quarantine.by = nasty
         for verdict in session.scalars(select(m.VerdictRow)):

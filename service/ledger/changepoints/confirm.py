@@ -33,7 +33,12 @@ def settle(session: Session, rows: Sequence[ChangePoint]) -> None:
 
 
 def close(row: ChangePoint, code: PointReason, **args: Any) -> None:
-    row.state, row.reason, row.reason_code, row.reason_args = PointState.CLOSED, None, code.value, args
+    set_state(row, PointState.CLOSED, code, **args)
+
+
+def set_state(row: ChangePoint, state: PointState, code: PointReason, **args: Any) -> None:
+    """Set the state of a point and the reason for it."""
+    row.state, row.reason_code, row.reason_args = state, code.value, args
 
 
 def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
@@ -42,14 +47,14 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
     steady = [one for one in steps if one.verdict.outcome == Outcome.STEADY.value]
     if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
         regression = _regression(session, search, row, _evidence(search, slow))
-        row.state, row.regression_id = PointState.CONFIRMED, regression.id
-        row.reason = f"regression {regression.id}, by bisection {search.id}"
+        row.regression_id = regression.id
+        set_state(row, PointState.CONFIRMED, PointReason.REGRESSION, regression=regression.id, bisection=search.id)
     elif search.state is not SearchState.STOPPED and steady:
         row.refuted_scans = max(row.refuted_scans, 1)
         close(row, PointReason.NOT_REPEATED, bisection=search.id, sessions=len(steady))
     else:  # a person may decide, or bisect again
-        row.state = PointState.OPEN
-        row.reason = f"bisection {search.id} was inconclusive: {search.reason or search.state}"
+        ended = search.reason or search.state.value
+        set_state(row, PointState.OPEN, PointReason.INCONCLUSIVE, bisection=search.id, said=ended)
 
 
 def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepResult]:

@@ -28,14 +28,13 @@ from service.domain.changepoints.events import Sighting, by_event, is_exact
 from service.domain.changepoints.matching import HELD, MAX_REFUTED, SAME, PointMove, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
-from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
-from service.domain.text import listed
+from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointReason, PointState, RegressionState
 from service.domain.verdicts.judge import Outcome
 from service.errors import ServiceError
 from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.calibration.quarantines import quarantined
-from service.ledger.changepoints.confirm import settle
+from service.ledger.changepoints.confirm import close, set_state, settle
 from service.ledger.changepoints.load import Mainline, mainline
 from service.ledger.locking import lock
 from service.ledger.runs.revisions import recipe_of
@@ -113,20 +112,16 @@ def follow(session: Session, target: Target, device: str) -> None:
     settle(session, [row for row in rows if row.state is PointState.CHECKING])
     _explain_slower(session, measured, [row for row in _open(rows) if row.ratio > 1])
     _explain_faster(session, measured, [row for row in _open(rows) if row.ratio < 1])
-    _search_all(session, target, measured, [row for row in _open(rows) if row.ratio > 1 and row.reason is None])
+    _search_all(session, target, measured, [row for row in _open(rows) if row.ratio > 1 and row.reason_code is None])
 
 
 def _open(rows: Sequence[ChangePoint]) -> list[ChangePoint]:
     return [row for row in rows if row.state is PointState.OPEN]
 
 
-def end(row: ChangePoint, state: PointState, reason: str) -> None:
-    row.state, row.reason = state, reason
-
-
 def _close_left(rows: Iterable[ChangePoint]) -> None:
     for row in rows:
-        end(row, PointState.CLOSED, "the mainline was rewritten without its revision")
+        close(row, PointReason.REWRITTEN)
 
 
 # -- explained
@@ -157,10 +152,10 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
 def _is_regression(point: ChangePoint, regression: RegressionRow) -> None:
     point.regression_id = regression.id
     if regression.state is RegressionState.DISMISSED:
-        why = f": {regression.reason}" if regression.reason else ""
-        end(point, PointState.CLOSED, f"regression {regression.id}, which was dismissed{why}")
+        why = {"why": regression.reason} if regression.reason else {}
+        close(point, PointReason.DISMISSED, regression=regression.id, **why)
     else:
-        end(point, PointState.CONFIRMED, f"regression {regression.id}")
+        set_state(point, PointState.CONFIRMED, PointReason.REGRESSION, regression=regression.id)
 
 
 def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
@@ -187,9 +182,9 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
             if (provider, case) == row.name and abs(measured.place_of[revision_id] - place) <= SAME
         ]
         if runs:
-            end(row, PointState.CONFIRMED, f"improvement of run {max(runs)}")
+            set_state(row, PointState.CONFIRMED, PointReason.IMPROVEMENT, run=max(runs))
         elif _is_held(row) and not any(place < at <= place + HELD for at in slower.get(row.series_id, ())):
-            end(row, PointState.CONFIRMED, f"faster, and held for more than {HELD} measured revisions")
+            set_state(row, PointState.CONFIRMED, PointReason.HELD, revisions=HELD)
 
 
 def _is_held(row: ChangePoint) -> bool:
@@ -223,7 +218,8 @@ def _search_all(session: Session, target: Target, measured: Mainline, rows: Sequ
     silent = quarantined(session, target.id, measured.device, policy, names)
     for group in grouped(measured, [row for row in rows if row.name not in silent]):
         if others := _also_moved(session, target, measured, group):
-            end_all(group, f"the machine: {listed(others)} changed within the same hours")
+            for row in group:
+                close(row, PointReason.MACHINE, targets=others)
         elif bisections.may_start(session, target, policy):
             _search(session, target, measured, group)
 
@@ -240,11 +236,6 @@ def _sighting(measured: Mainline, row: ChangePoint) -> Sighting:
     if row.course:
         return Sighting(before, measured.place_of_sha.get(row.course[-1]["revision"], place), leak=True)
     return Sighting(before, place, exact=row.revisions is not None and is_exact(row.low, row.high, row.revisions))
-
-
-def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
-    for row in rows:
-        end(row, PointState.CLOSED, reason)
 
 
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
@@ -264,10 +255,11 @@ def _search(session: Session, target: Target, measured: Mainline, group: Sequenc
         )
     except ServiceError as refusal:
         for row in group:
-            row.reason = f"cannot be bisected: {refusal}"
+            set_state(row, PointState.OPEN, PointReason.NOT_BISECTABLE, said=str(refusal))
         return
     for row in group:
-        row.state, row.bisection_id, row.reason = PointState.CHECKING, search.id, f"bisection {search.id}"
+        row.bisection_id = search.id
+        set_state(row, PointState.CHECKING, PointReason.BISECTION, bisection=search.id)
 
 
 def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoint]) -> list[int]:

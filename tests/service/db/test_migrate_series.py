@@ -15,6 +15,7 @@ from service.db.engine import make_engine
 from service.db.models import Calibration, ChangePoint, Gap, Quarantine, RegressionEvent, RegressionRow, Series
 from service.domain.series import SeriesKey
 from service.domain.states import Equal, PointState
+from service.reports.words import of_point_reason
 from tests.service.db.test_migrate import described
 
 BEFORE = "0009"
@@ -191,6 +192,52 @@ def test_scans_that_missed_an_unexplained_point_are_no_evidence_against_it(old: 
     with old.connect() as connection:
         missed = connection.execute(text("SELECT id, missed_scans FROM change_points ORDER BY id")).all()
     assert [tuple(row) for row in missed] == [(1, 0), (2, 0), (3, 2), (4, 2)]
+
+
+SENTENCES = {
+    "regression 4, by bisection 3": ("regression", {"regression": 4, "bisection": 3}),
+    "regression 4": ("regression", {"regression": 4}),
+    "regression 4, which was dismissed": ("dismissed", {"regression": 4}),
+    "regression 4, which was dismissed: it is\nnoise": ("dismissed", {"regression": 4, "why": "it is\nnoise"}),
+    "improvement of run 9": ("improvement", {"run": 9}),
+    "faster, and held for more than 30 measured revisions": ("held", {"revisions": 30}),
+    "the machine: a-b, c.d and e changed within the same hours": ("machine", {"targets": ["a-b", "c.d", "e"]}),
+    "the machine: a-b changed within the same hours": ("machine", {"targets": ["a-b"]}),
+    "the mainline was rewritten without its revision": ("rewritten", {}),
+    "bisection 3": ("bisection", {"bisection": 3}),
+    "bisection 3 was inconclusive: Stopped by ada.": ("inconclusive", {"bisection": 3, "said": "Stopped by ada."}),
+    "cannot be bisected: no device {cpu}": ("not_bisectable", {"said": "no device {cpu}"}),
+    "two fresh sessions did not repeat it": ("text", {"text": "two fresh sessions did not repeat it"}),
+}
+
+
+def test_sentences_of_change_points_become_codes_and_read_the_same(old: Engine, url: str) -> None:
+    migrate.upgrade(url, "0030")
+    point = text("UPDATE change_points SET reason = :reason, reason_code = :code, reason_args = :args")
+    reasons = dict.fromkeys(SENTENCES, (None, None))
+    reasons |= {"1 session did not": ("not_repeated", None), None: ("same_code", "{}")}
+    for sentence, (code, args) in reasons.items():
+        with old.begin() as connection:
+            connection.execute(point, {"reason": sentence, "code": code, "args": args})
+
+        migrate.upgrade(url)
+
+        with Session(old) as session:
+            [row] = session.scalars(select(ChangePoint))
+        if sentence is None:
+            assert (row.reason_code, row.reason_args) == ("same_code", {})
+        else:
+            expected = SENTENCES.get(sentence, ("not_repeated", {"text": sentence}))
+            assert (row.reason_code, row.reason_args) == expected
+            assert of_point_reason(row) == sentence
+
+        config = migrate.configuration()
+        with old.begin() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0030")
+        with old.connect() as connection:
+            again = connection.execute(text("SELECT reason, reason_code FROM change_points")).one()
+        assert tuple(again) == (sentence, code)
 
 
 def stored(engine: Engine) -> dict[str, list[dict[str, object]]]:

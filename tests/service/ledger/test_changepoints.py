@@ -25,7 +25,7 @@ from service.db.models import (
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, PointReason, PointState, Purpose, RegressionState, RunState
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
-from service.ledger.bisections import advance
+from service.ledger.bisections import advance, bisections
 from service.ledger.calibration.error_rates import error_rates
 from service.ledger.changepoints import change_points, confirm, follow_up, scan
 from service.ledger.changepoints.load import histories, mainline
@@ -188,8 +188,7 @@ def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
     assert point.row.level == "block"
     assert point.row.p < 1e-3
     with reading() as session:
-        nothing = ChangePoint.course.is_(None), ChangePoint.reason_args.is_(None)
-        assert session.scalars(select(ChangePoint.id).where(*nothing)).all() == [point.row.id], "NULL, and not null"
+        assert session.scalars(select(ChangePoint.id).where(ChangePoint.course.is_(None))).all() == [point.row.id]
         target = anywhere.target(session)
         assert [one.row.id for one in change_points.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
         assert change_points.points_of(session, target, CASES[1], "norms", "cpu") == []
@@ -645,7 +644,8 @@ def test_a_regression_that_the_pair_found_explains_the_point(watched):
         session.add(row)
     watched.settle()
     [point] = watched.points()
-    assert (point.row.state, point.row.regression_id, point.row.reason) == (PointState.CONFIRMED, 1, "regression 1")
+    assert (point.row.state, point.row.regression_id) == (PointState.CONFIRMED, 1)
+    assert of_point_reason(point.row) == "regression 1"
     assert watched.searches() == []
 
 
@@ -655,7 +655,7 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
     with transaction() as session:
         world.judged(session, session.get_one(Run, runs[40]), FIRST, outcome="improvement")
     anywhere.settle()
-    states = {one.row.case: (one.row.state, one.row.reason) for one in anywhere.points()}
+    states = {one.row.case: (one.row.state, of_point_reason(one.row)) for one in anywhere.points()}
     assert states[FIRST] == (PointState.CONFIRMED, f"improvement of run {runs[40]}")
     assert states[CASES[1]] == (PointState.OPEN, None)
     anywhere.measure(25)
@@ -699,7 +699,8 @@ def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywher
     anywhere.settle()
     for one in (anywhere, other):
         assert {point.row.state for point in one.points()} == {PointState.CLOSED}
-    assert {point.row.reason for point in anywhere.points()} == {"the machine: other changed within the same hours"}
+    [why] = {of_point_reason(point.row) for point in anywhere.points()}
+    assert why == "the machine: other changed within the same hours"
     assert anywhere.searches() == []
 
 
@@ -775,13 +776,58 @@ def test_without_a_budget_a_point_waits(watched):
     watched.measure(60)
     watched.settle()
     [point] = watched.points()
-    assert (point.row.state, point.row.reason) == (PointState.OPEN, None)
+    assert (point.row.state, point.row.reason_code) == (PointState.OPEN, None)
     with transaction() as session:
+        nothing = ChangePoint.course.is_(None), ChangePoint.reason_args.is_(None)
+        assert session.scalars(select(ChangePoint.id).where(*nothing)).all() == [point.row.id], "NULL, and not null"
         recipe = session.scalars(select(RecipeRow)).one()
         recipe.text = RECIPE
     follow_up.follow_due()
     watched.settle()
     assert watched.points()[0].row.state is PointState.CONFIRMED
+
+
+@pytest.mark.parametrize("why", ["known", None])
+def test_a_regression_that_was_dismissed_closes_the_point(watched, why):
+    watched.true = {FIRST: step(40, 1.03)}
+    runs = watched.measure(60)
+    with transaction() as session:
+        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
+        row = RegressionRow(series_id=series_id, run_id=runs[41], ratio=1.03, opened_at=0.0, reason=why)
+        row.state = RegressionState.DISMISSED
+        session.add(row)
+    watched.settle()
+    [point] = watched.points()
+    assert (point.row.state, point.row.reason_code) == (PointState.CLOSED, "dismissed")
+    assert of_point_reason(point.row) == f"regression 1, which was dismissed{': known' if why else ''}"
+
+
+def test_a_bisection_that_a_person_stopped_leaves_the_point_open_and_is_not_repeated(watched):
+    watched.true = {FIRST: step(40, 1.03)}
+    watched.measure(60)
+    scan.scan_due()
+    [point] = watched.points()
+    assert (point.row.state, of_point_reason(point.row)) == (PointState.CHECKING, "bisection 1")
+    with transaction() as session:
+        bisections.stop(session, 1, "ada")
+    watched.settle()
+    [point] = watched.points()
+    assert (point.row.state, point.row.reason_code) == (PointState.OPEN, "inconclusive")
+    assert of_point_reason(point.row).startswith("bisection 1 was inconclusive: Stopped by ada.")
+    follow_up.follow_due()
+    assert [one.row.bisection_id for one in watched.points()] == [1]
+
+
+def test_a_point_that_cannot_be_bisected_says_why(watched):
+    watched.true = {FIRST: step(40, 1.03)}
+    watched.measure(60)
+    with transaction() as session:
+        recipe = session.scalars(select(RecipeRow)).one()
+        recipe.text = RECIPE.replace('devices = ["cpu"]', 'devices = ["h200"]')
+    scan.scan_due()
+    [point] = watched.points()
+    assert (point.row.state, point.row.reason_code) == (PointState.OPEN, "not_bisectable")
+    assert of_point_reason(point.row).startswith("cannot be bisected: Target norms is not measured on cpu")
 
 
 def test_where_nothing_is_new_nothing_is_followed(anywhere, monkeypatch):
@@ -823,7 +869,7 @@ def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
         session.execute(update(Revision).where(Revision.ordinal == 40).values(ordinal=None))
     follow_up.follow_due()
     [point] = watched.points()
-    assert point.row.reason == "the mainline was rewritten without its revision"
+    assert of_point_reason(point.row) == "the mainline was rewritten without its revision"
 
 
 def test_a_run_is_looked_at_once(watched):

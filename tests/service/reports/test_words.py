@@ -203,13 +203,26 @@ def test_a_change_point_shows_its_evidence(evidence, said):
             {"bisection": 3, "sessions": 2},
             "2 new sessions of bisection 3 did not repeat it: the machine, not the code",
         ),
+        (P.REGRESSION, {"regression": 4}, "regression 4"),
+        (P.REGRESSION, {"regression": 4, "bisection": 3}, "regression 4, by bisection 3"),
+        (P.DISMISSED, {"regression": 4}, "regression 4, which was dismissed"),
+        (P.DISMISSED, {"regression": 4, "why": "noise"}, "regression 4, which was dismissed: noise"),
+        (P.IMPROVEMENT, {"run": 9}, "improvement of run 9"),
+        (P.HELD, {"revisions": 30}, "faster, and held for more than 30 measured revisions"),
+        (P.MACHINE, {"targets": ["a", "b", "c"]}, "the machine: a, b and c changed within the same hours"),
+        (P.REWRITTEN, {}, "the mainline was rewritten without its revision"),
+        (P.BISECTION, {"bisection": 3}, "bisection 3"),
+        (P.INCONCLUSIVE, {"bisection": 3, "said": "stopped"}, "bisection 3 was inconclusive: stopped"),
+        (P.NOT_BISECTABLE, {"said": "no such device"}, "cannot be bisected: no such device"),
         ("cosmic_rays", {}, "cosmic rays"),  # of a newer version
-        (P.CONTRADICTED, None, "its own text"),  # of an older one
-        (None, None, "its own text"),
+        (P.TEXT, {"text": "its own text"}, "its own text"),  # of an older one
+        (P.NOT_REPEATED, {"text": "its own text"}, "its own text"),
+        (P.NOT_REPEATED, None, "not repeated"),
+        (None, None, None),
     ],
 )
 def test_the_reason_of_a_change_point_is_made_of_its_code(code, args, said):
-    assert of_point_reason(ChangePoint(reason="its own text", reason_code=code, reason_args=args)) == said
+    assert of_point_reason(ChangePoint(reason_code=code, reason_args=args)) == said
 
 
 def test_every_reason_of_a_change_point_has_a_sentence():

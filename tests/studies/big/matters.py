@@ -9,6 +9,7 @@ from service.domain.series import SeriesKey
 from service.domain.states import (
     OPEN_SEARCHES,
     FoundBy,
+    PointReason,
     PointState,
     Priority,
     Purpose,
@@ -160,6 +161,8 @@ class Matters:
         for ordinal, step in one.story.steps.items():
             for place, case in enumerate(step.cases):
                 regression = self.regressions.get(case) if step.factor > 1 else None
+                state = found[place % len(found)]
+                reason = (PointReason.SAME_CODE.value, {}) if state is PointState.CLOSED else (None, None)
                 one.session.add(
                     m.ChangePoint(
                         series_id=self.series["h200", case],
@@ -170,8 +173,9 @@ class Matters:
                         high=step.factor + 0.005,
                         p=1e-6,
                         level="block" if abs(step.factor - 1) > 0.05 else "notify",
-                        state=found[place % len(found)],
-                        reason=None if place % len(found) == 0 else "two fresh sessions did not repeat it: the machine",
+                        state=state,
+                        reason_code=reason[0],
+                        reason_args=reason[1],
                         found_at=one.line[ordinal].committed_at + HOUR,
                         regression_id=regression.id if regression else None,
                     )
