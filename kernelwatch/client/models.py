@@ -357,8 +357,12 @@ class ChangePointItem(Document):
     # notify or block.
     level: str
     state: PointState
-    # Why it was closed, or what explains it.
+    # Why it is in its state; null for an open one that nothing is known of.
     reason: str | None
+    # A stable code of the reason.
+    reason_code: str | None
+    # What the code is about, by name.
+    reason_args: dict[str, Any] | None
     found_at: datetime
     bisection_id: int | None
     regression_id: int | None

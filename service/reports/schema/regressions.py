@@ -1,7 +1,7 @@
 """Regressions, the incidents that group them, and change points."""
 
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -159,7 +159,12 @@ class ChangePointItem(Document):
     level: str = Field(description="notify or block.")
     state: PointState
     reason: str | None = Field(
-        description="Why it was closed, or what explains it.", examples=["two fresh sessions did not repeat it"]
+        description="Why it is in its state; null for an open one that nothing is known of.",
+        examples=["2 new sessions of bisection 3 did not repeat it: the machine, not the code"],
+    )
+    reason_code: str | None = Field(description="A stable code of the reason.", examples=["not_repeated"])
+    reason_args: dict[str, Any] | None = Field(
+        description="What the code is about, by name.", examples=[{"bisection": 3, "sessions": 2}]
     )
     found_at: Moment
     bisection_id: int | None

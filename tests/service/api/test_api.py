@@ -276,8 +276,10 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
     points = get("/api/v1/targets/norms/change-points").json()["items"]
     assert {point["level"] for point in points} == {"notify", "block"}
     [closed] = get("/api/v1/targets/norms/change-points", params={"state": "closed"}).json()["items"]
-    assert re.fullmatch(
-        r"2 new sessions of bisection \d+ did not repeat it: the machine, not the code", closed["reason"]
+    args = closed["reason_args"]
+    assert (closed["reason_code"], args["sessions"]) == ("not_repeated", 2)
+    assert closed["reason"] == (
+        f"2 new sessions of bisection {args['bisection']} did not repeat it: the machine, not the code"
     )
     rates = get("/api/v1/calibration").json()
     [metric] = rates["metrics"]
