@@ -100,10 +100,11 @@ def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNO
 
 
 def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> Change | None:
-    """The newest `SUSPECTS` revisions as a change if all are outliers on the same side of those before.
+    """The newest revisions as a change if `SUSPECTS` or more in a row are outliers on the same side of those before.
 
-    None if they are not, or if their stack has too few revisions.  One odd session makes one outlier, so a single one
-    is ignored.  Pass the revisions since the last change.  This is only a suspicion, so the level is NOTIFY.
+    The change begins at the first of them.  None if they are not, or if their stack has too few revisions.  One odd
+    session makes one outlier, so a single one is ignored.  Pass the revisions since the last change.  This is only a
+    suspicion, so the level is NOTIFY.
     """
     if not seen:
         return None
@@ -114,16 +115,17 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope
     logs = logs_of(level, device)
     usual = logs[-WINDOW - SUSPECTS : -SUSPECTS]
     middle, sigma = middle_and_spread(usual)
-    shifts = logs[-SUSPECTS:] - middle
-    least = float(np.abs(shifts).min())
-    if abs(np.sign(shifts).sum()) < SUSPECTS or least <= OUTLIER_SIGMAS * sigma:
+    shifts = logs - middle
+    sizes = shifts * np.sign(shifts[-1])
+    odd = (sizes > OUTLIER_SIGMAS * sigma) & (sizes >= math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)))
+    last_usual = int(np.flatnonzero(~odd)[-1])  # there is one: half of those before are not beyond their median
+    if last_usual >= len(level) - SUSPECTS:
         return None
-    if least < math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)):
-        return None
-    shift = float(shifts.mean())
+    shift = float(shifts[-SUSPECTS:].mean())
+    least = float(sizes[-SUSPECTS:].min())
     return Change(
-        ordinal=level[-SUSPECTS].ordinal,
-        before=level[-SUSPECTS - 1].ordinal,
+        ordinal=level[last_usual + 1].ordinal,
+        before=level[last_usual].ordinal,
         ratio=ratio_of(shift),
         low=ratio_of(shift - 1.96 * sigma),
         high=ratio_of(shift + 1.96 * sigma),

@@ -29,6 +29,8 @@ ONE_IN_OPEN = 10  # and of those with an open point
 
 Points = Mapping[Name, Sequence[KnownPoint]]
 Limits = Mapping[Name, HistoryLimits]
+# Of suspected changes, those of the machine: the pair of the revision at which the change begins was steady.
+SteadyPairs = Callable[[Mapping[Name, Change]], Collection[Name]]
 
 
 def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:
@@ -61,16 +63,15 @@ def scan_series(
     known: Points,
     limits: Limits,
     left_out: Collection[Name] = (),
-    steady: Collection[Name] = (),
+    steady: SteadyPairs = lambda _: (),
 ) -> dict[Name, SeriesScan]:
     """Run the detector on the series of `close`, and test the newest revisions of the series of `table`.
 
-    Series in `left_out` are not scanned.  The newest revisions are not tested where the newest was `steady` against its
-    parent.
+    Series in `left_out` are not scanned.  What the newest revisions let suspect is no change where `steady` says so.
     """
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
     since = _since(known)
-    odd = {name: row for name, row in _odd_rows(table, since, limits).items() if name not in steady}
+    odd = _odd_rows(table, since, limits)
     shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
     rows = {name: row for row, name in enumerate(close.names)}
     newest_rows = {name: row for row, name in enumerate(table.names)}
@@ -80,25 +81,31 @@ def scan_series(
         seen = close.seen(rows[name]) if name in rows else table.seen(newest_rows[name])
         return epochs_of(seen, limits[name], device)
 
+    names = [name for name in {**rows, **shared, **odd} if name not in left_out]
+    epochs = {name: epochs_of_series(name) if name in rows else [] for name in names}
+    steps, suspected = dict[Name, list[Change]](), dict[Name, Change]()
+    for name in names:
+        steps[name] = [change for epoch in epochs[name] for change in epoch.changes(limits[name])]
+        steps[name] += _others(steps[name], shared.get(name, ()), REFOUND)
+        if name in odd:
+            last = max([since.get(name, 0), *(one.ordinal for one in steps[name])])
+            change = newest(table.seen(odd[name], last), limits[name], device)
+            # Faster values are ignored until they are a level.
+            if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
+                suspected[name] = change
+    of_machine = steady(suspected) if suspected else ()
     found = {}
-    for name in [name for name in {**rows, **shared, **odd} if name not in left_out]:
-        epochs = epochs_of_series(name) if name in rows else []
-        steps = [change for epoch in epochs for change in epoch.changes(limits[name])]
-        steps += _others(steps, shared.get(name, ()), REFOUND)
+    for name, of_series in steps.items():
         baseline = {
             one.ordinal: math.exp(reference)
-            for one in steps
+            for one in of_series
             for own, reference in [
                 close.shifts(rows[name], one) if name in rows else table.shifts(newest_rows[name], one)
             ]
             if _baseline_moved(own, reference, one)
         }
-        if name in odd:
-            last = max([since.get(name, 0), *(one.ordinal for one in steps)])
-            change = newest(table.seen(odd[name], last), limits[name], device)
-            if change is not None and change.ratio > 1:  # faster values are ignored until they are a level
-                steps += _others(steps, [change], SAME)
-        found[name] = SeriesScan(match(known.get(name, ()), steps, epochs), baseline)
+        also = [suspected[name]] if name in suspected and name not in of_machine else []
+        found[name] = SeriesScan(match(known.get(name, ()), of_series + also, epochs[name]), baseline)
     return _with_alone(known, found, table.names, epochs_of_series)
 
 

@@ -7,6 +7,7 @@ No transaction is open for writing while the detector runs.
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -121,7 +122,8 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
-    found = scan_series(close, table, known, limits, left_out, _steady(session, table))
+    steady = partial(_steady, session, measured, table)
+    found = scan_series(close, table, known, limits, left_out, steady)
     return Scan(measured, _last_point(session, target_id, device), found, _same_code(session, close, table, found))
 
 
@@ -155,18 +157,25 @@ def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mappi
     return found
 
 
-def _steady(session: Session, table: Histories) -> set[Name]:
-    """The series that the newest revision's comparison with its parent found steady, in the run that gave the value.
+def _steady(session: Session, measured: Mainline, table: Histories, suspected: Mapping[Name, Change]) -> set[Name]:
+    """The suspected changes that the pair of their first revision refutes, in the run that gave its value.
 
-    Both sides of it come from one session, so it is far more exact than times of two sessions.
+    Both sides of a pair come from one session, so it is far more exact than times of two sessions.  Its baseline must
+    not be newer than the last revision before the change: otherwise it says nothing about the revisions between.
     """
-    measured = dict(zip(table.names, table.runs[:, -1:].ravel().tolist(), strict=False))
-    rows = session.execute(
-        select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id)
-        .where(VerdictRow.run_id.in_({*measured.values()} - {0}), VerdictRow.baseline_kind == BaselineKind.PARENT)
+    row_of = {name: row for row, name in enumerate(table.names)}
+    run_of = {name: int(table.runs[row_of[name], one.ordinal - table.first]) for name, one in suspected.items()}
+    pairs = session.execute(
+        select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id, VerdictRow.baseline)
+        .where(VerdictRow.run_id.in_({*run_of.values()}), VerdictRow.baseline_kind == BaselineKind.PARENT)
         .where(VerdictRow.outcome == Outcome.STEADY.value)
     )
-    return {(provider, case) for provider, case, run_id in rows if measured.get((provider, case)) == run_id}
+    steady: set[Name] = set()
+    for provider, case, run_id, baseline in pairs:
+        name, place = (provider, case), measured.place_of_sha.get(baseline or "")
+        if run_of.get(name) == run_id and place is not None and place <= suspected[name].before:
+            steady.add(name)
+    return steady
 
 
 def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:

@@ -169,6 +169,15 @@ def anywhere(either: str) -> Watched:
     return Watched().register()
 
 
+def paired(run_id: int, *cases: str, **columns: object) -> None:
+    """Add what the pair of a run found: steady against the revision before it, by default."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        before = f"norms-{session.get_one(Revision, run.revision_id).ordinal - 1}"
+        for case in cases:
+            world.judged(session, run, case, **{"baseline": before} | columns)
+
+
 def places(points: list[change_points.ChangePointView]) -> list[int | None]:
     return [one.revision.ordinal for one in points]
 
@@ -738,34 +747,54 @@ def test_two_odd_measurements_of_the_newest_revisions_are_no_regression(watched)
         assert session.scalars(select(RegressionRow)).all() == []
 
 
-def test_the_newest_revisions_are_not_tested_if_the_newest_pair_was_steady(watched):
-    watched.machine = lambda place: 1.05 if place in (60, 61) else 1.0
+@pytest.mark.parametrize("outcome", ["inconclusive", None])
+def test_a_step_whose_pair_did_not_answer_is_suspected_although_the_next_pair_was_steady(anywhere, outcome):
+    anywhere.true = {FIRST: step(60, 1.05)}
+    anywhere.measure(60)
+    scan.scan_due()
+    first, second = anywhere.measure(2)
+    if outcome is not None:
+        paired(first, FIRST, outcome=outcome)
+    paired(second, FIRST)
+    scan.scan_due()
+    assert places(anywhere.points(FIRST)) == [60]
+
+
+def test_a_step_of_the_machine_is_not_suspected_where_its_first_pair_was_steady(watched):
+    watched.machine = step(60, 1.05)
     watched.measure(60)
     scan.scan_due()
-    [_, run_id] = watched.measure(2)
-    with transaction() as session:
-        run = session.get_one(Run, run_id)
-        for case in CASES[:3]:
-            world.judged(session, run, case)
+    first, _ = watched.measure(2)
+    paired(first, *CASES[:3])
     scan.scan_due()
     assert [one.row.case for one in watched.points()] == [CASES[3]]
 
 
-def test_a_pair_that_was_steady_says_nothing_about_a_later_run_of_the_same_revision(watched):
-    watched.true = dict.fromkeys(CASES[:2], lambda place: 1.05 if place == 60 else 1.0)
+@pytest.mark.parametrize(("baseline", "suspected"), [("norms-59", False), ("norms-58", False), ("norms-59-1", True)])
+def test_a_steady_pair_says_nothing_about_revisions_before_its_baseline(watched, baseline, suspected):
+    """The last one was never measured by itself, and the step may be its."""
+    watched.true = {FIRST: step(60, 1.05)}
     watched.measure(60)
     scan.scan_due()
-    [_, run_id] = watched.measure(2)
+    first, _ = watched.measure(2)
+    paired(first, FIRST, baseline=baseline)
+    scan.scan_due()
+    assert places(watched.points()) == ([60] if suspected else [])
+
+
+def test_a_pair_that_was_steady_says_nothing_about_a_later_run_of_the_same_revision(watched):
+    watched.true = dict.fromkeys(CASES[:2], step(61, 1.05))
+    watched.measure(60)
+    scan.scan_due()
+    first, _ = watched.measure(2)
+    paired(first, *CASES)
     with transaction() as session:
-        run = session.get_one(Run, run_id)
-        for case in CASES:
-            world.judged(session, run, case)
-        later = world.again(session, run)
+        later = world.again(session, session.get_one(Run, first))
         for case in CASES[:2]:
             world.measured(session, later, case, 525.0)
-        world.judged(session, later, FIRST)
+    paired(later.id, FIRST)
     scan.scan_due()
-    assert [one.row.case for one in watched.points()] == [CASES[1]]
+    assert [(one.row.case, one.revision.ordinal) for one in watched.points()] == [(CASES[1], 60)]
 
 
 def test_without_a_budget_a_point_waits(watched):

@@ -1,6 +1,6 @@
 """The labelled series as the service sees them: one revision after the other, with the scans that the ledger makes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,11 +39,20 @@ class Reported:
         return replace(self, refuted=self.refuted + 1, open=self.open and self.refuted + 1 < MAX_REFUTED)
 
 
-def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
+def every_pair(suspected: Mapping[Name, Change]) -> Collection[Name]:
+    """The pair of each revision was steady, so whatever is suspected is the machine."""
+    return suspected
+
+
+def replayed(values: Sequence[float], *, steady: Collection[int]) -> list[Reported]:
     """Every point that was ever reported of a series, of which no person decides any.
 
-    If each revision's own pair was steady (`paired`), the newest values alone are not tested.
+    The pairs of the revisions at the places `steady` were steady, and the others did not answer.
     """
+
+    def of_machine(suspected: Mapping[Name, Change]) -> list[Name]:
+        return [name for name, change in suspected.items() if change.ordinal in steady]
+
     series, points = np.array([values]), list[Reported]()
     limits = {NAME: LIMITS}
     for count in range(1, len(values) + 1):
@@ -56,7 +65,7 @@ def replayed(values: Sequence[float], *, paired: bool) -> list[Reported]:
         table = _newest(series[:, :count], SHORT)
         selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
         close = _newest(series[:, :count], LONG if selected else 0)
-        found = scan_series(close, table, known, limits, steady=(NAME,) if paired else ())
+        found = scan_series(close, table, known, limits, steady=of_machine)
         if NAME not in found:
             continue
         matched = found[NAME].matched

@@ -13,7 +13,7 @@ from service.domain.changepoints.noise import autocorrelation
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import step_between
-from tests.studies.detect.arriving import replayed
+from tests.studies.detect.arriving import every_pair, replayed
 from tests.studies.detect.noises import DRIFT_MEMORY, NOISES, autoregressive, sessions
 from tests.studies.detect.patterns import PATTERNS, in_two_modes, leaking, stretches
 from tests.studies.detect.score import MARGIN, Labelled, matched
@@ -166,7 +166,7 @@ def _siblings(part: int) -> Iterator[str]:
             count = 40 // part
             for seed in range(count):
                 table = _siblings_at(seed, moving, size, PLACES - after)
-                scanned = scan_series(table, table, {}, dict.fromkeys(table.names, USUAL), steady=table.names)
+                scanned = scan_series(table, table, {}, dict.fromkeys(table.names, USUAL), steady=every_pair)
                 places = [[change.ordinal for change in scanned[name].matched.new] for name in table.names]
                 near = [any(abs(place - PLACES + after) <= 5 for place in here) for here in places[:moving]]
                 hits, incidents = hits + sum(near), incidents + any(near)
@@ -198,7 +198,7 @@ def _arriving(part: int) -> Iterator[str]:
     yield "|---|---|" + "---|" * len(SIZES)
     for name in ("white", "AR(.9)", "odd days"):
         noises = [one.machine for one in sessions(NOISES[name], SEED, series, revisions)]
-        points = [point for noise in noises for point in replayed(np.exp(noise).tolist(), paired=False)]
+        points = [point for noise in noises for point in replayed(np.exp(noise).tolist(), steady=())]
         per_1000 = 1000 / (series * revisions)
         cells = [f"{len(points) * per_1000:.1f} ({sum(one.open for one in points) * per_1000:.1f})"]
         for size in SIZES:
@@ -212,5 +212,5 @@ def _delay(noise: Logs, size: float) -> int | None:
     """Revisions from the step to the first point near it; None if it is not reported."""
     at = len(noise) // 2
     logs = noise + size * (np.arange(len(noise)) >= at)
-    near = [one.when - at for one in replayed(np.exp(logs).tolist(), paired=False) if abs(one.place - at) <= MARGIN]
+    near = [one.when - at for one in replayed(np.exp(logs).tolist(), steady=()) if abs(one.place - at) <= MARGIN]
     return max(min(near), 0) if near else None

@@ -179,8 +179,15 @@ def projects(labelled: Collection[Labelled]) -> None:
 
 def arriving(labelled: Collection[Labelled]) -> None:
     """As in service: one revision after the other, nothing known of what comes, and nobody who answers."""
-    for words, paired in (("the pair of each revision was steady", True), ("no pair says anything", False)):
-        every = {one.name: replayed(one.values, paired=paired) for one in labelled}
+    answers: Mapping[str, Callable[[Labelled], Collection[int]]] = {
+        "the pair of each revision was steady": lambda one: range(len(one.values)),
+        "no pair answered": lambda one: (),
+        "no pair of a labelled change answered, and each other one was steady": lambda one: (
+            set(range(len(one.values))) - set(one.changes)
+        ),
+    }
+    for words, steady in answers.items():
+        every = {one.name: replayed(one.values, steady=steady(one)) for one in labelled}
         points = [point for of_series in every.values() for point in of_series]
         say(f"\nWhere {words}:\n\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
         for when, level in product(("at the end", "ever reported"), ("notify", "block")):

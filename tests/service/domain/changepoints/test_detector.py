@@ -292,6 +292,22 @@ def test_the_newest_two_revisions_raise_a_suspicion_and_no_more():
 
 
 @pytest.mark.parametrize(
+    ("newest_values", "begin"),
+    [
+        ([104.0, 104.0, 104.0], 30),  # three in a row
+        ([104.0, 96.0, 104.0, 104.0], 32),  # the first is on the same side, and not in a row
+        ([104.0, 100.0, 104.0, 104.0], 32),
+        ([96.0, 104.0, 104.0], 31),
+    ],
+)
+def test_a_suspected_change_begins_at_the_first_odd_revision_of_those_in_a_row(newest_values, begin):
+    change = newest(seen([*noisy((30, 100), sigma=0.002), *newest_values]))
+    assert change is not None
+    assert (change.before, change.ordinal) == (begin - 1, begin)
+    assert change.ratio == pytest.approx(1.04, abs=0.005)
+
+
+@pytest.mark.parametrize(
     ("values", "suspected"),
     [
         ([100.0, 100.1] * 10 + [100.6, 100.6], False),  # out of line, but under 1 %

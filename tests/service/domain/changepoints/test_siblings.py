@@ -12,6 +12,7 @@ from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories, slope_of
 from service.domain.changepoints.siblings import any_near, family_of, refuted_by_siblings, shared_steps
 from tests.service.domain.changepoints.test_noise import correlated
+from tests.studies.detect.arriving import every_pair
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)
 COUNT, AT = 30, 20
@@ -49,7 +50,7 @@ def test_a_step_that_is_too_small_for_each_is_found_in_all(seed):
     assert {place for places in together.values() for place in places} <= {AT - 1, AT, AT + 1}
     alone = [row for row in range(20) if changes(table.seen(row), LIMITS)]
     assert len(alone) <= len(together) / 2
-    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=table.names)
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)
     assert set(together) <= {name for name, one in scanned.items() if one.matched.new}
 
 
@@ -86,7 +87,7 @@ def test_a_step_of_siblings_is_compared_with_that_of_sota(moves):
         table.references[:, AT:] *= np.exp(-0.025)
     close = replace(histories(noisy(0, 0.0, sigma=0.002), machine), names=tuple(cases(20, "layernorm.fwd")))
     limits = dict.fromkeys((*table.names, *close.names), LIMITS)
-    scanned = scan_series(close, table, {}, limits, steady=table.names)
+    scanned = scan_series(close, table, {}, limits, steady=every_pair)
     steps = [change.ordinal in scanned[name].baseline for name in scanned for change in scanned[name].matched.new]
     assert len(steps) >= 10
     assert steps.count(moves == "sota") >= 0.9 * len(steps)
@@ -105,7 +106,7 @@ def test_a_leak_is_compared_with_the_movement_of_sota(moves):
         sota -= rise
     ones = np.ones(own.shape, dtype=np.int64)
     table = Histories(tuple(cases(10)), 0, np.exp(own), np.exp(sota), ones, ones)
-    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=table.names)
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)
     leaks = [(one, change) for one in scanned.values() for change in one.matched.new if change.is_leak]
     assert len(leaks) >= 8
     assert {change.ordinal in one.baseline for one, change in leaks} == {moves == "sota"}
@@ -172,7 +173,7 @@ def test_a_step_that_noisy_siblings_share_is_not_called_alone():
         *(one[:1] for one in (table.values, table.references)),
         *(one[:1] for one in (table.stacks, table.runs)),
     )
-    scanned = scan_series(close, table, {}, dict.fromkeys(table.names, LIMITS), steady=table.names)[table.names[0]]
+    scanned = scan_series(close, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)[table.names[0]]
     assert [change.ordinal for change in scanned.matched.new] == [AT]
     assert scanned.alone == frozenset()
 
