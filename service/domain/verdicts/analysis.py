@@ -84,6 +84,7 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     `known`: what earlier sessions of the worker say of the variance of each case's trials, by metric.
     """
     compared = [cell for cell in cells if cell.comparable and not cell.looked.counts]
+    policies = {cell.name: policy.at(cell.case) for cell in compared}
     looked, confirmed, controls = (
         dict(zip([cell.name for cell in compared], made(pairs), strict=True))
         for pairs in (
@@ -97,16 +98,16 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     if any(cell.name not in by_sessions for cell in compared):
         prior = _family_priors(compared, looked, policy) | by_sessions
     read = {
-        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policy, prior.get(cell.name))
+        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policies[cell.name], prior.get(cell.name))
         for cell in compared
     }
-    offsets = _offsets(compared, read, controls, policy)
+    offsets = _offsets(compared, read, controls, policies)
     usual = {
         metric: one.offset_of((name, own) for name, own in by_sessions.items() if metric_of(name[1]) is metric)
         for metric, one in known.items()
     }
     for cell in compared:
-        own = policy.at(cell.case)
+        own = policies[cell.name]
         offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), usual.get(metric_of(cell.case)))
         read[cell.name] = _first(read[cell.name], own, offset_here)
     typical = _typical(compared, read)
@@ -117,7 +118,7 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
         members = [cell for cell in compared if _may_be_reported(cell, read[cell.name]) is reported]
         together = [cell for cell in members if read[cell.name].suspected]
         suspects = [
-            _suspect(read[cell.name], confirmed[cell.name], policy.at(cell.case), typical[_provider_metric(cell)])
+            _suspect(read[cell.name], confirmed[cell.name], policies[cell.name], typical[_provider_metric(cell)])
             for cell in together
         ]
         for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
@@ -157,7 +158,6 @@ def _first_step(effects: Effects, policy: Policy) -> list[float]:
 
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
     """Analyse the control and set the smallest change of this case, before the first test."""
-    policy = policy.at(cell.case)
     smallest_change = _RULE.limit(policy, cell.case, cell.looked)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
     off = estimate is not None and _off(estimate, smallest_change, policy)
@@ -220,17 +220,20 @@ def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Metric, bool]:
 
 
 def _offsets(
-    cells: Sequence[Cell], read: Mapping[Name, Reading], controls: Mapping[Name, Effects], policy: Policy
+    cells: Sequence[Cell],
+    read: Mapping[Name, Reading],
+    controls: Mapping[Name, Effects],
+    policies: Mapping[Name, Policy],
 ) -> dict[tuple[Metric, bool], Offset]:
     """The offsets of each kind of case, from the first trials, for the same reason as the priors; bytes have none."""
     kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
-        one = read[cell.name]
+        one, policy = read[cell.name], policies[cell.name]
         first = _first_step(controls[cell.name], policy)
         estimate = Estimate.of(first, one.prior)
         if estimate is not None and metric_of(cell.case).varies and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
-            kinds[_kind(cell, one, policy.at(cell.case))].append(control)
+            kinds[_kind(cell, one, policy)].append(control)
     return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
 
 
