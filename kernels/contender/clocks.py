@@ -120,10 +120,31 @@ class CpuClock:
         return took_ns / 1e9
 
 
-def _forget(output: Any) -> None:
+def forget(output: Any) -> None:
     """Fill outputs with NaN, or what `poison` says: what a replay does not write stays wrong."""
     for tensor in output if isinstance(output, tuple | list) else (output,):
         tensor.data.fill_(poison(tensor.dtype))
+
+
+def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of what `work` launches on `stream`; it keeps none of the tensors that it reads.
+
+    Raises NotCaptured.
+    """
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    first: BaseException | None = None
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            try:
+                work()
+            except BaseException as error:
+                first = error  # ending the capture fails as well, and hides this error
+                raise
+        graph.instantiate()
+    except BaseException as error:
+        reason = format_exception(first or error)
+        raise NotCaptured(f"cannot be captured in a CUDA graph: {reason}") from error
+    return graph
 
 
 class CudaClock:
@@ -162,7 +183,7 @@ class CudaClock:
         """Fill the outputs of a random set with NaN: those outputs, with the number of the set."""
         number, output = self._kept[_random_index(len(self._kept))]
         with torch.cuda.stream(self._stream):
-            _forget(output)
+            forget(output)
         return number, output
 
     def again(self, before: Before | None = None) -> list[tuple[int, Any]]:
@@ -173,7 +194,7 @@ class CudaClock:
             for number, output in checked:
                 if before is not None:
                     before(number)
-                _forget(output)
+                forget(output)
             _replay_graph(self._graph)
         self._stream.synchronize()
         return checked
@@ -182,31 +203,22 @@ class CudaClock:
         """The outputs of input set `number` after one more replay; the next replay overwrites them."""
         output = dict(self._kept)[number]
         with torch.cuda.stream(self._stream):
-            _forget(output)
+            forget(output)
             _replay_graph(self._graph)
         return output
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
         """A graph of `self.calls` calls, and the last outputs of each set, whose addresses do not change."""
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
-        first: BaseException | None = None
         # While capturing, keep as many outputs alive as there are sets.  Otherwise a few buffers would be used in turn
         # and stay in the L2, except for a contender that has a buffer for each set.
         outputs: deque[tuple[int, Any]] = deque(maxlen=len(self._bound))
-        try:
-            with torch.cuda.graph(graph, stream=self._stream):
-                try:
-                    for number in range(self.calls):
-                        which = number % len(self._bound)
-                        outputs.append((which, self._bound[which]()))
-                except BaseException as error:
-                    first = error  # ending the capture fails as well, and hides this error
-                    raise
-            graph.instantiate()
-        except BaseException as error:
-            reason = format_exception(first or error)
-            raise NotCaptured(f"cannot be captured in a CUDA graph: {reason}") from error
-        return graph, list(outputs)
+
+        def calls() -> None:
+            for number in range(self.calls):
+                which = number % len(self._bound)
+                outputs.append((which, self._bound[which]()))
+
+        return captured(calls, self._stream), list(outputs)
 
     def _replay_s(self) -> float:
         """Seconds of a replay after the first one; the minimum, because other contenders prepare at the same time."""

@@ -51,8 +51,10 @@ def kernels_of_call(call: Callable[[], Any]) -> list[str]:
     try:
         try:
             call()
-        finally:
-            _check(driver.cuStreamEndCapture, stream, ctypes.byref(graph))
+        except BaseException:
+            driver.cuStreamEndCapture(stream, ctypes.byref(graph))  # its error would hide that of the call
+            raise
+        _check(driver.cuStreamEndCapture, stream, ctypes.byref(graph))
         return list(_names(graph.value or 0, others=True))
     finally:
         driver.cuGraphDestroy(graph)
