@@ -20,6 +20,7 @@ from .records import Note, Record
 from .study import Arm, StudyStep
 
 SERVER = f"{__package__}.arms.server"
+LAUNCH = {"do": "launch"}  # from now on, instead of replaying a CUDA graph
 MIN_COMPILE_THREADS = 2  # of an arm: with a single one Inductor compiles without processes, one kernel after another
 _IMPORTS = Path(__file__).parents[3]  # the folder that this package was imported from, which may be a link to it
 
@@ -40,8 +41,9 @@ def run_model_trial(
     `device` is "cpu" or "cuda".  Arms prepare one after the other, since preparing may time candidates, or at the same
     time if the step says so; each of these begins with the next model once its results are checked.  No arm does
     anything while another has its turn.  An arm whose process was lost at a model gets another one at the next, at most
-    RESTARTS times.  `keep_going` is called between turns and about every second of a longer wait; its exceptions end
-    the trial and all processes.
+    RESTARTS times, and always if the process answered that it is broken.  All arms of a model replay a CUDA graph, or
+    none.  `keep_going` is called between turns and about every second of a longer wait; its exceptions end the trial
+    and all processes.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
@@ -84,6 +86,7 @@ def _measured(
     pace = step.pace
     began = time.monotonic()
     answers = arms.prepare(requests, at_once=len(requests) if step.prepare_together else 1)
+    _launch_all_or_none(arms, answers, pace)
     began = arms.spent("prepare", began)
     samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
     for round_number in range(pace.rounds):
@@ -106,6 +109,34 @@ def _measured(
         arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
     arms.spent("check", began)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
+
+
+def _launch_all_or_none(arms: "_Arms", answers: dict[str, dict[str, Any]], pace: Pace) -> None:
+    """Let all arms launch their steps if one of them has to; `launched_with` in their facts names it.
+
+    A replayed step does not wait for the host between its kernels, so that it cannot be compared with a launched one.
+    """
+    if (first := first_to_launch(answers)) is None:
+        return
+    why = {"graph": False, "graph_reason": answers[first]["facts"].get("graph_reason"), "launched_with": first}
+    for name, answer in answers.items():
+        if _replays(answer):
+            facts = {key: value for key, value in answer["facts"].items() if key != "launches"}
+            answers[name] = {**answer, "facts": {**facts, **why}}
+            if (answered := arms.ask(name, LAUNCH, pace.turn_limit_s)).get("state", MEASURED) != MEASURED:
+                answers[name] |= answered
+
+
+def first_to_launch(answers: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first prepared arm whose step cannot be replayed as a CUDA graph; None if all can, or none has the choice."""
+    for name, answer in answers.items():
+        if answer.get("state") == MEASURED and (answer.get("facts") or {}).get("graph") is False:
+            return name
+    return None
+
+
+def _replays(answer: Mapping[str, Any]) -> bool:
+    return answer.get("state") == MEASURED and (answer.get("facts") or {}).get("graph") is True
 
 
 class _Arms:
@@ -146,11 +177,23 @@ class _Arms:
         return [Note("ceilings", found)] if found else []
 
     def prepare(self, requests: Mapping[str, Mapping[str, Any]], at_once: int) -> dict[str, dict[str, Any]]:
-        """The answers of all arms, of which some may be preparing already."""
+        """The answers of all arms, of which some may be preparing already.
+
+        An arm that a failed capture of its CUDA graph broke prepares again in another process, to launch its step.
+        """
         answers = self._results(self._ahead)
         self._ahead = {}
         rest = {name: request for name, request in requests.items() if name not in answers}
-        return {**answers, **self.ask_all(rest, self._pace.prepare_limit_s, at_once)}
+        answers |= self.ask_all(rest, self._pace.prepare_limit_s, at_once)
+        again = {
+            name: _launching(requests[name], str(answer.get("reason")))
+            for name, answer in answers.items()
+            if answer.get("capture_failed")
+        }
+        if again:
+            self.start_missing()
+            answers |= self.ask_all(again, self._pace.prepare_limit_s, at_once)
+        return answers
 
     def prepare_ahead(self, name: str, request: Mapping[str, Any]) -> None:
         """Let an arm free its model and prepare the next one, without waiting.  A lost one has to start again first."""
@@ -201,6 +244,10 @@ class _Arms:
         self._pool.shutdown(wait=True)
 
 
+def _launching(request: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    return {**request, "spec": {**request["spec"], "launched_because": reason}}
+
+
 def _record(
     step: StudyStep, trial: int, case: str, arm: Arm, answer: Mapping[str, Any], samples: Sequence[float | None]
 ) -> Record:
@@ -221,7 +268,7 @@ class _Process:
         self._compile_threads = compile_threads
         self._channel: Channel | None = None
         self._lost: str | None = None
-        self._starts = 0
+        self._losses = 0
 
     @property
     def lost(self) -> bool:
@@ -230,11 +277,10 @@ class _Process:
     @property
     def may_start(self) -> bool:
         """Has it no process?  A lost one starts again, since the next model may not end it."""
-        return self._channel is None or (self._lost is not None and self._starts <= RESTARTS)
+        return self._channel is None or (self._lost is not None and self._losses <= RESTARTS)
 
     def open(self) -> None:
         self.close()
-        self._starts += 1
         log, caches = self._scratch / f"{self.arm.name}.log", self._scratch / f"caches-{self.arm.name}"
         self._channel = open_process(
             ["-m", SERVER], log, _IMPORTS, caches=caches, compile_threads=self._compile_threads
@@ -247,10 +293,15 @@ class _Process:
         if self._lost is not None or self._channel is None:
             return {"state": FAILED, "reason": self._lost or "not started"}
         try:
-            return self._channel.ask(message, limit_s, meanwhile)
+            answer = self._channel.ask(message, limit_s, meanwhile)
         except ContenderLost as lost:
+            self._losses += 1
             self._lost = str(lost)
             return {"state": FAILED, "reason": self._lost}
+        if answer.get("broken"):  # once for each model at most, so that it is no loss that counts
+            self._lost = str(answer.get("reason"))
+            self.close()
+        return answer
 
     def close(self) -> None:
         if self._channel is not None:

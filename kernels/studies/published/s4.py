@@ -126,6 +126,7 @@ def report(results: Results) -> StudyReport:
             *_interaction_table(results, cases),
             *_dynamic_table(results, cases),
             _blocks(results),
+            *_launched(results),
             *_missing(results),
         ),
     )
@@ -171,8 +172,20 @@ def _mean(results: Results, losses: Sequence[tuple[float, str]], cases: Sequence
 
 
 def _with_all(results: Results, arms: Collection[str], cases: Sequence[str]) -> list[str]:
-    """The blocks at which all arms were measured in turns with inductor: what is compared is about the same blocks."""
-    return [case for case in cases if all(results.effects(arm, "inductor", case) for arm in arms)]
+    """The blocks at which all arms were measured in turns with inductor, all with CUDA graphs or all without.
+
+    What is compared is about the same blocks.  The arms of one step are timed in the same way, those of two need not.
+    """
+    return [
+        case
+        for case in cases
+        if all(results.effects(arm, "inductor", case) for arm in arms) and len(_ways(results, arms, case)) == 1
+    ]
+
+
+def _ways(results: Results, arms: Collection[str], case: str) -> set[bool]:
+    """Was a CUDA graph replayed at this block?"""
+    return {bool(one.facts.get("graph")) for arm in arms for one in results.of_arm(arm, case) if one.measured}
 
 
 def published_interaction(suite: str) -> float:
@@ -352,6 +365,8 @@ def _blocks(results: Results) -> StudyTable:
         kernels = results.fact("inductor", case, "kernels")
         rows.append((case, _about(results, case), str(kernels or NONE), *(_cell(results, arm, case) for arm in arms)))
     note = "Microseconds of a training step; kernels are those that inductor generated for it."
+    if any(True in _ways(results, arms, case) for case in results.cases):
+        note += " A step was replayed as a CUDA graph: the time has no launches by the host in it."
     return StudyTable("Blocks", ("block", "architecture", "kernels", *arms), tuple(rows), note)
 
 
@@ -368,6 +383,18 @@ def _cell(results: Results, arm: str, case: str) -> str:
     found = results.value(arm, case)
     why = results.why_not(arm, case)
     return microseconds(found) if found is not None or why is None else because(why.partition(":")[0])
+
+
+def _launched(results: Results) -> list[StudyTable]:
+    """Blocks whose steps were launched because an arm could not be captured, with its reason."""
+    rows = {
+        (one.case, one.step, TITLES.get(one.arm, one.arm), str(one.facts.get("graph_reason")))
+        for one in results.records
+        if one.facts.get("graph") is False and "launched_with" not in one.facts
+    }
+    note = "All arms of such a step launch their kernels one by one; its times include how fast the host is."
+    columns = ("block", "step", "arm", "why it has no CUDA graph")
+    return [StudyTable("Launched one by one", columns, tuple(sorted(rows)), note)] if rows else []
 
 
 def _missing(results: Results) -> list[StudyTable]:

@@ -404,6 +404,36 @@ def test_an_invalid_arm_has_no_time_and_its_reason_is_shown():
     assert "of 22 blocks" in finding(results, "The losses are not additive").found
 
 
+def timed_by(results, graph):
+    """The same records with facts of how each was timed: `graph` of a record is True, False or None."""
+    ways = {True: {"graph": True}, False: {"graph": False, "graph_reason": "it waits"}, None: {}}
+    changed = (replace(one, facts={**one.facts, **ways[graph(one)]}) for one in results.records)
+    return Results(results.sessions, tuple(changed))
+
+
+def test_a_block_that_was_launched_in_one_step_is_not_compared_with_a_replay_in_another():
+    case = "language.bert.amp"
+    results = timed_by(results_of(dynamic=1.03), lambda one: (one.step, one.case) != ("language-dynamic", case))
+    assert table(results, "What dynamic shapes cost").rows[-1][-1] == "0 of 22"
+    assert "of 23 blocks" in finding(results, "The losses are not additive").found  # of static shapes alone
+    replayed = timed_by(results_of(dynamic=1.03), lambda _: True)
+    assert table(replayed, "What dynamic shapes cost").rows[-1][-1] == "0 of 23"
+
+
+@pytest.mark.parametrize(("graph", "says"), [(True, True), (False, False), (None, False)])
+def test_the_table_of_blocks_says_that_graphs_were_replayed(graph, says):
+    results = timed_by(results_of(), lambda _: graph)
+    assert ("replayed as a CUDA graph" in table(results, "Blocks").note) is says
+
+
+def test_launched_blocks_are_listed_with_the_reason_of_the_arm_that_had_to():
+    case = "language.bert.amp"
+    results = timed_by(results_of(trials=1), lambda one: (one.arm, one.case) != ("eager", case))
+    assert table(results, "Launched one by one").rows == ((case, "language", "eager", "it waits"),)
+    replayed = s4.report(timed_by(results_of(), lambda _: True)).tables
+    assert "Launched one by one" not in [one.title for one in replayed]
+
+
 def test_a_report_of_nothing_is_empty():
     assert s4.report(Results((), ())).tables == ()
 

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....errors import MAX_REASON
 from ....providers.base import compiled
 from . import blocks
 from .blocks_common import Block, Given, Size
+from .replay import CannotReplay, Step, StepGraph, side_stream, unlike
 from .server import NotSupported
 
-STEPS = {"cuda": 5, "cpu": 50}  # in a sample; on a CPU the sizes are tiny
+STEPS = {"cuda": 5, "cpu": 50}  # that are launched in a sample; on a CPU the sizes are tiny
+OTHER_NUMBERS = 1 << 20  # added to the seed of the numbers for the check after the timing
 ALLOWANCE = 1.5  # of eager's own error, as for the kernels
 SUM_NOISE = 8 * 2.0**-24  # of sums in fp32 in another order, as in checks.error_bounds
 _COMPUTED = {"amp": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
-
-Step = Callable[[], tuple[Tensor, ...]]
 
 
 def unsupported(patches: Mapping[str, Any], known: Mapping[str, Any], device: str) -> str | None:
@@ -41,7 +42,11 @@ class TrainingStep:
     `spec` has `compile`, `dynamic` (any batch and sequence) and `patches` of Inductor's configuration.  The case is
     `SUITE.BLOCK.PRECISION`: "amp" has fp32 weights under autocast to bf16, "bf16" and "fp32" have one dtype.
 
-    Raises ValueError for an unknown case, NotSupported for a setting that this torch does not have.
+    On a GPU the step is replayed as a CUDA graph, unless it cannot be captured or `spec` has a reason not to, as
+    `launched_because`.  The facts `graph` and `graph_reason` say so.
+
+    Raises ValueError for an unknown case, NotSupported for a setting that this torch does not have, and
+    contender.clocks.NotCaptured, after which the process is unusable.
     """
 
     unit = "us"
@@ -56,12 +61,61 @@ class TrainingStep:
         known = importlib.import_module("torch._inductor.config").get_config_copy()
         if reason := unsupported(self._patches, known, device):
             raise NotSupported(reason)
+        self._graph: StepGraph | None = None
+        with self._working():
+            self._prepare(block, size, spec)
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        """Microseconds of a step, each sample over several."""
+        with self._working():
+            if self._graph is not None:
+                return self._graph.turn(warm, timed)
+            take = self._on_cpu if self._device == "cpu" else self._on_gpu
+            return [take() for _ in range(warm + timed)][warm:]
+
+    def launch(self) -> None:
+        """From now on launch the kernels of a step one by one."""
+        self._graph = None
+        self._free_memory()
+
+    def check(self) -> str | None:
+        """Compare outputs and gradients with eager in a wider dtype, relative to eager's error in the same dtype.
+
+        The inputs get other numbers first, so that a step which does not read them is wrong.
+        """
+        with self._working():
+            self._renew_numbers()
+            found = self._step() if self._graph is None else tuple(one.clone() for one in self._graph.outputs())
+            self.launch()  # the references need the memory of the graph
+            eager = self._bind(self._module, self._inputs, self._gradient)
+            wrong = compare(self._names(), found, eager(), self._exact(), self._rounding)
+        self._free_memory()  # the other arms need it for their references
+        return wrong
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """On a GPU, use the stream that can be captured."""
+        if self._device == "cpu":
+            yield
+            return
+        stream = side_stream()
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
+
+    def _free_memory(self) -> None:
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
+
+    # -- preparation -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, block: Block, size: Size, spec: Mapping[str, Any]) -> None:
         self._module = self._built(block, size)
         self._given = size.inputs
         self._inputs = self._drawn(self._given)
         self.facts: dict[str, Any] = {
             "about": block.about,
-            "tiny": device == "cpu",
+            "tiny": self._device == "cpu",
             "inputs": [list(one.shape) for one in self._given],
             "parameters": sum(one.numel() for one in self._module.parameters()),
         }
@@ -71,8 +125,8 @@ class TrainingStep:
             self._compile(block, bool(spec.get("dynamic")))
         self._step = self._bind(self._forward, self._inputs, self._gradient)
         self._step()
-
-    # -- preparation -------------------------------------------------------------------------------------------------
+        if self._device != "cpu":
+            self.facts |= self._capture(spec.get("launched_because"))
 
     def _built(self, block: Block, size: Size) -> nn.Module:
         torch.manual_seed(self._seed)
@@ -80,19 +134,28 @@ class TrainingStep:
             module = block.module(*size.widths)
         return module.bfloat16() if self._precision == "bf16" else module
 
-    def _drawn(self, given: Sequence[Given]) -> list[Tensor]:
-        generator = torch.Generator(self._device).manual_seed(self._seed)
+    def _drawn(self, given: Sequence[Given], seed: int = 0) -> list[Tensor]:
+        """Random inputs; other ones for another `seed`, which is added to that of the trial."""
+        generator = torch.Generator(self._device).manual_seed(self._seed + seed)
         dtype = torch.bfloat16 if self._precision == "bf16" else torch.float32
         return [one.draw(generator, dtype, self._device) for one in given]
 
-    def _gradient_for(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _gradient_for(self, inputs: Sequence[Tensor], seed: int = 0) -> Tensor:
         """A random gradient of the output, as from the rest of a model; 1 for a loss."""
         with torch.no_grad(), self._autocast():
             out = self._module(*inputs)
         if not out.dim():
             return torch.ones_like(out)
-        generator = torch.Generator(self._device).manual_seed(self._seed + 1)
+        generator = torch.Generator(self._device).manual_seed(self._seed + seed + 1)
         return torch.randn(out.shape, generator=generator, device=self._device, dtype=out.dtype)
+
+    def _renew_numbers(self) -> None:
+        """Write other numbers into the inputs and the gradient, in place: a graph reads these tensors."""
+        inputs = self._drawn(self._given, OTHER_NUMBERS)
+        gradient = self._gradient_for(inputs, OTHER_NUMBERS)
+        with torch.no_grad():
+            for mine, other in zip((*self._inputs, self._gradient), (*inputs, gradient), strict=True):
+                mine.copy_(other)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device, torch.bfloat16, enabled=self._precision == "amp")
@@ -103,9 +166,26 @@ class TrainingStep:
         def step() -> tuple[Tensor, ...]:
             with self._autocast():
                 out = forward(*inputs)
-            return (out, *torch.autograd.grad(out, wanted, gradient))
+            return (out.detach(), *torch.autograd.grad(out, wanted, gradient))
 
         return step
+
+    def _capture(self, launched_because: str | None) -> dict[str, Any]:
+        """Capture the step, unless there is a reason not to; facts about that.  Raises NotCaptured."""
+        if launched_because is not None:
+            return {"graph": False, "graph_reason": launched_because}
+        try:
+            self._graph = self._captured()
+        except CannotReplay as why:
+            return {"graph": False, "graph_reason": str(why)[:MAX_REASON]}
+        return {"graph": True, "launches": self._graph.launches}
+
+    def _captured(self) -> StepGraph:
+        """The graph of a step, whose replay does what a launched step does.  Raises CannotReplay, NotCaptured."""
+        graph = StepGraph(self._step)
+        if wrong := unlike(self._names(), graph.outputs(), self._step(), self._rounding + SUM_NOISE):
+            raise CannotReplay(wrong)
+        return graph
 
     def _compile(self, block: Block, dynamic: bool) -> None:
         if self._device != "cpu":
@@ -144,11 +224,6 @@ class TrainingStep:
 
     # -- timing ------------------------------------------------------------------------------------------------------
 
-    def turn(self, warm: int, timed: int) -> list[float]:
-        """Microseconds of a step, each sample over several."""
-        take = self._on_cpu if self._device == "cpu" else self._on_gpu
-        return [take() for _ in range(warm + timed)][warm:]
-
     def _on_cpu(self) -> float:
         began = time.perf_counter()
         for _ in range(STEPS["cpu"]):
@@ -172,14 +247,9 @@ class TrainingStep:
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def check(self) -> str | None:
-        """Compare outputs and gradients with eager in a wider dtype, relative to eager's error in the same dtype."""
-        rounding = torch.finfo(_COMPUTED[self._precision]).eps / 2
-        eager = self._bind(self._module, self._inputs, self._gradient)
-        wrong = compare(self._names(), self._step(), eager(), self._exact(), rounding)
-        if self._device != "cpu":
-            torch.cuda.empty_cache()  # the other arms need the memory for their references
-        return wrong
+    @property
+    def _rounding(self) -> float:
+        return torch.finfo(_COMPUTED[self._precision]).eps / 2
 
     def _names(self) -> list[str]:
         inputs = [f"input {number}" for number, one in enumerate(self._inputs) if one.requires_grad]

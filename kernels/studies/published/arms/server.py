@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ....errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
 
@@ -34,6 +34,17 @@ class Workload(Protocol):
         ...
 
 
+class Replayed(Workload, Protocol):
+    """A workload whose facts have `graph`: is its step replayed as a CUDA graph?  If not, `graph_reason` says why.
+
+    Its spec may have a reason to launch the step instead, as `launched_because`.
+    """
+
+    def launch(self) -> None:
+        """From now on launch the kernels of a step one by one."""
+        ...
+
+
 class ModelServer:
     def __init__(self) -> None:
         self._device = "cpu"
@@ -43,6 +54,7 @@ class ModelServer:
         handlers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "start": self.start,
             "prepare": self.prepare,
+            "launch": self.launch,
             "turn": self.turn,
             "check": self.check,
             "ceilings": self.ceilings,
@@ -53,7 +65,29 @@ class ModelServer:
         except NotSupported as why:
             return {"state": UNSUPPORTED, "reason": str(why)[:MAX_REASON]}
         except BaseException as error:
-            return {"state": FAILED, "reason": format_exception(error)}
+            return {"state": FAILED, "reason": format_exception(error), **self._damage(error)}
+
+    def _damage(self, error: BaseException) -> dict[str, bool]:
+        """`broken` if the process cannot go on, `capture_failed` if it could without a CUDA graph.
+
+        After some CUDA errors every call fails, a failed capture stays in torch's allocator, and what filled the memory
+        may stay.
+        """
+        if self._device == "cpu":
+            return {}
+        import torch
+
+        from ....contender.clocks import NotCaptured
+
+        if isinstance(error, NotCaptured):
+            return {"broken": True, "capture_failed": True}
+        if isinstance(error, torch.OutOfMemoryError):
+            return {"broken": True}
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return {"broken": True}
+        return {}
 
     def start(self, message: Mapping[str, Any]) -> dict[str, Any]:
         import torch
@@ -77,6 +111,10 @@ class ModelServer:
         opener: Callable[..., Workload] = getattr(importlib.import_module(f".{module}", __package__), name)
         self._workload = opener(str(message["case"]), spec, self._device, int(message["seed"]))
         return {"state": MEASURED, "facts": dict(self._workload.facts), "unit": self._workload.unit}
+
+    def launch(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        cast(Replayed, self._workload).launch()
+        return {"ok": True}
 
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._workload is None:
