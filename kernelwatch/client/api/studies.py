@@ -24,6 +24,11 @@ class Studies(Resource[Mode]):
         return get_list("/studies/{name}/sessions", StudySessionItem, {"device": device}, name=name)
 
     @endpoint
+    def find_session(self, session_id: int) -> Call[StudySessionItem]:
+        """A session by its number, of whichever study, without its results."""
+        return get("/studies/sessions/{session_id}", StudySessionItem, session_id=session_id)
+
+    @endpoint
     def session(self, name: str, session_id: int) -> Call[StudySessionDocument]:
         """One session: what follows for each claim, tables, figures and every record."""
         return get("/studies/{name}/sessions/{session_id}", StudySessionDocument, name=name, session_id=session_id)

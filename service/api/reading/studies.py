@@ -41,6 +41,13 @@ def list_study_sessions(
     return page_of(found, lambda one: StudySessionItem.of(one.row, one.progress))
 
 
+@router.get("/sessions/{session_id}", response_model=StudySessionItem, responses=CACHED)
+def find_study_session(request: Request, session_id: Key, session: Reading) -> Response:
+    """Find a session by its number, of whichever study, without its results."""
+    found = sessions.one(session, session_id)
+    return tagged_json(request, StudySessionItem.of(found.row, found.progress))
+
+
 @router.get("/{name}/sessions/{session_id}", response_model=StudySessionDocument, responses=CACHED)
 def get_study_session(request: Request, name: StudyName, session_id: Key, session: Reading) -> Response:
     """Get a session: what follows for each claim, tables, figures and every record."""

@@ -10,7 +10,7 @@ from service.commands.noun import Noun, Where
 from service.commands.pages import first
 
 if TYPE_CHECKING:
-    from kernelwatch.client.models import StudySessionDocument, StudySessionItem
+    from kernelwatch.client.models import StudySessionDocument
     from service.commands.output.views import View
 
 app = Noun("Measure published results again, and read what follows.")
@@ -127,7 +127,7 @@ def remove(
     from service.commands.studies import views
     from service.errors import BadInput
 
-    found = _numbered(session)
+    found = client().studies.find_session(session)
     if not yes and not typer.confirm(f"Delete {views.named(found)}?", err=True):
         raise BadInput("Nothing was deleted.")
     return views.removed(client().studies.remove(found.study, found.id))
@@ -159,21 +159,10 @@ def _session(which: str, device: str | None = None) -> "StudySessionDocument":
 
     studies = client().studies
     if which.isdecimal() and len(which) < 20:
-        found = _numbered(int(which))
+        found = studies.find_session(int(which))
         return studies.session(found.study, found.id)
     study = studies.get(which, device=device)
     if study.shown is None:
         on = f" on {device}" if device else ""
         raise NotFound("session", f"of study {study.name}{on}", f"`kernelwatch study run {study.name}` measures one.")
     return studies.session(study.name, study.shown)
-
-
-def _numbered(number: int) -> "StudySessionItem":
-    """The session of this number, of whichever study.  Raises NotFound."""
-    from service.errors import NotFound
-
-    studies = client().studies
-    found = (one for study in studies.list() for one in studies.sessions(study.name) if one.id == number)
-    if (named := next(found, None)) is None:
-        raise NotFound("session", number, "`kernelwatch study sessions NAME` lists those of a study.")
-    return named

@@ -204,7 +204,7 @@ def one(session: Session, session_id: int, study: str | None = None) -> StudySes
     row = session.get(StudySession, session_id)
     if row is None or row.study not in STUDIES or study not in (None, row.study):
         hint = "`kernelwatch study sessions NAME` lists those of a study."
-        raise NotFound("session", f"{session_id} of {f'study {study}' if study else 'a study'}", hint)
+        raise NotFound("session", f"{session_id} of study {study}" if study else session_id, hint)
     return _with_progress(session, [row])[0]
 
 

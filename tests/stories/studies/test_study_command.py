@@ -130,6 +130,26 @@ def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("show", "1"), ["GET /studies/sessions/1", "GET /studies/s3/sessions/1"]),
+        (("remove", "1", "--yes"), ["GET /studies/sessions/1", "DELETE /studies/s3/sessions/1"]),
+        (("show", "s3"), ["GET /studies/s3", "GET /studies/s3/sessions/3"]),
+    ],
+)
+def test_a_session_by_its_number_needs_no_other_session(
+    host: Path, caplog: pytest.LogCaptureFixture, arguments: tuple[str, ...], asked: list[str]
+) -> None:
+    for day in (20, 21, 22):
+        began = f"2026-11-{day}T03:02:00+00:00"
+        kernelwatch("study", "add", written(host, f"{day}.jsonl", session_file(began=began)))
+    with caplog.at_level("INFO", "httpx"):
+        kernelwatch("study", *arguments)
+    sent = [one.getMessage() for one in caplog.records if one.name == "httpx"]
+    assert [re.sub(r"HTTP Request: (\w+) \S+/api/v1(\S+) .*", r"\1 \2", one) for one in sent] == asked
+
+
+@pytest.mark.parametrize(
     ("arguments", "why"),
     [
         ("run s9", "No study s9. Known: s1,"),
