@@ -55,6 +55,24 @@ def test_differences_are_device_form_code_and_versions() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("in_a", "in_b", "found"),
+    [
+        ({"graph": True}, {"graph": True}, []),
+        ({"graph": False}, {}, []),
+        ({"graph": True}, {}, ["2 in A, 0 in B"]),
+        ({"graph": False}, {"graph": True}, ["0 in A, 2 in B"]),
+    ],
+)
+def test_replays_and_launches_are_a_difference(in_a: dict[str, bool], in_b: dict[str, bool], found: list[str]) -> None:
+    a, b = (
+        Results.of([replace(A, records=tuple(replace(one, facts=facts) for one in A.records))])
+        for facts in (in_a, in_b)
+    )
+    what = "cases replayed as CUDA graphs in one session and launched in the other"
+    assert differences(a, b) == [f"{what}: {one}" for one in found]
+
+
 def test_arms_with_equal_versions_are_listed_together() -> None:
     notes = tuple(Note("stack", {"arm": arm, **STACK}) for arm in ("separate", "last"))
     [found] = stacks(Results.of([replace(A, notes=notes)]))
