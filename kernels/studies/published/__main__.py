@@ -26,7 +26,7 @@ def main() -> None:
     running.add_argument("--out", type=Path, required=True, metavar="FILE")
     running.add_argument("--device", default="cpu", help="cpu, h100, h200, b200")
     running.add_argument("--quick", action="store_true", help="fewer cases and one trial")
-    running.add_argument("--only", nargs="+", default=[], metavar="STEP")
+    running.add_argument("--only", nargs="+", action="extend", default=[], metavar="STEP", help="may be repeated")
     running.add_argument(
         "--limit-s", type=float, default=float("inf"), help="end after this many seconds, without the case in progress"
     )

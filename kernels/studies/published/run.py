@@ -85,7 +85,10 @@ def run(
                 keep_going=go_on,
             )
             say(f"  {time.monotonic() - took:.1f} s")
-    return records.read(path)
+    found = records.read(path)
+    left = sum(len(cases) for _, _, cases in missing(steps, {one.key for one in found.records}))
+    say(f"{left} cases left; the same command measures them" if left else "no case is left")
+    return found
 
 
 def _opened(study: Study, path: Path, device: str, quick: bool) -> StudyFile:

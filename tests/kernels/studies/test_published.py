@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kernels.arena.protocol import built_in
 from kernels.arena.session import Pace
 from kernels.studies.published import markdown, records, run
+from kernels.studies.published.__main__ import main
 from kernels.studies.published.catalogue import STUDIES
 from kernels.studies.published.records import CONTROL, Note, Record, Session, StudyFile, StudyWriter, UnreadableStudy
 from kernels.studies.published.results import IntervalOver, Results, estimate, student, sum_of_means
@@ -305,8 +306,23 @@ def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_a_limit_leaves_cases_for_the_next_run(tmp_path: Path) -> None:
-    found = run.run(tiny((CASE,)), tmp_path / "s.jsonl", device="cpu", limit_s=0)
+    said: list[str] = []
+    found = run.run(tiny((CASE,), trials=2), tmp_path / "s.jsonl", device="cpu", limit_s=0, say=said.append)
     assert found.records == ()
+    assert said[-1] == "2 cases left; the same command measures them"
+    run.run(tiny(()), tmp_path / "t.jsonl", device="cpu", say=said.append)
+    assert said[-1] == "no case is left"
+
+
+def test_every_named_step_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `kernelwatch study run`, `--only` may be repeated; the last one alone would measure less."""
+    out = str(tmp_path / "s.jsonl")
+    monkeypatch.setattr(sys, "argv", ["x", "run", "s4", "--out", out, "--only", "first", "--only", "second", "third"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "study s4 has no step first, second, third on cpu" in capsys.readouterr().err
 
 
 @pytest.mark.torch
