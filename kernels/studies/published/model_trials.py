@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ...arena import protocol
+from ...arena import protocol, telemetry
 from ...arena.channel import Channel, ContenderLost
 from ...arena.pool import KEEP_GOING_EVERY_S, RESTARTS
 from ...arena.session import Pace, order
@@ -35,6 +35,7 @@ def run_model_trial(
     scratch: Path,
     keep: Callable[[Sequence[Record], Sequence[Note]], None],
     keep_going: Callable[[], None] = lambda: None,
+    watch: telemetry.Watch | None = None,
 ) -> None:
     """Measure models with every arm of a step, in fresh processes.  `keep` gets the records of each model.
 
@@ -42,13 +43,14 @@ def run_model_trial(
     time if the step says so; each of these begins with the next model once its results are checked.  No arm does
     anything while another has its turn.  An arm whose process was lost at a model gets another one at the next, at most
     RESTARTS times, and always if the process answered that it is broken.  All arms of a model replay a CUDA graph, or
-    none.  `keep_going` is called between turns and about every second of a longer wait; its exceptions end the trial
-    and all processes.
+    none.  A round in which the GPU was throttled is dropped for all arms and repeated, up to half as many again.
+    `watch` reads the GPU, by default with NVML.  `keep_going` is called between turns and about every second of a
+    longer wait; its exceptions end the trial and all processes.
     """
     contestants = list(step.contestants)
     random.Random(seed).shuffle(contestants)  # noqa: S311  an order, not a secret
     threads = compile_threads(len(contestants)) if step.prepare_together else None
-    arms = _Arms([_Process(arm, scratch, threads) for arm in contestants], device, step.pace, keep_going)
+    arms = _Arms([_Process(arm, scratch, threads) for arm in contestants], device, step.pace, keep_going, watch)
     try:
         notes = arms.start_missing()
         if trial == 0 and device == "cuda":
@@ -61,7 +63,7 @@ def run_model_trial(
             keep(_measured(step, trial, case, arms, requests[number], ahead, seed + number), [])
     finally:
         arms.close()
-        keep([], [Note("trial", {"seconds": arms.seconds})])
+        keep([], [Note("trial", {"seconds": arms.seconds, "dropped_rounds": arms.dropped_rounds})])
 
 
 def compile_threads(arms: int) -> int:
@@ -88,15 +90,7 @@ def _measured(
     answers = arms.prepare(requests, at_once=len(requests) if step.prepare_together else 1)
     _launch_all_or_none(arms, answers, pace)
     began = arms.spent("prepare", began)
-    samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
-    for round_number in range(pace.rounds):
-        for name in order(list(samples), round_number, seed):
-            answer = arms.ask(name, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
-            if "samples" in answer:
-                samples[name].append(round(median(answer["samples"]), 4))
-            else:
-                answers[name] = answer
-        samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
+    samples = _rounds(arms, answers, pace, seed)
     began = arms.spent("rounds", began)
     # One after the other: references of all arms at once might not fit into a GPU's memory.  Those without times first.
     for name in sorted(answers, key=lambda name: name in samples):
@@ -109,6 +103,34 @@ def _measured(
         arms.ask_all(dict.fromkeys(requests, protocol.FREE), pace.turn_limit_s)
     arms.spent("check", began)
     return [_record(step, trial, case, arm, answers[arm.name], samples.get(arm.name, [])) for arm in step.contestants]
+
+
+def _rounds(arms: "_Arms", answers: dict[str, dict[str, Any]], pace: Pace, seed: int) -> dict[str, list[float | None]]:
+    """The samples of the prepared arms, one of each round, None of a dropped one; `answers` get why an arm has none."""
+    samples: dict[str, list[float | None]] = {name: [] for name, one in answers.items() if one.get("state") == MEASURED}
+    done = number = 0
+    spare = pace.rounds // 2
+    arms.throttled()  # what happened while the arms prepared is of no importance
+    while done < pace.rounds and samples:
+        for name in order(list(samples), number, seed):
+            answer = arms.ask(name, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
+            if "samples" in answer:
+                samples[name].append(round(median(answer["samples"]), 4))
+            else:
+                answers[name] |= answer
+        samples = {name: taken for name, taken in samples.items() if answers[name].get("state") == MEASURED}
+        number += 1
+        if arms.throttled():
+            arms.dropped_rounds += 1
+            samples = {name: [*taken[:-1], None] for name, taken in samples.items()}
+            if spare:
+                spare -= 1
+                continue
+        done += 1
+    for name, taken in samples.items():
+        if not any(taken):
+            answers[name] |= {"state": FAILED, "reason": "the device was throttled in every round"}
+    return {name: taken for name, taken in samples.items() if any(taken)}
 
 
 def _launch_all_or_none(arms: "_Arms", answers: dict[str, dict[str, Any]], pace: Pace) -> None:
@@ -143,13 +165,21 @@ class _Arms:
     """The processes of all arms of one trial.  `keep_going` is called while one is waited for."""
 
     def __init__(
-        self, processes: Sequence["_Process"], device: str, pace: Pace, keep_going: Callable[[], None]
+        self,
+        processes: Sequence["_Process"],
+        device: str,
+        pace: Pace,
+        keep_going: Callable[[], None],
+        watch: telemetry.Watch | None,
     ) -> None:
         self._processes = {one.arm.name: one for one in processes}
         self._device = device
         self._pace = pace
         self._keep_going = keep_going
+        self._watch = watch
+        self._reading: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
+        self.dropped_rounds = 0
         self._ahead: dict[str, Future[dict[str, Any]]] = {}  # of arms that prepare the next model
         self._pool = ThreadPoolExecutor(max(1, len(processes)), thread_name_prefix="arms")
 
@@ -167,6 +197,9 @@ class _Arms:
         request = {"do": "start", "device": self._device, "threads": 1 if self._device == "cpu" else 4}
         answers = self.ask_all({one.arm.name: request for one in missing}, self._pace.start_limit_s)
         self.spent("start", began)
+        if self._watch is None and self._device == "cuda":
+            uuids = (answer.get("device", {}).get("uuid") for answer in answers.values())
+            self._watch = telemetry.watch(next(filter(None, uuids), None))
         return [
             Note("stack", {"arm": name, **answer.get("stack", {}), "device": answer.get("device", {})})
             for name, answer in answers.items()
@@ -175,6 +208,13 @@ class _Arms:
     def ceilings(self, name: str) -> list[Note]:
         found = self.ask(name, protocol.CEILINGS, self._pace.prepare_limit_s).get("ceilings")
         return [Note("ceilings", found)] if found else []
+
+    def throttled(self) -> list[str]:
+        """Why what was measured since the last call does not count; empty if it does."""
+        if self._watch is None:
+            return []
+        before, self._reading = self._reading, self._watch.glance()
+        return telemetry.spoiled(self._reading, before)
 
     def prepare(self, requests: Mapping[str, Mapping[str, Any]], at_once: int) -> dict[str, dict[str, Any]]:
         """The answers of all arms, of which some may be preparing already.

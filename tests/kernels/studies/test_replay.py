@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.arena.session import Pace
+from kernels.arena.telemetry import Watch
 from kernels.contender.clocks import NotCaptured
 from kernels.errors import FAILED, MEASURED, UNSUPPORTED
 from kernels.studies.published import model_trials, s4
@@ -41,12 +42,17 @@ def test_one_arm_that_must_launch_makes_all_launch(answers, first):
     assert model_trials.first_to_launch(dict(zip("ab", answers, strict=False))) == first
 
 
+ENDED = {"state": FAILED, "reason": "an illegal memory access", "broken": True}
+NO_TURN = {**CAPTURED, "turn": ENDED}
+
+
 class ScriptedArm:
     """A process that answers like one with a GPU: `prepared` by case, and after a failed capture by "again"."""
 
     def __init__(self, prepared, asked, opened):
         self._prepared, self._asked, self._opened = prepared, asked, opened
         self.closed = False
+        self._turn = None
 
     def ask(self, message, _limit_s, _meanwhile=None):
         assert not self.closed
@@ -55,9 +61,11 @@ class ScriptedArm:
             case "prepare" if reason := message["spec"].get("launched_because"):
                 return {"state": MEASURED, "facts": {"graph": False, "graph_reason": reason}}
             case "prepare":
-                return dict(self._prepared[message["case"]])
+                answer = dict(self._prepared[message["case"]])
+                self._turn = answer.pop("turn", None)
+                return answer
             case "turn":
-                return {"samples": [float(self._opened), float(self._opened)]}
+                return self._turn or {"samples": [float(self._opened), float(self._opened)]}
             case "check":
                 return {"state": MEASURED}
         return {"ok": True}
@@ -70,7 +78,7 @@ class ScriptedArm:
 def trial(monkeypatch, tmp_path):
     """Run a trial of arms with scripted answers: the records by arm and case, and what each arm was asked."""
 
-    def run(prepared, *, together):
+    def run(prepared, *, together, rounds=2, watch=None, notes=None):
         asked = {arm: [] for arm in prepared}
         opened = dict.fromkeys(prepared, 0)
 
@@ -81,9 +89,14 @@ def trial(monkeypatch, tmp_path):
         monkeypatch.setattr(model_trials, "open_process", open_process)
         cases = tuple(dict.fromkeys(case for answers in prepared.values() for case in answers))
         step = StudyStep(
-            "gpu", (s4.INDUCTOR, s4.EAGER), cases, 1, Pace(rounds=2), models=True, prepare_together=together
+            "gpu", (s4.INDUCTOR, s4.EAGER), cases, 1, Pace(rounds=rounds), models=True, prepare_together=together
         )
         found = {}
+
+        def keep(records, more):
+            found.update({(one.arm, one.case): one for one in records})
+            (notes if notes is not None else []).extend(more)
+
         model_trials.run_model_trial(
             step,
             0,
@@ -91,7 +104,8 @@ def trial(monkeypatch, tmp_path):
             device="cuda",
             seed=1,
             scratch=tmp_path,
-            keep=lambda records, _: found.update({(one.arm, one.case): one for one in records}),
+            keep=keep,
+            watch=watch,
         )
         return found, {arm: [(one["do"], one.get("case")) for one in each] for arm, each in asked.items()}, opened
 
@@ -140,6 +154,49 @@ def test_a_broken_process_is_replaced_at_every_model(trial):
     assert [found["eager", case].reason for case in cases] == ["out of memory"] * 7 + [None]
     assert opened["eager"] == 8
     assert all(found["inductor", case].facts["graph"] for case in cases)  # one that failed has no turns
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_arm_that_fails_in_its_turn_keeps_its_facts_and_runs_at_the_next_model(trial, together):
+    good = {"one": CAPTURED, "two": CAPTURED}
+    found, _, opened = trial({"inductor": good, "eager": {**good, "one": NO_TURN}, CONTROL: good}, together=together)
+
+    lost, after = found["eager", "one"], found["eager", "two"]
+    assert (lost.state, lost.reason, lost.facts) == (FAILED, ENDED["reason"], CAPTURED["facts"])
+    assert (after.state, opened["eager"]) == (MEASURED, 2)
+    assert all(found[arm, case].state == MEASURED for arm in ("inductor", CONTROL) for case in good)
+
+
+@pytest.mark.parametrize(
+    ("throttled", "kept", "dropped"),
+    [
+        ([0, 0, 0, 0], [1, 1, 1, 1], 0),
+        ([0, 1, 0, 0, 0], [1, 0, 1, 1, 1], 1),
+        ([1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], 3),  # two rounds are repeated, then a dropped one counts
+        ([1, 1, 1, 1, 1, 1], None, 6),
+    ],
+)
+def test_a_throttled_round_is_dropped_for_all_arms_and_repeated(trial, throttled, kept, dropped):
+    """The GPU is slowed while the arms prepare as well, which spoils no round."""
+    readings = iter([1, *throttled])
+    watch = Watch(whole=dict, glance=lambda: {"gpu": {"throttle": ["hw_thermal"] if next(readings) else ["idle"]}})
+    notes = []
+    found, _, _ = trial(
+        {arm: {"one": CAPTURED} for arm in ("inductor", "eager", CONTROL)},
+        together=True,
+        rounds=4,
+        watch=watch,
+        notes=notes,
+    )
+
+    assert next(readings, None) is None
+    [about] = [note.value for note in notes if note.what == "trial"]
+    assert about["dropped_rounds"] == dropped
+    for one in found.values():
+        if kept is None:
+            assert (one.state, one.reason) == (FAILED, "the device was throttled in every round")
+        else:
+            assert one.samples == tuple(1.0 if counts else None for counts in kept)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class ModelServer:
             return {"ready": True, "stack": versions, "device": {"kind": "cpu", "cores": len(os.sched_getaffinity(0))}}
         properties = torch.cuda.get_device_properties(0)
         about = {"kind": "cuda", "name": properties.name, "sms": properties.multi_processor_count}
+        about["uuid"] = str(getattr(properties, "uuid", "")) or None
         return {"ready": True, "stack": versions, "device": about}
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
