@@ -1,9 +1,12 @@
 """The ablation of Inductor: blocks that train, wrong results that are noticed, and conclusions from known times."""
 
+import fcntl
 import itertools
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -254,6 +257,60 @@ def test_an_arm_compiles_with_its_share_of_threads(tmp_path):
         channel = open_process(["-c", echo], tmp_path / "log", compile_threads=threads)
         assert channel.ask({}, 60)["found"] == expected
         channel.close()
+
+
+@pytest.fixture
+def others_may(tmp_path, monkeypatch):
+    """May the process of another arm use the GPU in this way, now?"""
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open() as mine, path.open() as other:
+        monkeypatch.setattr(ablation, "_gpu_lock", mine.fileno)
+
+        def may(how):
+            try:
+                fcntl.flock(other, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            fcntl.flock(other, fcntl.LOCK_UN)
+            return True
+
+        yield lambda: (may(fcntl.LOCK_SH), may(fcntl.LOCK_EX))
+
+
+def test_an_arm_tunes_while_no_other_one_checks(others_may):
+    checking, tuning, anything = (True, False), (False, False), (True, True)
+    assert others_may() == anything
+    with ablation.using_gpu(fcntl.LOCK_SH):
+        assert others_may() == checking
+        with ablation._alone():  # a kernel that is tuned late
+            assert others_may() == tuning
+        assert others_may() == checking
+    assert others_may() == anything
+    with pytest.raises(RuntimeError), ablation._alone():
+        raise RuntimeError
+    assert others_may() == anything
+
+
+def test_two_arms_that_tune_late_do_not_wait_for_each_other(others_may, tmp_path):
+    """Another process checks, and tunes as this one does."""
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    code = (
+        "import fcntl, pathlib, sys, time\n"
+        "lock, ready, go = map(pathlib.Path, sys.argv[1:])\n"
+        "file = lock.open(); fcntl.flock(file, fcntl.LOCK_SH); ready.touch()\n"
+        "while not go.exists(): time.sleep(0.01)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+    )
+    with ablation.using_gpu(fcntl.LOCK_SH):
+        other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock"), str(ready), str(go)])
+        while not ready.exists():
+            time.sleep(0.01)
+        assert others_may() == (True, False)
+        go.touch()
+        with ablation._alone():  # once the other one has given up its lock, or has ended
+            pass
+    assert other.wait(timeout=30) == 0
 
 
 def test_a_missing_setting_is_reported_before_compiling():

@@ -4,6 +4,7 @@ import copy
 import fcntl
 import functools
 import importlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class TrainingStep:
 
         The inputs get other numbers first, so that a step which does not read them is wrong.
         """
-        with self._working():
+        with self._working(), using_gpu(fcntl.LOCK_SH):
             self._renew_numbers()
             found = self._step() if self._graph is None else tuple(one.clone() for one in self._graph.outputs())
             self.launch()  # the references need the memory of the graph
@@ -126,7 +127,9 @@ class TrainingStep:
         self._step = self._bind(self._forward, self._inputs, self._gradient)
         self._step()
         if self._device != "cpu":
-            self.facts |= self._capture(spec.get("launched_because"))
+            with using_gpu(fcntl.LOCK_SH):
+                self.facts |= self._capture(spec.get("launched_because"))
+                self._synchronize()
 
     def _built(self, block: Block, size: Size) -> nn.Module:
         torch.manual_seed(self._seed)
@@ -304,25 +307,44 @@ def _leave_open(inputs: Sequence[Tensor], dimensions: int) -> None:
 
 
 _tuning_s = defaultdict[str, float](float)  # seconds in which this process waited for the others, and tuned
+_gpu_use = fcntl.LOCK_UN  # how this process uses the GPU, as the processes of all arms see it
+
+
+@functools.cache
+def _gpu_lock() -> int:
+    """A file that the processes of all arms lock.  Opened once: two open ones would lock each other out."""
+    return os.open(__file__, os.O_RDONLY)
+
+
+@contextmanager
+def using_gpu(how: int) -> Iterator[None]:
+    """Use the GPU next to other arms (LOCK_SH) or alone (LOCK_EX), which may be within the former."""
+    global _gpu_use
+    before, _gpu_use = _gpu_use, how
+    fcntl.flock(_gpu_lock(), how)  # another kind gives up the former one first, so that two never wait for each other
+    try:
+        yield
+    finally:
+        _gpu_use = before
+        fcntl.flock(_gpu_lock(), before)
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold a lock that the processes of all arms share."""
+    """Tune alone: work of other arms would decide which candidate is chosen, and equal arms would differ."""
     began = time.perf_counter()
-    with open(__file__) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with using_gpu(fcntl.LOCK_EX):
         locked = time.perf_counter()
-        yield  # closing the file releases it
+        yield
     _tuning_s["waited"] += locked - began
     _tuning_s["tuned"] += time.perf_counter() - locked
 
 
 @functools.cache
 def _tune_alone() -> None:
-    """Let one process at a time compare Inductor's candidates.
+    """Let one process at a time compare Inductor's candidates, while no other one checks or captures.
 
-    Arms compile at the same time, and the first call of some kernels times a few configurations.
+    Arms prepare at the same time, and the first call of some kernels times a few configurations.
     """
     tuner = importlib.import_module("torch._inductor.runtime.triton_heuristics").CachingAutotuner
     original = tuner.benchmark_all_configs
