@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from service.domain.changepoints import Change, HistoryLimits, newest
+from service.domain.changepoints.control_variate import Slope
 from service.domain.changepoints.detector import Epoch, epochs_of
 from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match
 from service.domain.changepoints.series_table import (
@@ -29,7 +30,7 @@ ONE_IN_OPEN = 10  # and of those with an open point
 
 Points = Mapping[Name, Sequence[KnownPoint]]
 Limits = Mapping[Name, HistoryLimits]
-# Of suspected changes, those of the machine: the pair of the revision at which the change begins was steady.
+# Returns the series whose suspected change is of the machine: the pair of the revision where it begins was steady.
 SteadyPairs = Callable[[Mapping[Name, Change]], Collection[Name]]
 
 
@@ -67,46 +68,55 @@ def scan_series(
 ) -> dict[Name, SeriesScan]:
     """Run the detector on the series of `close`, and test the newest revisions of the series of `table`.
 
-    Series in `left_out` are not scanned.  What the newest revisions let suspect is no change where `steady` says so.
+    Series in `left_out` are not scanned.  A change that is suspected at the newest revisions is dropped if `steady`
+    returns its series.
     """
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
     since = _since(known)
-    odd = _odd_rows(table, since, limits)
+    odd = _odd_series(table, since, limits)
     shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
-    rows = {name: row for row, name in enumerate(close.names)}
-    newest_rows = {name: row for row, name in enumerate(table.names)}
+
+    def table_of(name: Name) -> Histories:
+        return close if name in close.row_of else table
 
     @cache
     def epochs_of_series(name: Name) -> list[Epoch]:
-        seen = close.seen(rows[name]) if name in rows else table.seen(newest_rows[name])
-        return epochs_of(seen, limits[name], device)
+        here = table_of(name)
+        return epochs_of(here.seen(here.row_of[name]), limits[name], device)
 
-    names = [name for name in {**rows, **shared, **odd} if name not in left_out]
-    epochs = {name: epochs_of_series(name) if name in rows else [] for name in names}
-    steps, suspected = dict[Name, list[Change]](), dict[Name, Change]()
+    names = [name for name in dict.fromkeys((*close.names, *shared, *odd)) if name not in left_out]
+    epochs = {name: epochs_of_series(name) if name in close.row_of else [] for name in names}
+    steps = dict[Name, list[Change]]()
     for name in names:
         steps[name] = [change for epoch in epochs[name] for change in epoch.changes(limits[name])]
         steps[name] += _others(steps[name], shared.get(name, ()), REFOUND)
-        if name in odd:
-            last = max([since.get(name, 0), *(one.ordinal for one in steps[name])])
-            change = newest(table.seen(odd[name], last), limits[name], device)
-            # Faster values are ignored until they are a level.
-            if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
-                suspected[name] = change
+    suspected = _suspected(table, [name for name in odd if name in steps], since, limits, steps, device)
     of_machine = steady(suspected) if suspected else ()
     found = {}
-    for name, of_series in steps.items():
-        baseline = {
-            one.ordinal: math.exp(reference)
-            for one in of_series
-            for own, reference in [
-                close.shifts(rows[name], one) if name in rows else table.shifts(newest_rows[name], one)
-            ]
-            if _baseline_moved(own, reference, one)
-        }
+    for name in names:
         also = [suspected[name]] if name in suspected and name not in of_machine else []
-        found[name] = SeriesScan(match(known.get(name, ()), of_series + also, epochs[name]), baseline)
+        matched = match(known.get(name, ()), steps[name] + also, epochs[name])
+        found[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps[name]))
     return _with_alone(known, found, table.names, epochs_of_series)
+
+
+def _suspected(
+    table: Histories,
+    odd: Collection[Name],
+    since: Mapping[Name, int],
+    limits: Limits,
+    steps: Mapping[Name, Sequence[Change]],
+    device: Slope,
+) -> dict[Name, Change]:
+    """The suspected changes at the newest revisions of the `odd` series, away from their steps."""
+    found = {}
+    for name in odd:
+        last = max([since.get(name, 0), *(one.ordinal for one in steps[name])])
+        change = newest(table.seen(table.row_of[name], last), limits[name], device)
+        # Faster values are ignored until they are a level.
+        if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
+            found[name] = change
+    return found
 
 
 def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
@@ -150,16 +160,26 @@ def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Famil
     return {family: sorted(of_family) for family, of_family in places.items()}
 
 
+def _moved_baselines(table: Histories, name: Name, steps: Sequence[Change]) -> dict[int, float]:
+    """By place of a step, the ratio of SOTA if only SOTA shifted."""
+    found = {}
+    for step in steps:
+        own, reference = table.shifts(table.row_of[name], step)
+        if _baseline_moved(own, reference, step):
+            found[step.ordinal] = math.exp(reference)
+    return found
+
+
 def _baseline_moved(own: float, reference: float, change: Change) -> bool:
     """Did only the reference shift?  Then the adjusted values changed in the opposite direction."""
     size = math.log(change.ratio)
     return abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5
 
 
-def _odd_rows(table: Histories, since: Mapping[Name, int], limits: Limits) -> dict[Name, int]:
-    """The rows of the series whose newest value is an outlier."""
+def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> list[Name]:
+    """The series whose newest value is an outlier."""
     odd = outlier_mask(table, since, np.array([limits[name].notify for name in table.names]))
-    return {table.names[row]: row for row in np.flatnonzero(odd).tolist()}
+    return [table.names[row] for row in np.flatnonzero(odd)]
 
 
 def _since(known: Points) -> dict[Name, int]:

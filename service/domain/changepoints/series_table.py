@@ -6,6 +6,7 @@ Pure.  A *place* is the index of a revision among the measured revisions; the fi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from zlib import crc32
 
 import numpy as np
@@ -41,6 +42,10 @@ class Histories:
     references: Table  # SOTA's, in the same unit
     stacks: NDArray[np.int64]  # 0 where the stack is not known
     runs: NDArray[np.int64]  # the run that measured the value; 0 for none
+
+    @cached_property
+    def row_of(self) -> Mapping[Name, int]:
+        return {name: row for row, name in enumerate(self.names)}
 
     def seen(self, row: int, since: int = 0) -> list[Seen]:
         """One series as input of the detector, from the place `since` on; its ordinals are places.

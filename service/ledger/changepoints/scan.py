@@ -131,9 +131,8 @@ def _same_code(
     session: Session, close: Histories, table: Histories, found: Mapping[Name, SeriesScan]
 ) -> set[tuple[Name, int]]:
     """The new steps that a series has alone although the same code ran on both sides."""
-    rows = [(some, {name: row for row, name in enumerate(some.names)}) for some in (close, table)]
     sides = {
-        (name, one.ordinal): [(_run_of(rows, name, place), *name) for place in (one.before, one.ordinal)]
+        (name, one.ordinal): [(_run_of((close, table), name, place), *name) for place in (one.before, one.ordinal)]
         for name, scanned in found.items()
         for one in scanned.matched.new
         if one.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
@@ -142,10 +141,10 @@ def _same_code(
     return {step for step, (before, after) in sides.items() if same_code(facts.get(before, {}), facts.get(after, {}))}
 
 
-def _run_of(rows: Iterable[tuple[Histories, Mapping[Name, int]]], name: Name, place: int) -> int:
+def _run_of(tables: Iterable[Histories], name: Name, place: int) -> int:
     """The run that gave the value of a series at a place; 0 for none."""
-    at = [(some, row[name]) for some, row in rows if name in row and place >= some.first]
-    return max((int(some.runs[row, place - some.first]) for some, row in at), default=0)
+    known = [some for some in tables if name in some.row_of and place >= some.first]
+    return max((int(some.runs[some.row_of[name], place - some.first]) for some in known), default=0)
 
 
 def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mapping[str, Any]]:
@@ -163,8 +162,7 @@ def _steady(session: Session, measured: Mainline, table: Histories, suspected: M
     Both sides of a pair come from one session, so it is far more exact than times of two sessions.  Its baseline must
     not be newer than the last revision before the change: otherwise it says nothing about the revisions between.
     """
-    row_of = {name: row for row, name in enumerate(table.names)}
-    run_of = {name: int(table.runs[row_of[name], one.ordinal - table.first]) for name, one in suspected.items()}
+    run_of = {name: _run_of((table,), name, one.ordinal) for name, one in suspected.items()}
     pairs = session.execute(
         select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id, VerdictRow.baseline)
         .where(VerdictRow.run_id.in_({*run_of.values()}), VerdictRow.baseline_kind == BaselineKind.PARENT)

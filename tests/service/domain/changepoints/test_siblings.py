@@ -159,8 +159,7 @@ def test_most_siblings_must_refute_a_step_of_one(siblings, sigma, moving, alone,
     others = noisy(moving, 0.02, sigma, count=siblings, seed=seed)
     table = histories(np.vstack([noisy(1, 0.02, 0.002, count=1, seed=10 + seed), others]), sota=False)
     [step] = changes(table.seen(0), LIMITS)
-    rows = {name: row for row, name in enumerate(table.names)}
-    epochs = {name: epochs_of(table.seen(row), LIMITS) for name, row in rows.items()}
+    epochs = {name: epochs_of(table.seen(row), LIMITS) for name, row in table.row_of.items()}
     assert refuted_by_siblings(step, table.names[1:], epochs.__getitem__) == alone
 
 
