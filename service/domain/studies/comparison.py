@@ -44,23 +44,17 @@ def differences(a: Results, b: Results) -> list[str]:
     mine, others = _versions(a), _versions(b)
     pairs += [(name, mine.get(name, "none"), others.get(name, "none")) for name in dict.fromkeys((*mine, *others))]
     found = [f"{what}: {one} in A, {other} in B" for what, one, other in pairs if one != other]
-    return [*found, *_replayed_in_one(_replayed(a), _replayed(b))]
-
-
-def _replayed(results: Results) -> dict[str, bool]:
-    """Was a step replayed as a CUDA graph at this case, so that launches are no part of its times?"""
-    found: dict[str, bool] = {}
-    for one in results.records:
-        found[one.case] = found.get(one.case, False) or one.facts.get("graph") is True
+    both = {*a.cases} & {*b.cases}
+    in_a, in_b = both & _replayed(a), both & _replayed(b)
+    if in_a != in_b:
+        what = "cases replayed as CUDA graphs in one session and launched in the other"
+        found.append(f"{what}: {len(in_a - in_b)} in A, {len(in_b - in_a)} in B")
     return found
 
 
-def _replayed_in_one(a: dict[str, bool], b: dict[str, bool]) -> list[str]:
-    both = a.keys() & b.keys()
-    only_a = sum(a[case] and not b[case] for case in both)
-    only_b = sum(b[case] and not a[case] for case in both)
-    what = "cases replayed as CUDA graphs in one session and launched in the other"
-    return [f"{what}: {only_a} in A, {only_b} in B"] if only_a or only_b else []
+def _replayed(results: Results) -> set[str]:
+    """The cases at which a step was replayed as a CUDA graph, so that launches are no part of its times."""
+    return {one.case for one in results.records if one.facts.get("graph") is True}
 
 
 def _form(quick: bool) -> str:
