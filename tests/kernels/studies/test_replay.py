@@ -24,6 +24,8 @@ ON_A_CPU = {"state": MEASURED, "facts": {"tiny": True}}
 REFUSED = {"state": UNSUPPORTED, "reason": "no such setting"}
 FELL_OVER = {"state": FAILED, "reason": "out of memory", "broken": True}
 CAPTURE_FAILED = {"state": FAILED, "reason": "cannot be captured", "broken": True, "capture_failed": True}
+ENDED = {"state": FAILED, "reason": "an illegal memory access", "broken": True}
+NO_TURN = {**CAPTURED, "turn": ENDED}
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,11 @@ def test_one_arm_that_must_launch_makes_all_launch(answers, first):
     assert model_trials.first_to_launch(dict(zip("ab", answers, strict=False))) == first
 
 
-ENDED = {"state": FAILED, "reason": "an illegal memory access", "broken": True}
-NO_TURN = {**CAPTURED, "turn": ENDED}
-
-
 class ScriptedArm:
-    """A process that answers like one with a GPU: `prepared` by case, and after a failed capture by "again"."""
+    """A process that answers like one with a GPU.
+
+    `prepared` has its answer to "prepare" by case, and as `turn` the answer to a turn, if that is an error.
+    """
 
     def __init__(self, prepared, asked, opened):
         self._prepared, self._asked, self._opened = prepared, asked, opened
@@ -78,7 +79,7 @@ class ScriptedArm:
 def trial(monkeypatch, tmp_path):
     """Run a trial of arms with scripted answers: the records by arm and case, and what each arm was asked."""
 
-    def run(prepared, *, together, rounds=2, watch=None, notes=None):
+    def run(prepared, *, together, rounds=2, watch=None, noted=lambda _: None):
         asked = {arm: [] for arm in prepared}
         opened = dict.fromkeys(prepared, 0)
 
@@ -95,7 +96,7 @@ def trial(monkeypatch, tmp_path):
 
         def keep(records, more):
             found.update({(one.arm, one.case): one for one in records})
-            (notes if notes is not None else []).extend(more)
+            noted(more)
 
         model_trials.run_model_trial(
             step,
@@ -186,7 +187,7 @@ def test_a_throttled_round_is_dropped_for_all_arms_and_repeated(trial, throttled
         together=True,
         rounds=4,
         watch=watch,
-        notes=notes,
+        noted=notes.extend,
     )
 
     assert next(readings, None) is None
