@@ -4,9 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import URL, inspect, make_url, select, text
+from sqlalchemy import URL, Engine, inspect, make_url, select, text
 from sqlalchemy.orm import Session
 
 from service.db import migrate
@@ -191,6 +192,13 @@ def test_what_was_decided_from_texts_gets_codes_once(url: str) -> None:
         CauseWords(Kind.CODE, CAUSES[1][0], False),
     ]
     assert waits == [True, False, False]
+
+
+def downgrade(engine: Engine, to: str) -> None:
+    with engine.begin() as connection:
+        config = migrate.configuration()
+        config.attributes["connection"] = connection
+        command.downgrade(config, to)
 
 
 def described(url: str) -> dict[str, object]:

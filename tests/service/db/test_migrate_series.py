@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alembic import command
 from sqlalchemy import Engine, Row, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -16,7 +15,7 @@ from service.db.models import Calibration, ChangePoint, Gap, Quarantine, Regress
 from service.domain.series import SeriesKey
 from service.domain.states import Equal, PointState
 from service.reports.words import of_point_reason
-from tests.service.db.test_migrate import described
+from tests.service.db.test_migrate import described, downgrade
 
 BEFORE = "0009"
 SHAPE = "rmsnorm.fwd.4096x1024.bf16"
@@ -145,10 +144,7 @@ def test_the_way_back_brings_the_columns_back(old: Engine, url: str) -> None:
     migrate.upgrade(url, "0011")
     assert stored(old) != before
 
-    config = migrate.configuration()
-    with old.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, BEFORE)
+    downgrade(old, BEFORE)
 
     assert stored(old) == before
     assert described(url) == schema
@@ -185,10 +181,7 @@ def test_scans_that_missed_an_unexplained_point_are_no_evidence_against_it(old: 
         4: (PointState.CONFIRMED, 2, None),
     }
 
-    config = migrate.configuration()
-    with old.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0029")
+    downgrade(old, "0029")
     with old.connect() as connection:
         missed = connection.execute(text("SELECT id, missed_scans FROM change_points ORDER BY id")).all()
     assert [tuple(row) for row in missed] == [(1, 0), (2, 0), (3, 2), (4, 2)]
@@ -231,10 +224,7 @@ def test_sentences_of_change_points_become_codes_and_read_the_same(old: Engine, 
             assert (row.reason_code, row.reason_args) == expected
             assert of_point_reason(row) == sentence
 
-        config = migrate.configuration()
-        with old.begin() as connection:
-            config.attributes["connection"] = connection
-            command.downgrade(config, "0030")
+        downgrade(old, "0030")
         with old.connect() as connection:
             again = connection.execute(text("SELECT reason, reason_code FROM change_points")).one()
         assert tuple(again) == (sentence, code)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 
 from service.db import migrate
 from service.db.engine import make_engine
 from tests.dashboards.asking import Get, asking, words
+from tests.service.db.test_migrate import downgrade
 
 DEMO = Path(__file__).with_name("demo-0008.db.xz")
 OLD = [DEMO, *sorted(Path(__file__).parents[3].glob("docs/measurements/*/**/*.db.gz"))]
@@ -138,10 +138,7 @@ def test_recipe_and_policies_are_read_by_their_new_names(migrated: Path, get: Ge
 @only_the_demo
 def test_the_way_back_keeps_the_rows(old: Path, migrated: Path) -> None:
     engine = make_engine(f"sqlite:///{migrated}")
-    with engine.begin() as connection:
-        config = migrate.configuration()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0008")
+    downgrade(engine, "0008")
     engine.dispose()
 
     for query in (
