@@ -110,10 +110,14 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     assert "The sessions differ in device: h200 in A, b200 in B." in kernelwatch("study", "compare", "1", "2")
 
 
-def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
+def add_three_sessions(host: Path) -> None:
     for day in (20, 21, 22):
         began = f"2026-11-{day}T03:02:00+00:00"
         kernelwatch("study", "add", written(host, f"{day}.jsonl", session_file(began=began)))
+
+
+def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
+    add_three_sessions(host)
 
     newest = kernelwatch("study", "sessions", "s3", "--limit", "2")
     assert re.findall("2026-11-[0-9]+", newest) == ["2026-11-22", "2026-11-21"]
@@ -140,9 +144,7 @@ def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
 def test_a_session_by_its_number_needs_no_other_session(
     host: Path, caplog: pytest.LogCaptureFixture, arguments: tuple[str, ...], asked: list[str]
 ) -> None:
-    for day in (20, 21, 22):
-        began = f"2026-11-{day}T03:02:00+00:00"
-        kernelwatch("study", "add", written(host, f"{day}.jsonl", session_file(began=began)))
+    add_three_sessions(host)
     with caplog.at_level("INFO", "httpx"):
         kernelwatch("study", *arguments)
     sent = [one.getMessage() for one in caplog.records if one.name == "httpx"]

@@ -162,7 +162,7 @@ class Matters:
             for place, case in enumerate(step.cases):
                 regression = self.regressions.get(case) if step.factor > 1 else None
                 state = found[place % len(found)]
-                reason = (PointReason.SAME_CODE.value, {}) if state is PointState.CLOSED else (None, None)
+                closed = state is PointState.CLOSED
                 one.session.add(
                     m.ChangePoint(
                         series_id=self.series["h200", case],
@@ -174,8 +174,8 @@ class Matters:
                         p=1e-6,
                         level="block" if abs(step.factor - 1) > 0.05 else "notify",
                         state=state,
-                        reason_code=reason[0],
-                        reason_args=reason[1],
+                        reason_code=PointReason.SAME_CODE.value if closed else None,
+                        reason_args={} if closed else None,
                         found_at=one.line[ordinal].committed_at + HOUR,
                         regression_id=regression.id if regression else None,
                     )
