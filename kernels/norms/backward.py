@@ -176,14 +176,14 @@ def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CO
     _publish_sums(x, dy, mean, rstd, w, 0, slots, first_tag, cols, rank, t, CONFIG)
     for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
         step = tile // teams
-        words = tiles.peek_both(step - 1, slots, CONFIG)
+        words = tiles.peek_both(tiles.slots_of(step - 1, slots, CONFIG), CONFIG)
         next_x, next_dy, next_mean, next_rstd = _read(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
         _publish_sums(next_x, next_dy, next_mean, next_rstd, w, step, slots, first_tag, cols, rank, t, CONFIG)
         c1_sum, c2_sum = _collect_sums(step - 1, slots, first_tag, words, CONFIG)
         dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile - teams, cols, t, CONFIG)
         x, dy, mean, rstd = next_x, next_dy, next_mean, next_rstd
     last = (n_tiles - 1 - team) // teams
-    words = tiles.peek_both(last, slots, CONFIG)
+    words = tiles.peek_both(tiles.slots_of(last, slots, CONFIG), CONFIG)
     c1_sum, c2_sum = _collect_sums(last, slots, first_tag, words, CONFIG)
     return _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, team + last * teams, cols, t, CONFIG)
 

@@ -8,6 +8,8 @@ RMSNorm is Zhang and Sennrich (2019), LayerNorm is Ba, Kiros and Hinton (2016). 
 squares, so the variance stays accurate for a large mean.  x is read from memory once: between its sums and their use a
 row stays in registers or is read again from the cache.  A row that is too wide for one program is split over a team of
 programs, which exchange their sums through the L2 cache; where they cannot, a first pass computes the sums (`wide`).
+Some SMs get less of the memory's bandwidth than others: programs of a team take rows when they are ready, unless rows
+are prefetched, which needs a fixed share of them.
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202, RUF005
@@ -29,7 +31,7 @@ from . import tiles, wide
 from .launching import check, configure, fitting, row_stride, vector
 from .plans import ForwardPlan
 from .tuned_plans import chosen_plan
-from .workspaces import workspace
+from .workspaces import slots_of_rows, workspace
 
 
 class Forward(NamedTuple):
@@ -86,9 +88,10 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Non
         partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
         _forward_sums[(rows * plan.team,)](x, residual, partials, rows, *strides, config, num_warps=plan.warps)
     with workspace(x.device, wanted=plan.team > 1 and plan.exchange) as work:
+        slots = slots_of_rows(work, rows, plan.team) if work is not None and plan.takes_rows else None
         _forward[(teams * plan.team,)](
-            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, partials, rows, *strides, eps,
-            config, **plan.options,
+            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials, rows,
+            *strides, eps, config, **plan.options,
         )  # fmt: skip
 
 
@@ -98,7 +101,7 @@ _Tensors = namedtuple("_Tensors", "x residual w b y residual_out mean rstd M x_s
 
 @triton.jit(do_not_specialize=["M"])
 def _forward(
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, PARTIALS, M, x_stride, residual_stride, eps,
+    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, eps,
     CONFIG: tl.constexpr,
 ):  # fmt: skip
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
@@ -112,7 +115,9 @@ def _forward(
     w, b = cols, cols  # placeholders where the weights are loaded with each tile
     if CONFIG.WEIGHTS == "held":
         w, b = tiles.load_columns(W, cols, CONFIG), tiles.load_columns(B, cols, CONFIG)
-    if WORKSPACE is not None:
+    if SLOTS is not None:
+        _forward_taking(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG)
+    elif WORKSPACE is not None:
         _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG)
     elif CONFIG.BLOCKS > 1:
         _forward_blocks(team, cols, t, eps, CONFIG)
@@ -170,23 +175,54 @@ def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CON
     """All rows of a team.  While the sums of a row are exchanged, the next row is read and its sums are published."""
     slots, first_tag = tiles.open_exchange(WORKSPACE, team, CONFIG)
     x = _read(team, t, cols, CONFIG)
-    _publish_sums(x, 0, slots, first_tag, cols, rank, CONFIG)
+    _publish_sums(x, slots, first_tag, cols, rank, CONFIG)
     for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
         step = tile // teams
+        before = tiles.slots_of(step - 1, slots, CONFIG)
         if CONFIG.CENTER:  # early for LayerNorm, which has two sums; RMSNorm loses 1 % by it
-            words = tiles.peek_both(step - 1, slots, CONFIG)
+            words = tiles.peek_both(before, CONFIG)
         next_x = _read(tile, t, cols, CONFIG)
-        _publish_sums(next_x, step, slots, first_tag, cols, rank, CONFIG)
+        _publish_sums(next_x, tiles.slots_of(step, slots, CONFIG), first_tag + step, cols, rank, CONFIG)
         if not CONFIG.CENTER:
-            words = tiles.peek_both(step - 1, slots, CONFIG)
-        mean, rstd = _collect_sums(step - 1, slots, first_tag, words, eps, CONFIG)
+            words = tiles.peek_both(before, CONFIG)
+        mean, rstd = _collect_sums(before, first_tag + step - 1, words, eps, CONFIG)
         _write(x, tile - teams, mean, rstd, rank, cols, w, b, t, CONFIG)
         x = next_x
     last = (n_tiles - 1 - team) // teams
-    words = tiles.peek_both(last, slots, CONFIG)
-    mean, rstd = _collect_sums(last, slots, first_tag, words, eps, CONFIG)
+    before = tiles.slots_of(last, slots, CONFIG)
+    words = tiles.peek_both(before, CONFIG)
+    mean, rstd = _collect_sums(before, first_tag + last, words, eps, CONFIG)
     _write(x, team + last * teams, mean, rstd, rank, cols, w, b, t, CONFIG)
     tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
+
+
+@triton.jit
+def _forward_taking(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG: tl.constexpr):
+    """Rows that the programs of a rank take when they are ready: the team of a row is whoever took it.
+
+    Each rank takes rows in order, and a program publishes the sums of a row before it waits for those of the row
+    before.  So the sums that it waits for are published or their row is about to be taken: no program waits forever.
+    """
+    tag = tl.load(WORKSPACE).to(tl.int32) + 1
+    row = team
+    x = _read(row, t, cols, CONFIG)
+    following = tiles.take_row(WORKSPACE, rank, teams, t.M)
+    _publish_sums(x, tiles.slots_of_row(row, SLOTS, CONFIG), tag, cols, rank, CONFIG)
+    while following < t.M:
+        next_x = _read(following, t, cols, CONFIG)
+        after = tiles.take_row(WORKSPACE, rank, teams, t.M)  # early: the answer takes as long as the loads
+        _publish_sums(next_x, tiles.slots_of_row(following, SLOTS, CONFIG), tag, cols, rank, CONFIG)
+        _finish_row(x, row, rank, cols, w, b, t, SLOTS, tag, eps, CONFIG)
+        x, row, following = next_x, following, after
+    _finish_row(x, row, rank, cols, w, b, t, SLOTS, tag, eps, CONFIG)
+    tiles.release_workspace(WORKSPACE, 1, tl.num_programs(0), CONFIG.TEAM)
+
+
+@triton.jit
+def _finish_row(x, row, rank, cols, w, b, t, SLOTS, tag, eps, CONFIG: tl.constexpr):
+    slots = tiles.slots_of_row(row, SLOTS, CONFIG)
+    mean, rstd = _collect_sums(slots, tag, tiles.peek_both(slots, CONFIG), eps, CONFIG)
+    _write(x, row, mean, rstd, rank, cols, w, b, t, CONFIG)
 
 
 @triton.jit
@@ -252,26 +288,24 @@ def _block_of(xs, block: tl.constexpr, tile, cols, t, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def _publish_sums(x, step, slots, first_tag, cols, rank, CONFIG: tl.constexpr):
-    """Publish m2, and for LayerNorm the mean, of this program's columns."""
+def _publish_sums(x, slots, tag, cols, rank, CONFIG: tl.constexpr):
+    """Publish m2, and for LayerNorm the mean, of this program's columns of a row, whose slots these are."""
     mean, m2 = _moments(x, cols, rank, CONFIG)
-    slots = tiles.slots_of(step, slots, CONFIG)
-    tiles.publish(m2, slots, first_tag + step, rank)
+    tiles.publish(m2, slots, tag, rank)
     if CONFIG.CENTER:
-        tiles.publish(mean, slots + CONFIG.TEAM, first_tag + step, rank)
+        tiles.publish(mean, slots + CONFIG.TEAM, tag, rank)
 
 
 @triton.jit
-def _collect_sums(step, slots, first_tag, words, eps, CONFIG: tl.constexpr):
-    """(mean, rstd) of the team's row of this step, [1] each, merged as by Chan, Golub and LeVeque (1979):
+def _collect_sums(slots, tag, words, eps, CONFIG: tl.constexpr):
+    """(mean, rstd) of the row with these slots, [1] each, merged as by Chan, Golub and LeVeque (1979):
 
     mean = sum(n_i * mean_i) / N,  m2 = sum(m2_i) + sum(n_i * (mean_i - mean)^2) over the ranks i, with n_i columns.
     """
-    slots = tiles.slots_of(step, slots, CONFIG)
-    m2 = tiles.collect(slots, first_tag + step, words[0], CONFIG)
+    m2 = tiles.collect(slots, tag, words[0], CONFIG)
     mean = 0.0
     if CONFIG.CENTER:
-        means = tiles.collect(slots + CONFIG.TEAM, first_tag + step, words[1], CONFIG)
+        means = tiles.collect(slots + CONFIG.TEAM, tag, words[1], CONFIG)
         counts = tiles.columns_of(tl.arange(0, CONFIG.THREADS), CONFIG)
         mean = tl.sum(means * counts, 0) / CONFIG.COLS
         deviations = tl.where(counts > 0, means - mean, 0.0)

@@ -34,7 +34,9 @@ class ForwardPlan:
     warps: int
     team: int = 1  # programs that share a row
     programs: int = 0  # on an SM, persistent: each goes through several tiles; 0: one program for each tile
-    stages: int = 1  # of the software pipeline: tiles that are loaded at once, through shared memory from 2 on
+    # Of the software pipeline: tiles that are loaded at once, through shared memory from 2 on.  With one, the programs
+    # of a forward team take rows when they are ready; with more, each has a fixed share of them.
+    stages: int = 1
     weights: Weights = "late"
     keep: Keep = "cached"
     registers: int | None = None  # limit, of a thread
@@ -45,6 +47,11 @@ class ForwardPlan:
     def span(self) -> int:
         """Columns of a tile."""
         return self.block * self.blocks
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the programs of a team take rows when they are ready.  Forward alone: dweight has a fixed order."""
+        return self.team > 1 and self.exchange and self.stages == 1
 
     def keep_of(self, size: int, compiled: bool) -> Keep:
         """For elements of `size` bytes: only 16-bit values are packed, and not in the interpreter."""
@@ -210,13 +217,20 @@ _LAYERNORM_FORWARD_FP32 = {
     16384: _LAYERNORM_FORWARD[16384],
 }
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
-# if they are fp32 and the row is 16-bit.  Many small programs on an SM: some compute while others wait.
-_RMSNORM_TEAM_FORWARD = ForwardPlan(1, 2048, 2, programs=8, stages=3, weights="held")
-_RMSNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held")
+# if they are fp32 and the row is 16-bit.  Programs take rows when they are ready, and then need many loads in flight:
+# 32 elements of a thread.  LayerNorm holds a bias too, so that it prefetches rows and has a fixed share of them.
+_RMSNORM_TEAM_FORWARD = ForwardPlan(1, 4096, 4, programs=6, weights="held")
+_RMSNORM_WIDE_FORWARD = ForwardPlan(1, 16384, 8, programs=2, weights="held")
 _LAYERNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 2, programs=4, stages=3, weights="held")
+_RMSNORM_RESIDUAL_FORWARD = ForwardPlan(1, 4096, 8, programs=4, weights="held")
+_LAYERNORM_RESIDUAL_FORWARD = ForwardPlan(1, 8192, 8, programs=2, weights="held")
 # x in fp32: the same bytes in half the columns.
-_RMSNORM_FP32_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held", keep="fp32")
-_LAYERNORM_FP32_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held")
+_RMSNORM_FP32_TEAM_FORWARD = ForwardPlan(1, 4096, 8, programs=4, weights="held")
+_RMSNORM_FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=2, weights="held")
+_LAYERNORM_FP32_FORWARD = ForwardPlan(1, 4096, 4, programs=4, weights="held")
+# With a residual as well: rows are prefetched.
+_RMSNORM_FP32_RESIDUAL_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held", keep="fp32")
+_LAYERNORM_FP32_RESIDUAL_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held")
 
 # Backward, dweight and the weight stay in registers; x and dy are prefetched through shared memory.
 _RMSNORM_BACKWARD = {
@@ -256,7 +270,7 @@ TEAM_COLS = 16384
 _LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
-RMSNORM_WIDE = 65537  # columns from which the programs of a team have more of them
+RMSNORM_WIDE = 131072  # columns from which the programs of a team have more of them
 FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
@@ -275,7 +289,7 @@ def default(
 
 def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm."""
-    plan = _layernorm_forward(cols, size) if center else _rmsnorm_forward(cols, size, weight_size, residual)
+    plan = _layernorm_forward(cols, size, residual) if center else _rmsnorm_forward(cols, size, weight_size, residual)
     return replace(plan, stages=min(plan.stages, 2)) if size > 2 and plan.team == 1 else plan
 
 
@@ -290,16 +304,21 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> 
     if plan := _next(tables[size > 2, weight_size == 2], cols):
         return plan
     if size > 2:
-        return _wide(_RMSNORM_FP32_FORWARD, cols)
-    plan = _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE else _RMSNORM_WIDE_FORWARD, cols)
-    return replace(plan, keep="packed") if residual else plan  # otherwise two tensors are read twice
+        if residual:
+            return _wide(_RMSNORM_FP32_RESIDUAL_FORWARD, cols)
+        return _wide(_RMSNORM_FP32_TEAM_FORWARD if cols < MIN_65536 else _RMSNORM_FP32_WIDE_FORWARD, cols)
+    if residual:
+        return _wide(_RMSNORM_RESIDUAL_FORWARD, cols)
+    return _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE else _RMSNORM_WIDE_FORWARD, cols)
 
 
-def _layernorm_forward(cols: int, size: int) -> ForwardPlan:
+def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
     if plan := _next(_LAYERNORM_FORWARD_FP32 if size > 2 else _LAYERNORM_FORWARD, cols):
         return plan
     if size > 2:
-        return _wide(_LAYERNORM_FP32_FORWARD, cols)
+        return _wide(_LAYERNORM_FP32_RESIDUAL_FORWARD if residual else _LAYERNORM_FP32_FORWARD, cols)
+    if residual:
+        return _wide(_LAYERNORM_RESIDUAL_FORWARD, cols)
     return _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
 
 

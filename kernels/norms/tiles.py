@@ -12,7 +12,7 @@ import triton.language as tl
 from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
-RING = tl.constexpr(workspaces.RING)
+APART, RING = tl.constexpr(workspaces.APART), tl.constexpr(workspaces.RING)
 # Thread $2 loads the 64-bit word at $1.  Threads from number $3 on take zero.
 _PEEK = tl.constexpr(
     "{ .reg .pred mine; .reg .b64 word; mov.b64 word, 0; setp.lt.s32 mine, $2, $3;"
@@ -121,9 +121,8 @@ def peek(slots, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def peek_both(step, slots, CONFIG: tl.constexpr):
-    """The words of the sums of this step: of both for LayerNorm, of the only one for RMSNorm."""
-    slots = slots_of(step, slots, CONFIG)
+def peek_both(slots, CONFIG: tl.constexpr):
+    """The words of the sums in these slots: of both for LayerNorm, of the only one for RMSNorm."""
     first = peek(slots, CONFIG)
     second = first
     if CONFIG.CENTER:
@@ -148,8 +147,27 @@ def collect(slots, tag, words, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def release_workspace(WORKSPACE, steps, programs):
-    """The last program of a launch makes the workspace ready for the next launch, whose tags continue after `steps`."""
+def slots_of_row(row, slots, CONFIG: tl.constexpr):
+    """The first slot of each rank, where each row has slots of its own."""
+    return slots + row.to(tl.int64) * (2 * CONFIG.TEAM)
+
+
+@triton.jit
+def take_row(WORKSPACE, rank, first, M):
+    """A row from `first` on that no other program of this rank has taken, in order; at least M if none is left."""
+    some = first < M  # otherwise there is nothing to wait for
+    taken = tl.atomic_add(WORKSPACE + COUNTERS + rank * APART, 1, mask=some, sem="relaxed").to(tl.int32)
+    return first + tl.where(some, taken, 0)
+
+
+@triton.jit
+def release_workspace(WORKSPACE, steps, programs, ranks: tl.constexpr = 0):
+    """The last program of a launch makes the workspace ready for the next launch, whose tags continue after `steps`.
+
+    ranks: how many have taken rows.
+    """
     if tl.atomic_add(WORKSPACE + 1, 1) == programs - 1:
         tl.store(WORKSPACE + 1, 0)
+        for rank in range(ranks):
+            tl.store(WORKSPACE + COUNTERS + rank * APART, 0)
         tl.store(WORKSPACE, tl.load(WORKSPACE) + steps)

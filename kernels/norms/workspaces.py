@@ -15,7 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-COUNTERS = 16  # the first counter of arrivals
+COUNTERS = 16  # the first counter: of arrivals, or of the rows that a rank has taken
+APART = 16  # words from the counter of a rank to the next: 128 bytes, so that ranks do not wait for each other
 SLOTS = 8192  # the first slot: a 64-bit word with an fp32 value and a tag
 WORDS = 32768
 # Steps of a team with slots of their own.  A program that publishes step s has collected step s - 2 from all others, so
@@ -52,6 +53,15 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
     except BaseException:
         _of_streams.pop(key, None)
         raise
+
+
+def slots_of_rows(words: Tensor, rows: int, team: int) -> Tensor:
+    """Two slots of each rank for each row: in the workspace where they fit, otherwise new ones, which are zeroed.
+
+    New ones take as much memory as a few columns of the rows.
+    """
+    needed = rows * 2 * team
+    return words[SLOTS:] if needed <= WORDS - SLOTS else words.new_zeros(needed)
 
 
 def _made(device: torch.device) -> tuple[Tensor, ...]:

@@ -507,6 +507,19 @@ def test_words_of_a_launch_that_failed_are_forgotten(streams):
     assert not streams.words().any()
 
 
+def test_rows_have_slots_of_the_workspace_or_new_ones(streams):
+    words = streams.words()
+    words += 1
+    most = (workspaces.WORDS - workspaces.SLOTS) // (2 * 16)
+    inside = workspaces.slots_of_rows(words, most, team=16)
+    assert inside.data_ptr() == words[workspaces.SLOTS :].data_ptr()
+    assert inside.numel() == most * 2 * 16
+
+    new = workspaces.slots_of_rows(words, most + 1, team=16)
+    assert new.numel() == (most + 1) * 2 * 16
+    assert not new.any(), "no tag of an earlier launch"
+
+
 def test_no_words_where_none_are_wanted():
     with workspaces.workspace(torch.device("cpu"), wanted=False) as words:
         assert words is None

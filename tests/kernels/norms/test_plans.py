@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -43,8 +44,9 @@ def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps)
 @pytest.mark.parametrize(("cols", "narrow", "wide"), [
     (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (16, "late", 1)),
     (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "late", 1)),
-    (57344, (2, "held", 28), (2, "held", 28)), (57345, (32, "late", 1), (2, "held", 29)),
-    (65536, (32, "late", 1), (2, "held", 32)), (65537, (4, "held", 17), (4, "held", 17)),
+    (57344, (4, "held", 14), (4, "held", 14)), (57345, (32, "late", 1), (4, "held", 15)),
+    (65536, (32, "late", 1), (4, "held", 16)), (65537, (4, "held", 17), (4, "held", 17)),
+    (131071, (4, "held", 32), (4, "held", 32)), (131072, (8, "held", 8), (8, "held", 8)),
 ])  # fmt: skip
 def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
     for weight_size, expected in ((2, narrow), (4, wide)):
@@ -65,7 +67,19 @@ def test_a_residual_has_plans_of_its_own_for_narrow_and_for_wide_rows(size, weig
     assert elements(chosen(1000, True)) < elements(chosen(1000, False)), "a residual is as many bytes again"
     for cols in (4096, 7168, 12288):
         assert chosen(cols, True) == chosen(cols, False)
-    assert plans.forward(100000, center=False, residual=True).keep == "packed"
+    assert elements(plans.forward(100000, center=False, residual=True)) < elements(plans.forward(100000, center=False))
+
+
+@pytest.mark.parametrize(("center", "size", "residual", "takes"), [
+    (False, 2, False, True), (False, 2, True, True), (False, 4, False, True), (False, 4, True, False),
+    (True, 2, False, False), (True, 2, True, True), (True, 4, False, True), (True, 4, True, False),
+])  # fmt: skip
+@pytest.mark.parametrize("cols", [40000, 100000, 262144])
+def test_programs_of_a_team_take_rows_where_no_row_is_prefetched(cols, center, size, residual, takes):
+    plan = plans.forward(cols, center=center, size=size, residual=residual)
+    assert (plan.takes_rows, plan.stages == 1) == (takes, takes)
+    assert not replace(plan, exchange=False).takes_rows, "two passes have no team that waits"
+    assert not plans.forward(1000, center=center).takes_rows
 
 
 @pytest.mark.parametrize("table", [
