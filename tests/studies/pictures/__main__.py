@@ -53,8 +53,11 @@ PAGES = {  # of the dashboard
     "board": "/targets/warpnorm/board",
     "trend": "/targets/warpnorm/trend",
 }
-STUDIES = DOCS / "measurements" / "2026-11-24-h200-studies-2" / "session"
-STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in ("s1", "s2", "s3", "s4")}
+STUDIES = {  # the fullest session of each
+    **dict.fromkeys(("s1", "s2", "s3"), "2026-11-24-h200-studies-2"),
+    "s4": "2026-11-26-h200-studies-3",
+}
+STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in STUDIES}
 TOP = 1500  # pixels of a study's page: its claims and the first figures or tables
 
 
@@ -91,8 +94,8 @@ def stored_session() -> Iterator[None]:
 
 def store_studies() -> None:
     """Store the sessions of the studies, as `kernelwatch study add` does."""
-    for name in STUDY_PAGES:
-        text = lzma.decompress((STUDIES / f"{name.removeprefix('study-')}.jsonl.xz").read_bytes()).decode()
+    for name, folder in STUDIES.items():
+        text = lzma.decompress((DOCS / "measurements" / folder / "session" / f"{name}.jsonl.xz").read_bytes()).decode()
         with transaction() as session:
             studies.store(session, records.parse(text.splitlines()))
 
