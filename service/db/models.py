@@ -1151,17 +1151,17 @@ class StudyRecord(Base):
 
 def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
     """The inverse of `pack`: the screening trials and the confirmation trials."""
-    looked, confirmed = json.loads(zlib.decompress(packed))
-    return looked, confirmed
+    screened, confirmed = json.loads(zlib.decompress(packed))
+    return screened, confirmed
 
 
-def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
-    """Raw samples compactly: JSON in zlib, [looked, confirmed], each with one list of rounds a trial.
+def pack(screened: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
+    """Raw samples compactly: JSON in zlib, [screened, confirmed], each with one list of rounds a trial.
 
     Trials that only confirm a suspicion are kept apart.
     """
     rounded = [
         [[None if taken is None else round(taken, 4) for taken in trial] for trial in part]
-        for part in (looked, confirmed)
+        for part in (screened, confirmed)
     ]
     return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)

@@ -50,11 +50,11 @@ class Line:
         )
 
     def _session(self, truth: NDArray[np.float64], places: Sequence[int]) -> list[Cell]:
-        looked, confirmed = [Pairs()] * len(CASES), [Pairs()] * len(CASES)
-        taken: dict[Why, list[Pairs]] = {"look": looked, "confirm": confirmed}
+        screened, confirmed = [Pairs()] * len(CASES), [Pairs()] * len(CASES)
+        taken: dict[Why, list[Pairs]] = {"look": screened, "confirm": confirmed}
 
         def cells() -> list[Cell]:
-            return [Cell("norms", CASES[place], looked[place], confirmed[place]) for place in places]
+            return [Cell("norms", CASES[place], screened[place], confirmed[place]) for place in places]
 
         on = places
         for why, kind in taken.items():

@@ -160,7 +160,7 @@ def _calibrated(folder: Path, here: DeviceHere, sizes: Sequence[tuple[int, int]]
     head = _contender(Role.HEAD, "planted", _CALLS, _planted(folder, "trial", tried), folder)
     known = {}
     for cell in cells(_session([head, parent], tuple(cases), here, 1, ONCE)):
-        case, seen = Case.parse(cell.case), compare(cell.looked, ONCE.confidence)
+        case, seen = Case.parse(cell.case), compare(cell.screened, ONCE.confidence)
         us, mhz = plain.get(case, (None, 0.0))
         if us and mhz and seen and seen.ratio > 1:
             known[cases[case]] = Known(us, mhz, (seen.ratio - 1) / TRIAL)

@@ -68,8 +68,12 @@ def told(folder: Path) -> None:
         _invented("Equal code", equal_code)
 
 
-def _taken(kept: dict[str, Any]) -> ContenderResult:
-    rounds = {part: tuple(tuple(trial) for trial in kept[part]) for part in ("looked", "confirmed")}
+OLD_NAME = "looked"  # of the trials of the screening, in sessions of 21 November
+
+
+def _taken(stored: dict[str, Any]) -> ContenderResult:
+    kept = {"screened" if key == OLD_NAME else key: value for key, value in stored.items()}
+    rounds = {part: tuple(tuple(trial) for trial in kept[part]) for part in ("screened", "confirmed")}
     named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
     return ContenderResult(**{**kept, **named, **rounds})
 
@@ -96,7 +100,7 @@ def _judged(taken: Sequence[ContenderResult]) -> list[Found]:
             base.get(name),
             verdict,
             of_cause(causes[name], name[1]).words if name in causes else "",
-            sum(bool(rounds) for rounds in (*heads[name].looked, *heads[name].confirmed)),
+            sum(bool(rounds) for rounds in (*heads[name].screened, *heads[name].confirmed)),
         )
         for name, verdict in judged.items()
     ]

@@ -117,7 +117,7 @@ def _refuted(cell: Cell, ratio: float) -> bool:
 
 def _lost(head: ContenderResult) -> float:
     """The share of the rounds that did not count."""
-    rounds = [each for trial in (*head.looked, *head.confirmed) for each in trial]
+    rounds = [each for trial in (*head.screened, *head.confirmed) for each in trial]
     return rounds.count(None) / len(rounds) if rounds else 0.0
 
 

@@ -75,7 +75,7 @@ class IsolatedCase:
         """The log of `arm` over `than` for each trial, of counts `counts.effect`; None if an arm was not measured."""
         if not self.measured(arm) or not self.measured(than):
             return None
-        trials = list(zip(self.arms[arm].looked, self.arms[than].looked, strict=False))
+        trials = list(zip(self.arms[arm].screened, self.arms[than].screened, strict=False))
         if metric_of(self.case).counts:
             return [counts.trial_effect(*trial) for trial in trials]
         return trial_effects(trials)
@@ -229,7 +229,7 @@ def _estimated(
     one: IsolatedCase, components: Sequence[str], policy: Policy, at: tuple[int, ...], prior: Prior | None
 ) -> CaseIsolation:
     """Without zones: those need the p-values of all cases."""
-    before = one.arms[FROM].looked if one.measured(FROM) else ()
+    before = one.arms[FROM].screened if one.measured(FROM) else ()
     took = usual(before)
     change = policy.smallest_change_at(one.case, took or 0.0)
     control = Estimate.of(_whole(one.effects(CONTROL, FROM)), prior)

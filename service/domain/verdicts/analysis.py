@@ -48,7 +48,7 @@ class Reading:
 
     smallest_change: float
     prior: Prior | None
-    looked: Effects
+    screened: Effects
     first: Decision
     confirmed: Effects = ()
     fresh: Decision = field(default_factory=Decision)
@@ -83,22 +83,24 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
 
     `known`: what earlier sessions of the worker say of the variance of each case's trials, by metric.
     """
-    compared = [cell for cell in cells if cell.comparable and not cell.looked.counts]
+    compared = [cell for cell in cells if cell.comparable and not cell.screened.counts]
     policies = {cell.name: policy.at(cell.case) for cell in compared}
-    looked, confirmed, controls = (
+    screened, confirmed, controls = (
         dict(zip([cell.name for cell in compared], made(pairs), strict=True))
         for pairs in (
-            [cell.looked for cell in compared],
+            [cell.screened for cell in compared],
             [cell.confirmed for cell in compared],
             [cell.control for cell in compared],
         )
     )
-    by_sessions = _known_priors(compared, looked, controls, policy, known)
+    by_sessions = _known_priors(compared, screened, controls, policy, known)
     prior = by_sessions
     if any(cell.name not in by_sessions for cell in compared):
-        prior = _family_priors(compared, looked, policy) | by_sessions
+        prior = _family_priors(compared, screened, policy) | by_sessions
     read = {
-        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policies[cell.name], prior.get(cell.name))
+        cell.name: _controlled(
+            cell, screened[cell.name], controls[cell.name], policies[cell.name], prior.get(cell.name)
+        )
         for cell in compared
     }
     offsets = _offsets(compared, read, controls, policies)
@@ -128,7 +130,7 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
 
 def _known_priors(
     cells: Sequence[Cell],
-    looked: Mapping[Name, Effects],
+    screened: Mapping[Name, Effects],
     controls: Mapping[Name, Effects],
     policy: Policy,
     known: KnownVariances,
@@ -136,7 +138,7 @@ def _known_priors(
     """By earlier sessions, of the cases that they know."""
     run = defaultdict[Metric, dict[Name, RunVariance]](dict)
     for cell in cells:
-        head, control = (_first_step(some[cell.name], policy) for some in (looked, controls))
+        head, control = (_first_step(some[cell.name], policy) for some in (screened, controls))
         if metric_of(cell.case) in known and len(head) == policy.screening[0]:
             copies = variance(control) if len(control) == len(head) and cell.borrowed is None else None
             run[metric_of(cell.case)][cell.name] = RunVariance(group_of(cell.case), variance(head), copies)
@@ -146,9 +148,9 @@ def _known_priors(
     return found
 
 
-def _family_priors(cells: Sequence[Cell], looked: Mapping[Name, Effects], policy: Policy) -> dict[Name, Prior]:
+def _family_priors(cells: Sequence[Cell], screened: Mapping[Name, Effects], policy: Policy) -> dict[Name, Prior]:
     """By the other cases of the run."""
-    of_groups = family([(cell.case, looked[cell.name]) for cell in cells], policy)
+    of_groups = family([(cell.case, screened[cell.name]) for cell in cells], policy)
     return {cell.name: prior for cell in cells if (prior := of_groups.get(group_of(cell.case))) is not None}
 
 
@@ -156,21 +158,21 @@ def _first_step(effects: Effects, policy: Policy) -> list[float]:
     return [effect for effect in effects[: policy.screening[0]] if effect is not None]
 
 
-def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
+def _controlled(cell: Cell, screened: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
     """Analyse the control and set the smallest change of this case, before the first test."""
-    smallest_change = _RULE.limit(policy, cell.case, cell.looked)
+    smallest_change = _RULE.limit(policy, cell.case, cell.screened)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
     off = estimate is not None and _off(estimate, smallest_change, policy)
-    return Reading(smallest_change, prior, looked, Decision(), control=estimate, off=off)
+    return Reading(smallest_change, prior, screened, Decision(), control=estimate, off=off)
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
     beta = policy.beta / PHASES
     limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
     if offset and offset.relative:
-        first = Estimate.of(_first_step(reading.looked, policy), reading.prior)
+        first = Estimate.of(_first_step(reading.screened, policy), reading.prior)
         offset = offset.at(first.error**2) if first else offset
-    return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
+    return replace(reading, offset=offset, first=screen(reading.screened, limits, reading.prior, offset))
 
 
 def _with_known(offset: Offset | None, usual: Offset | None) -> Offset | None:
@@ -184,7 +186,7 @@ def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: floa
     beta, fdr = policy.beta / PHASES, _RULE.error_rate(policy)
     limits = Limits(math.log1p(reading.smallest_change), policy.confirmation, beta, fdr)
     first, offset = reading.first.zone, reading.offset
-    return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
+    return Suspect(first, reading.screened, confirmed, limits, reading.prior, offset, typical)
 
 
 def _provider_metric(cell: Cell) -> tuple[str, Metric]:

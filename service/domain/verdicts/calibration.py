@@ -92,7 +92,7 @@ def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kin
     judged = judge(copies, policy, known)
     found = []
     for cell in copies:
-        effects = _first(cell.looked, policy.screening[0]).effects()
+        effects = _first(cell.screened, policy.screening[0]).effects()
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
@@ -112,7 +112,7 @@ def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
         originals = (measured.get((original, provider, case)) for original in (Role.PARENT, Role.HEAD))
         of = next(filter(None, originals), None)
         if role is Role.CONTROL and of is not None:
-            yield Cell(provider, str(case), Pairs(one.looked, of.looked), Pairs(one.confirmed, of.confirmed))
+            yield Cell(provider, str(case), Pairs(one.screened, of.screened), Pairs(one.confirmed, of.confirmed))
 
 
 def _first(pairs: Pairs, trials: int) -> Pairs:

@@ -28,20 +28,22 @@ class Counted:
 
 def compare_counts(cell: Cell, smallest: int) -> Counted:
     """Compare the counts of a cell that has a baseline; `smallest` is the smallest difference that matters."""
-    now, before = (_values(side, cell.looked, cell.confirmed) for side in ("candidate", "baseline"))
+    now, before = (_values(side, cell.screened, cell.confirmed) for side in ("candidate", "baseline"))
     copies = () if cell.borrowed else _values("candidate", cell.control)
     control = counts.ratio(copies[0] - before[0]) if copies and before else None
     if len(now) < MIN_TRIALS or len(before) < MIN_TRIALS:
         return Counted(Outcome.INCONCLUSIVE, reason(ReasonCode.SESSION_ENDED, suspected=False), control=control)
     if len(set(now)) > 1 or len({*before, *copies}) > 1:
         seen = {"now": sorted(set(now)), "before": sorted({*before, *copies})}
-        return Counted(Outcome.INCONCLUSIVE, reason(ReasonCode.COUNTS_VARY, **seen), _comparison(cell.looked), control)
+        return Counted(
+            Outcome.INCONCLUSIVE, reason(ReasonCode.COUNTS_VARY, **seen), _comparison(cell.screened), control
+        )
     change = now[0] - before[0]
     outcome = Outcome.STEADY
     if abs(change) >= smallest:
         outcome = Outcome.REGRESSION if change > 0 else Outcome.IMPROVEMENT
     why = reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest)
-    return Counted(outcome, why, _comparison(cell.looked), control)
+    return Counted(outcome, why, _comparison(cell.screened), control)
 
 
 def counted(pairs: Pairs, baseline: str, smallest: int) -> Reason | None:

@@ -14,14 +14,14 @@ from service.domain.stats.variance_prior import Prior, priors
 from service.domain.verdicts.samples import Pairs
 
 
-def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
+def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
     """Estimate the usual variance of trials by group, from the first trials of these cases.
 
     Only from those that every case has: which cases got more must not change what is known of all of them.  Bytes
     and counts have no such family, for they vary or do not vary for reasons of their own.
     """
     by_metric = defaultdict[Metric, list[tuple[float, str, int]]](list)
-    for case, effects_of in looked:
+    for case, effects_of in screened:
         effects = [effect for effect in effects_of[: policy.screening[0]] if effect is not None]
         if len(effects) > 1 and (metric := metric_of(case)).varies:
             by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))

@@ -46,9 +46,9 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
     """
     members = defaultdict[tuple[Metric, str, str, str], list[list[float | None]]](list)
     for cell in cells:
-        if cell.comparable and not cell.looked.counts:
+        if cell.comparable and not cell.screened.counts:
             op, direction = [*cell.case.split("."), ""][:2]
-            made = cell.looked.made(policy.screening[0])
+            made = cell.screened.made(policy.screening[0])
             members[metric_of(cell.case), cell.provider, op, direction].append(made)
     found, order = [], list(Metric)
     for metric, provider, op, direction in sorted(members, key=lambda key: (order.index(key[0]), *key[1:])):

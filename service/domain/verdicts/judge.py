@@ -54,7 +54,7 @@ def judge(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KN
     read = readings(cells, policy, known)
     return {
         cell.name: _of_counts(cell, policy.at(cell.case))
-        if cell.looked.counts and cell.comparable
+        if cell.screened.counts and cell.comparable
         else _controlled(cell, read.get(cell.name), policy.at(cell.case))
         for cell in cells
     }
@@ -81,7 +81,7 @@ def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_K
         if one.last.futile:
             continue
         if one.first.zone is Zone.OPEN:
-            if len(one.looked) < policy.screening[-1]:
+            if len(one.screened) < policy.screening[-1]:
                 asked[name] = "look"
         elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirmation[-1]:
             asked[name] = "confirm"
@@ -129,11 +129,11 @@ def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
     elif reading.doubt is not None:
         why = _doubt(reading, reading.doubt)
-    elif len(reading.looked) < policy.screening[-1] or None in reading.looked:
-        why = _cut_short(reading.looked, policy.screening, suspected=False)
+    elif len(reading.screened) < policy.screening[-1] or None in reading.screened:
+        why = _cut_short(reading.screened, policy.screening, suspected=False)
     else:
-        why = reason(ReasonCode.TOO_WIDE, trials=len(reading.looked))
-    return _of(outcome, why, seen, cell.looked, policy)
+        why = reason(ReasonCode.TOO_WIDE, trials=len(reading.screened))
+    return _of(outcome, why, seen, cell.screened, policy)
 
 
 def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
@@ -199,7 +199,7 @@ def _unconfirmed(reading: Reading, policy: Policy) -> Reason:
 
 def _undecided(cell: Cell, reading: Reading, why: Reason, policy: Policy) -> Verdict:
     """A suspicion that was neither confirmed nor refuted: the interval is of all trials."""
-    every = Pairs((*cell.looked.candidate, *cell.confirmed.candidate))
+    every = Pairs((*cell.screened.candidate, *cell.confirmed.candidate))
     pooled = reading.suspect.pooled() if reading.suspect else None
     verdict = _of(Outcome.INCONCLUSIVE, why, replace(reading.first, estimate=pooled), every, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)

@@ -90,7 +90,7 @@ def replay(
     for cell in cells:
         verdict, seen = verdicts[cell.name], read.get(cell.name)
         used = seen.first.trials + seen.fresh.trials if seen else 0
-        made = len(cell.looked.effects()) + len(cell.confirmed.effects()) if seen else 0
+        made = len(cell.screened.effects()) + len(cell.confirmed.effects()) if seen else 0
         lacking = _lacking(seen, asked.get(cell.name), policy) if seen else 0
         then = before.get(cell.name)
         fate = _fate(then, verdict.outcome, lacking > 0, cell.name in dismissed)
@@ -104,7 +104,7 @@ def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
     It has to be told what they say where it read the last trials there are, at no look of its own.
     """
     parts: tuple[tuple[Why, Effects, Decision, tuple[int, ...]], ...] = (
-        ("look", seen.looked, seen.first, policy.screening),
+        ("look", seen.screened, seen.first, policy.screening),
         ("confirm", seen.confirmed, seen.fresh, policy.confirmation),
     )
     for why, effects, last, steps in parts:

@@ -76,7 +76,7 @@ class Cell:
 
     provider: str
     case: str
-    looked: Pairs = Pairs()
+    screened: Pairs = Pairs()
     confirmed: Pairs = Pairs()  # trials of the confirmation
     control: Pairs = Pairs()  # the baseline against a second copy of itself
     borrowed: str | None = None  # the provider whose control it is, if this one has none
@@ -92,4 +92,4 @@ class Cell:
     @property
     def comparable(self) -> bool:
         """Did both the head and the baseline produce times from correct results?"""
-        return not (self.trouble or self.baseline_trouble) and bool(self.looked.baseline)
+        return not (self.trouble or self.baseline_trouble) and bool(self.screened.baseline)

@@ -27,7 +27,7 @@ class ContenderResult:
     case: Case
     state: CellState
     reason: str | None = None
-    looked: tuple[Rounds, ...] = ()
+    screened: tuple[Rounds, ...] = ()
     confirmed: tuple[Rounds, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class ContenderResult:
     @property
     def median(self) -> float | None:
         """Median over trials of the median over rounds."""
-        trials = [[taken for taken in rounds if taken is not None] for rounds in (*self.looked, *self.confirmed)]
+        trials = [[taken for taken in rounds if taken is not None] for rounds in (*self.screened, *self.confirmed)]
         medians = [median(rounds) for rounds in trials if rounds]
         return median(medians) if medians and self.state is CellState.MEASURED else None
 
@@ -117,7 +117,7 @@ def _cell(
     return Cell(
         head.provider,
         str(head.case),
-        looked=Pairs(head.looked, baseline.looked if baseline else (), head.case.metric.counts),
+        screened=Pairs(head.screened, baseline.screened if baseline else (), head.case.metric.counts),
         confirmed=Pairs(head.confirmed, baseline.confirmed if baseline else (), head.case.metric.counts),
         control=control[0],
         borrowed=control[1],
@@ -162,7 +162,7 @@ def _control(
         role = Role.PARENT if (Role.PARENT, copied) in by_contender else Role.HEAD
         original = by_contender.get((role, copied), {}).get(case)
         if copy is not None and original is not None and _measured(copy) and _measured(original):
-            trials = (*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed)
+            trials = (*copy.screened, *copy.confirmed), (*original.screened, *original.confirmed)
             pairs = Pairs(*trials, case.metric.counts)
             return pairs, None if copied == provider else copied
     return Pairs(), None
@@ -235,6 +235,6 @@ def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: st
     if theirs.state is not CellState.MEASURED:
         trouble = reason(ReasonCode.BASELINE_UNFIT, baseline=name, state=theirs.state.value, said=theirs.reason)
         return BaselineCase(provider, case, name, trouble=trouble)
-    both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
+    both = [(mine, other) for mine, other in zip(head.screened, theirs.screened, strict=False) if mine and other]
     sides = tuple(mine for mine, _ in both), tuple(other for _, other in both)
     return BaselineCase(provider, case, name, Pairs(*sides, head.case.metric.counts))

@@ -122,7 +122,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
 
 
 def _measurement(run_id: int, one: ContenderResult) -> Measurement:
-    trials = (*one.looked, *one.confirmed)
+    trials = (*one.screened, *one.confirmed)
     median = one.median
     return Measurement(
         run_id=run_id,
@@ -137,7 +137,7 @@ def _measurement(run_id: int, one: ContenderResult) -> Measurement:
         trials=sum(map(bool, trials)),  # without those that it sat out
         rounds=sum(len(rounds) for rounds in trials),
         facts=dict(one.facts),
-        samples=pack(one.looked, one.confirmed) if trials else None,
+        samples=pack(one.screened, one.confirmed) if trials else None,
     )
 
 

@@ -102,9 +102,9 @@ def _taken(row: Measurement) -> ContenderResult | None:
         role, case = Role(row.role), Case.parse(row.case)
     except ValueError:
         return None
-    looked, confirmed = unpack(row.samples) if row.samples else ([], [])
+    screened, confirmed = unpack(row.samples) if row.samples else ([], [])
     return ContenderResult(
-        role, row.provider, case, row.state, row.reason, tuple(looked), tuple(confirmed), row.facts or {}
+        role, row.provider, case, row.state, row.reason, tuple(screened), tuple(confirmed), row.facts or {}
     )
 
 

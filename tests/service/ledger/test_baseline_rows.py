@@ -259,7 +259,7 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     assert ledger.last_good(1) == {WIDE: "c0"}
 
     [good] = Took(Role.LAST_GOOD, fast=None).taken()
-    noisy = Given(replace(good, looked=((95.0, 96.0), (104.0, 105.0), (100.0, 99.0))))
+    noisy = Given(replace(good, screened=((95.0, 96.0), (104.0, 105.0), (100.0, 99.0))))
     parent = replace(SLOW_HEAD, role=Role.PARENT)
     copy = replace(parent, role=Role.CONTROL)
     between = ledger.run(2, replace(SLOW_HEAD, wide=101.0), parent, copy, noisy, good={WIDE: "c0"})
@@ -367,7 +367,7 @@ def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
 # -- a gap to SOTA is closed by evidence alone
 
 FAR = replace(SOTA, wide=40.0, fast=40.0)  # our 100 us are 2.5 times as long
-NOISY = [Given(replace(one, looked=((20.0, 21.0), (40.0, 41.0), (160.0, 150.0)))) for one in FAR.taken()]
+NOISY = [Given(replace(one, screened=((20.0, 21.0), (40.0, 41.0), (160.0, 150.0)))) for one in FAR.taken()]
 
 
 def gaps() -> dict[str, tuple[bool, str | None]]:

@@ -259,7 +259,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     lease = ledger.leased(1)
     evidence = ledger.found(1.0, 1.2, 0, {})
     unconfirmed = tuple(
-        ContenderResult(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken
+        ContenderResult(one.role, one.provider, one.case, one.state, None, one.screened) for one in evidence.taken
     )
     with transaction() as session:
         recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))

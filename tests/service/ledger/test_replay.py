@@ -39,8 +39,8 @@ def trials(ratio: float, number: int, seed: int = 0, noise: float = 0.0005) -> P
     return Pairs(tuple(head), tuple(base))
 
 
-def cell(ratio: float, looked: int = 3, confirmed: int = 0, seed: int = 0) -> Cell:
-    return Cell("norms", LONG, trials(ratio, looked, seed), trials(ratio, confirmed, seed + 1))
+def cell(ratio: float, screened: int = 3, confirmed: int = 0, seed: int = 0) -> Cell:
+    return Cell("norms", LONG, trials(ratio, screened, seed), trials(ratio, confirmed, seed + 1))
 
 
 def once(one: Cell, before: Outcome, *, dismissed: bool = False, **policy: object) -> Fate:
@@ -79,7 +79,7 @@ def test_what_stays_open_was_open():
 
 
 def test_no_launch_counts_that_the_policy_would_not_have_asked_for():
-    [found] = replay([cell(1.0, looked=16)], {("norms", LONG): Outcome.STEADY}, [], Policy())
+    [found] = replay([cell(1.0, screened=16)], {("norms", LONG): Outcome.STEADY}, [], Policy())
     assert (found.fate, found.made, found.used, found.lacking) == (Fate.QUIET, 16, 3, 0)
 
 
@@ -95,7 +95,7 @@ def test_sums_are_by_provider_and_metric():
 CELLS = st.builds(
     cell,
     ratio=st.sampled_from([0.9, 0.99, 1.0, 1.006, 1.02, 1.3]),
-    looked=st.sampled_from([2, 3, 5, 8]),
+    screened=st.sampled_from([2, 3, 5, 8]),
     confirmed=st.sampled_from([0, 2, 5]),
     seed=st.integers(0, 20),
 )
@@ -147,10 +147,10 @@ class Ledger:
                 ContenderResult(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
                 for role in (Role.HEAD, Role.PARENT)
             ]
-        looked, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
-        sides = {Role.HEAD: (looked.candidate, fresh.candidate), Role.PARENT: (looked.baseline, fresh.baseline)}
+        screened, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
+        sides = {Role.HEAD: (screened.candidate, fresh.candidate), Role.PARENT: (screened.baseline, fresh.baseline)}
         sides[Role.CONTROL] = sides[Role.PARENT]
-        sides[Role.SOTA] = (looked.baseline, ())
+        sides[Role.SOTA] = (screened.baseline, ())
         return [
             ContenderResult(
                 role,
@@ -200,7 +200,7 @@ def test_what_is_stored_is_what_was_measured(ledger):
     with reading() as session:
         found = reload.one(session, run_id)
     assert found.result.taken == tuple(
-        replace(one, looked=rounded(one.looked), confirmed=rounded(one.confirmed))
+        replace(one, screened=rounded(one.screened), confirmed=rounded(one.confirmed))
         for case, ratio in ((LONG, 1.05), (SHORT, -1.0))
         for one in ledger.took(case, ratio, 1)
     )

@@ -116,7 +116,7 @@ def scored(family: Family, truth: Truth, known: KnownVariances, seed: int) -> Co
     verdicts, count, false = judge(cells, POLICY, known), Counter[str](families=1), 0
     for cell, effect, us, least in zip(cells, family.effects, family.took_us, smallest, strict=True):
         verdict = verdicts[cell.name]
-        trials = len(cell.looked.candidate) + len(cell.confirmed.candidate)
+        trials = len(cell.screened.candidate) + len(cell.confirmed.candidate)
         reported = verdict.outcome in CHANGES
         nothing = bool(effect <= MIN_SHARE * math.log1p(least) * (1 + 1e-9))
         false += reported and (nothing or verdict.outcome is Outcome.IMPROVEMENT)

@@ -31,6 +31,7 @@ from service.db.models import unpack
 from service.domain.stats.effects import trial_effect, winsorised_mean
 from service.domain.stats.estimates import variance
 from service.domain.verdicts.session_result import same_code
+from tests.studies.power_judged import OLD_NAME
 
 ROOT = Path(__file__).parents[3]
 STORED = Path(__file__).with_name("h200.json.gz")
@@ -172,7 +173,7 @@ def _of_power(file: Path) -> dict[str, list[Times]]:
     for one in kept["taken"]:
         equal = one["role"] in EQUAL or one["case"] not in planted
         if one["state"] == "measured" and equal and _is_kernel(one["case"]):
-            found[one["case"]].append([*one["looked"], *one["confirmed"]])
+            found[one["case"]].append([*(one.get("screened") or one[OLD_NAME]), *one["confirmed"]])
     return dict(found)
 
 
@@ -188,8 +189,8 @@ def _of_database(file: Path) -> Iterator[tuple[str, dict[str, list[Times]]]]:
         runs = defaultdict[int, dict[str, dict[tuple[str, str], tuple[Times, Any]]]](lambda: defaultdict(dict))
         for run, role, provider, case, facts, samples in rows:
             if _is_kernel(case):
-                looked, confirmed = unpack(samples)
-                runs[run][case][role, provider] = [*looked, *confirmed], json.loads(facts or "{}")
+                screened, confirmed = unpack(samples)
+                runs[run][case][role, provider] = [*screened, *confirmed], json.loads(facts or "{}")
     for run, cases in runs.items():
         yield str(run), {case: _equal(sides) for case, sides in cases.items()}
 

@@ -35,7 +35,7 @@ def main() -> int:
         calls = (partial(judge, cells, policy, known), partial(wanted, cells, policy, known))
         parts = [best_ms(call, chosen.times) for call in (*calls, partial(summaries, cells, policy))]
         slowest = max(slowest, sum(parts))
-        trials = sum(len(cell.looked.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
+        trials = sum(len(cell.screened.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
         row = [
             f"200 cases, {trials:.1f} trials each ({noise.says})",
             *(f"{ms:.1f} ms" for ms in (*parts, sum(parts))),

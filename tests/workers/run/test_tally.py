@@ -32,8 +32,8 @@ def test_who_sat_out_a_launch_has_no_rounds_in_it():
     tally.add(trial(head=Cell("measured", samples=[5.0])), confirming=False)
     tally.add(trial(head=Cell("measured", samples=[6.0]), parent=Cell("measured", samples=[7.0])), confirming=True)
     head, parent = tally.taken()
-    assert (head.looked, head.confirmed) == (((1.0, 2.0), (5.0,)), ((6.0,),))
-    assert (parent.looked, parent.confirmed) == (((3.0, 4.0), ()), ((7.0,),))
+    assert (head.screened, head.confirmed) == (((1.0, 2.0), (5.0,)), ((6.0,),))
+    assert (parent.screened, parent.confirmed) == (((3.0, 4.0), ()), ((7.0,),))
 
 
 @pytest.mark.parametrize("worse", ["invalid", "failed"])
@@ -53,12 +53,12 @@ def test_a_contender_that_never_took_part_has_no_entry():
 
 def test_facts_are_those_of_the_launch_that_looked_and_the_clock_is_that_of_all():
     tally = Tally([HEAD], [CASE])
-    looked = {"code": "abc", "repeatable": True, "kernels": 2}
-    tally.add(trial(head=Cell("measured", samples=[1.0], facts=looked, extra={"sm_mhz": 1980})), confirming=False)
+    screened = {"code": "abc", "repeatable": True, "kernels": 2}
+    tally.add(trial(head=Cell("measured", samples=[1.0], facts=screened, extra={"sm_mhz": 1980})), confirming=False)
     tally.add(trial(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1800})), confirming=False)
     tally.add(trial(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1965})), confirming=True)
     [head] = tally.taken()
-    assert head.facts == {**looked, "sm_mhz": 1965}
+    assert head.facts == {**screened, "sm_mhz": 1965}
 
 
 @pytest.mark.parametrize(

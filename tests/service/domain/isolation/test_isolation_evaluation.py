@@ -159,7 +159,9 @@ def test_the_cause_is_what_the_swap_changed_in_the_code() -> None:
     plain = {"kind": "triton", "code": "a", "spills": 0, "registers": 64, "kernels": 1}
     facts = {FROM: plain, backward("triton"): plain, TO: spilling, forward("triton"): spilling}
     taken = {
-        name: ContenderResult(Role.RIVAL, "norms", found.case, found.state, None, found.looked, (), facts.get(name, {}))
+        name: ContenderResult(
+            Role.RIVAL, "norms", found.case, found.state, None, found.screened, (), facts.get(name, {})
+        )
         for name, found in one.arms.items()
     }
     one = IsolatedCase("norms", CASE, taken)

@@ -32,8 +32,8 @@ RULES = Calibrating()
 def took(
     role: Role, *launches_us: float, provider: str = "norms", confirmed: tuple[float, ...] = ()
 ) -> ContenderResult:
-    looked, fresh = (tuple((us, us) for us in one) for one in (launches_us, confirmed))
-    return ContenderResult(role, provider, Case.parse(CASE), CellState.MEASURED, None, looked, fresh)
+    screened, fresh = (tuple((us, us) for us in one) for one in (launches_us, confirmed))
+    return ContenderResult(role, provider, Case.parse(CASE), CellState.MEASURED, None, screened, fresh)
 
 
 # -- what is compared

@@ -23,7 +23,7 @@ def pairs(head, baseline) -> Pairs:
 
 
 def cell(head, baseline, **of) -> Cell:
-    return Cell(*NAME, looked=pairs(head, baseline), **of)
+    return Cell(*NAME, screened=pairs(head, baseline), **of)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_quarantined_count_raises_no_alarm():
 
 def test_a_count_changes_no_verdict_about_times():
     def timed(case, ratio):
-        looked = tuple((100.0 * (1 + one),) * 8 for one in (0.001, -0.001, 0.0005))
-        return Cell("norms", case, Pairs(tuple(tuple(ratio * us for us in one) for one in looked), looked))
+        screened = tuple((100.0 * (1 + one),) * 8 for one in (0.001, -0.001, 0.0005))
+        return Cell("norms", case, Pairs(tuple(tuple(ratio * us for us in one) for one in screened), screened))
 
     times = [timed(f"rmsnorm.fwd.{rows}x1024.bf16", 1.0 + rows / 1e5) for rows in (1, 2, 3)]
     alone, with_counts = judge(times, Policy()), judge([*times, cell([9, 9], [2, 2])], Policy())

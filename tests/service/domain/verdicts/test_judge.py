@@ -53,7 +53,7 @@ def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("looked", "confirmed", "expected"),
+    ("screened", "confirmed", "expected"),
     [
         (1.000, None, Outcome.STEADY),
         (1.005, None, Outcome.STEADY),
@@ -64,9 +64,9 @@ def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
         (1.050, None, Outcome.INCONCLUSIVE),  # a suspicion alone is never a regression
     ],
 )
-def test_a_change_is_told_only_when_fresh_launches_agree(looked, confirmed, expected):
+def test_a_change_is_told_only_when_fresh_launches_agree(screened, confirmed, expected):
     fresh = pairs(confirmed, seed=1) if confirmed else Pairs()
-    assert verdict(Cell("norms", "a case", pairs(looked), fresh)) is expected
+    assert verdict(Cell("norms", "a case", pairs(screened), fresh)) is expected
 
 
 def test_a_noisy_case_is_inconclusive_and_never_silently_green():
@@ -117,7 +117,7 @@ def test_fresh_launches_that_repeat_nothing_say_so():
 
 
 @pytest.mark.parametrize(
-    ("looked", "confirmed", "why"),
+    ("screened", "confirmed", "why"),
     [
         (Pairs(), Pairs(), reason(R.SESSION_ENDED, suspected=False)),
         (pairs(1.0, trial_noise=0.05), Pairs(), reason(R.SESSION_ENDED, suspected=False)),
@@ -143,8 +143,8 @@ def test_fresh_launches_that_repeat_nothing_say_so():
         (pairs(1.05), pairs(1.02, 8, trial_noise=0.02, seed=3), reason(R.UNCONFIRMED)),
     ],
 )
-def test_the_undecided_say_what_they_lack(looked, confirmed, why):
-    measured = Pairs(looked.candidate, looked.baseline or ((),))
+def test_the_undecided_say_what_they_lack(screened, confirmed, why):
+    measured = Pairs(screened.candidate, screened.baseline or ((),))
     [only] = judge([Cell("norms", "a case", measured, confirmed)], POLICY).values()
     assert (only.outcome, only.reason) == (Outcome.INCONCLUSIVE, why)
 
@@ -409,7 +409,7 @@ def test_the_more_are_suspected_the_surer_each_must_be():
         for cell in family({slow: 1.03})
     ]
     for_nothing = [
-        replace(cell, looked=pairs(1.03, seed=n, round_noise=0.001), confirmed=pairs(1.007, 2, seed=50 + n))
+        replace(cell, screened=pairs(1.03, seed=n, round_noise=0.001), confirmed=pairs(1.007, 2, seed=50 + n))
         if cell.case in others
         else cell
         for n, cell in enumerate(edge)
@@ -449,7 +449,7 @@ def test_a_case_that_varies_more_than_its_family_is_not_taken_to_be_as_sure():
     spread = Pairs(((99.0,) * 4, (104.5,) * 4, (104.0,) * 4), ((100.0,) * 4,) * 3)
     steady = Pairs(((102.0,) * 4, (102.1,) * 4), ((100.0,) * 4,) * 2)
     told = judge(
-        [replace(cell, looked=spread, confirmed=steady) if cell.case == odd else cell for cell in cells], FAMILY
+        [replace(cell, screened=spread, confirmed=steady) if cell.case == odd else cell for cell in cells], FAMILY
     )
     assert told["norms", odd].outcome is Outcome.INCONCLUSIVE
 
@@ -475,7 +475,7 @@ def test_short_kernels_need_more_and_nobody_acts_on_nanoseconds():
 @settings(max_examples=20)
 def test_the_order_of_cases_and_launches_does_not_matter(dice, seed):
     cells = family({SHAPES[0]: 1.03, SHAPES[5]: 0.97, SHAPES[13]: 1.012}, seed)
-    mixed = [replace(cell, looked=shuffled(cell.looked, dice)) for cell in cells]
+    mixed = [replace(cell, screened=shuffled(cell.screened, dice)) for cell in cells]
     dice.shuffle(mixed)
     assert outcomes(mixed) == outcomes(cells)
     assert wanted(mixed, FAMILY) == wanted(cells, FAMILY)
@@ -499,7 +499,7 @@ def test_the_unit_does_not_matter_where_no_limit_has_one(scale, seed):
         )
         return Pairs(candidate, baseline)
 
-    other = [replace(cell, looked=scaled(cell.looked), confirmed=scaled(cell.confirmed)) for cell in cells]
+    other = [replace(cell, screened=scaled(cell.screened), confirmed=scaled(cell.confirmed)) for cell in cells]
     assert outcomes(other, free) == outcomes(cells, free)
 
 
@@ -542,7 +542,7 @@ def test_judging_again_says_the_same_and_what_was_decided_needs_nothing_more(see
 def test_what_was_decided_early_stays_so_whatever_the_others_need():
     """More trials of the undecided do not change what is known of those that got none."""
     cells = [*family({}), Cell("norms", "rmsnorm.fwd.9x9.bf16", pairs(1.0, 8, trial_noise=0.03, seed=3))]
-    earlier = [replace(cell, looked=Pairs(cell.looked.candidate[:3], cell.looked.baseline[:3])) for cell in cells]
+    earlier = [replace(cell, screened=Pairs(cell.screened.candidate[:3], cell.screened.baseline[:3])) for cell in cells]
     before, after = judge(earlier, FAMILY), judge(cells, FAMILY)
     assert all(before[cell.name] == after[cell.name] for cell in cells[:-1])
 

@@ -24,8 +24,8 @@ TRIALS = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
 def took(
     role: Role, case: Case = FIRST, state: CellState = CellState.MEASURED, provider: str = "norms", **rest
 ) -> ContenderResult:
-    looked = TRIALS if state is CellState.MEASURED else ()
-    return ContenderResult(role, provider, case, state, looked=looked, **rest)
+    screened = TRIALS if state is CellState.MEASURED else ()
+    return ContenderResult(role, provider, case, state, screened=screened, **rest)
 
 
 def test_each_case_of_each_of_the_heads_providers_is_one_cell():
@@ -38,7 +38,7 @@ def test_each_case_of_each_of_the_heads_providers_is_one_cell():
     taken += [took(Role.CONTROL), took(Role.CONTROL, SECOND), took(Role.SOTA, provider="quack")]
     found = cells(taken)
     assert {cell.name for cell in found} == {(p, str(c)) for p in ("norms", "norms-compiled") for c in (FIRST, SECOND)}
-    assert all(cell.looked.effects() == [0.0] * 3 for cell in found)
+    assert all(cell.screened.effects() == [0.0] * 3 for cell in found)
     assert all(cell.control.effects() == [0.0] * 3 for cell in found)
     assert [cell.borrowed for cell in found if cell.provider == "norms-compiled"] == ["norms", "norms"], (
         "whose copy did not run (it may not fit into the memory) is controlled by another's, and says so"
@@ -48,7 +48,7 @@ def test_each_case_of_each_of_the_heads_providers_is_one_cell():
 def test_each_provider_has_a_control_of_its_own():
     slower = tuple(tuple(2 * us for us in trial) for trial in TRIALS)
     both = [took(role, provider=name) for role in (Role.HEAD, Role.PARENT) for name in ("norms", "compiled")]
-    copies = [took(Role.CONTROL), replace(took(Role.CONTROL, provider="compiled"), looked=slower)]
+    copies = [took(Role.CONTROL), replace(took(Role.CONTROL, provider="compiled"), screened=slower)]
     own, other = cells([*both, *copies])
     assert (own.borrowed, other.borrowed) == (None, None)
     assert own.control.effects() == [0.0] * 3
@@ -97,7 +97,7 @@ def test_a_wrong_parent_is_no_baseline():
     [cell] = cells([took(Role.HEAD), took(Role.PARENT, state=CellState.INVALID, reason="y is wrong")])
     assert cell.trouble is None
     assert cell.baseline_trouble == reason(ReasonCode.BASELINE_UNFIT, state="invalid", said="y is wrong")
-    assert cell.looked.baseline == ()
+    assert cell.screened.baseline == ()
 
 
 def test_the_first_revision_is_controlled_by_a_copy_of_itself():
@@ -172,7 +172,7 @@ def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
 
 def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
     def at(role: Role, case: Case, us: float, provider: str) -> ContenderResult:
-        return replace(took(role, case, provider=provider), looked=((us, us), (us, us)))
+        return replace(took(role, case, provider=provider), screened=((us, us), (us, us)))
 
     heads = [took(Role.HEAD), took(Role.HEAD, SECOND)]
     quack = [at(Role.SOTA, FIRST, 80.0, "quack"), at(Role.SOTA, SECOND, 80.0, "quack")]
@@ -189,8 +189,8 @@ def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
 
 def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
     seen = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0), (50.0, 50.0))
-    head = replace(took(Role.HEAD), looked=seen)
-    good = replace(took(Role.LAST_GOOD), looked=(*TRIALS[:2], (), ()))
+    head = replace(took(Role.HEAD), screened=seen)
+    good = replace(took(Role.LAST_GOOD), screened=(*TRIALS[:2], (), ()))
 
     found = against(BaselineKind.LAST_GOOD, [head, took(Role.HEAD, SECOND), good], {("norms", str(FIRST)): "a" * 40})
 

@@ -88,7 +88,7 @@ def test_metrics_are_counted_apart() -> None:
 def test_counts_have_differences() -> None:
     one = session(SLOW)
     counted = {
-        name: replace(each, case=Case.parse(f"{CASE}.kernels"), looked=((3.0 + 2 * (name in MORE),),) * 4)
+        name: replace(each, case=Case.parse(f"{CASE}.kernels"), screened=((3.0 + 2 * (name in MORE),),) * 4)
         for name, each in one.arms.items()
     }
     judged = evaluate([IsolatedCase("norms", f"{CASE}.kernels", counted)], COMPONENTS, Policy(), steps(4, 4))
