@@ -64,6 +64,11 @@ class Record:
     def measured(self) -> bool:
         return self.state == MEASURED and any(self.samples)
 
+    @property
+    def replayed(self) -> bool:
+        """Was a CUDA graph of the step replayed, so that launches are no part of its times?"""
+        return self.facts.get("graph") is True
+
 
 @dataclass(frozen=True)
 class Note:

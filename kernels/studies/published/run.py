@@ -87,7 +87,8 @@ def run(
             say(f"  {time.monotonic() - took:.1f} s")
     found = records.read(path)
     left = sum(len(cases) for _, _, cases in missing(steps, {one.key for one in found.records}))
-    say(f"{left} cases left; the same command measures them" if left else "no case is left")
+    some = "1 case" if left == 1 else f"{left} cases"
+    say(f"{some} left; the same command measures the rest" if left else "no case is left")
     return found
 
 

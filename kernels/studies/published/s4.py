@@ -185,7 +185,7 @@ def _with_all(results: Results, arms: Collection[str], cases: Sequence[str]) -> 
 
 def _ways(results: Results, arms: Collection[str], case: str) -> set[bool]:
     """Was a CUDA graph replayed at this block?"""
-    return {bool(one.facts.get("graph")) for arm in arms for one in results.of_arm(arm, case) if one.measured}
+    return {one.replayed for arm in arms for one in results.of_arm(arm, case) if one.measured}
 
 
 def published_interaction(suite: str) -> float:

@@ -53,8 +53,7 @@ def differences(a: Results, b: Results) -> list[str]:
 
 
 def _replayed(results: Results) -> set[str]:
-    """The cases at which a step was replayed as a CUDA graph, so that launches are no part of its times."""
-    return {one.case for one in results.records if one.facts.get("graph") is True}
+    return {one.case for one in results.records if one.replayed}
 
 
 def _form(quick: bool) -> str:

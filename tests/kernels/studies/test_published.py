@@ -309,7 +309,7 @@ def test_a_limit_leaves_cases_for_the_next_run(tmp_path: Path) -> None:
     said: list[str] = []
     found = run.run(tiny((CASE,), trials=2), tmp_path / "s.jsonl", device="cpu", limit_s=0, say=said.append)
     assert found.records == ()
-    assert said[-1] == "2 cases left; the same command measures them"
+    assert said[-1] == "2 cases left; the same command measures the rest"
     run.run(tiny(()), tmp_path / "t.jsonl", device="cpu", say=said.append)
     assert said[-1] == "no case is left"
 

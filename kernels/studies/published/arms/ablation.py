@@ -18,7 +18,7 @@ from ....errors import MAX_REASON
 from ....providers.base import compiled
 from . import blocks
 from .blocks_common import Block, Given, Size
-from .replay import CannotReplay, Step, StepGraph, side_stream, unlike
+from .replay import CannotReplay, Step, StepGraph, relative_error, side_stream, unlike
 from .server import NotSupported
 
 STEPS = {"cuda": 5, "cpu": 50}  # that are launched in a sample; on a CPU the sizes are tiny
@@ -283,16 +283,10 @@ def compare(
     for name, mine, theirs, right in zip(names, found, eager, exact, strict=True):
         if mine.shape != right.shape:
             return f"{name} has shape {tuple(mine.shape)} instead of {tuple(right.shape)}"
-        error, allowed = _error(mine, right), ALLOWANCE * _error(theirs, right) + rounding + SUM_NOISE
+        error, allowed = relative_error(mine, right), ALLOWANCE * relative_error(theirs, right) + rounding + SUM_NOISE
         if not error <= allowed:
-            return f"{name} has a relative error of {error:.2g}, eager has {_error(theirs, right):.2g}"
+            return f"{name} has a relative error of {error:.2g}, eager has {relative_error(theirs, right):.2g}"
     return None
-
-
-def _error(found: Tensor, exact: Tensor) -> float:
-    difference = torch.linalg.vector_norm(found.to(exact.dtype) - exact)
-    relative: float = (difference / torch.linalg.vector_norm(exact).clamp(min=torch.finfo(exact.dtype).tiny)).item()
-    return relative
 
 
 def _widened(x: Tensor, dtype: torch.dtype) -> Tensor:

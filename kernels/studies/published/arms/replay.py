@@ -101,8 +101,14 @@ def unlike(names: Sequence[str], replayed: Sequence[Tensor], launched: Sequence[
     `limit` is of the norm of the difference relative to that of the launched output.
     """
     for name, mine, right in zip(names, replayed, launched, strict=True):
-        size = torch.linalg.vector_norm(right.float()).clamp(min=torch.finfo(torch.float32).tiny)
-        error = (torch.linalg.vector_norm(mine.float() - right.float()) / size).item()
+        error = relative_error(mine, right.float())
         if not error <= limit:
             return f"a replay differs from a launched step: {name} by {error:.2g}"
     return None
+
+
+def relative_error(found: Tensor, exact: Tensor) -> float:
+    """The norm of the difference relative to that of `exact`, in the dtype of `exact`."""
+    size = torch.linalg.vector_norm(exact).clamp(min=torch.finfo(exact.dtype).tiny)
+    error: float = (torch.linalg.vector_norm(found.to(exact.dtype) - exact) / size).item()
+    return error

@@ -114,6 +114,8 @@ class ModelServer:
         return {"state": MEASURED, "facts": dict(self._workload.facts), "unit": self._workload.unit}
 
     def launch(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        if self._workload is None:
+            return {"state": FAILED, "reason": "nothing is prepared"}
         cast(Replayed, self._workload).launch()
         return {"ok": True}
 

@@ -20,6 +20,7 @@ from ....providers.base import compiled
 from . import fused_norm, llama
 from .graphs import traced, with_compiled_norms
 from .llama import LlamaSize
+from .replay import relative_error
 
 STEPS = 20
 SEED = 20  # that of the trial would make the bits of trials incomparable
@@ -129,7 +130,7 @@ class Training:
         found = self._step(self._weights, self._batches[0])
         limit = MAX_ERROR[self._size.dtype]
         for name, right, seen in zip(("loss", *self._size.shapes), expected, found, strict=True):
-            error = _error(right, seen)
+            error = relative_error(seen, right.float())
             if not error <= limit:
                 return f"{name} of the first step is wrong by {error:.1e}; eager and rounding explain {limit:.1e}"
         return None
@@ -225,12 +226,6 @@ def _bit_sums(tensor: Tensor) -> Iterator[Tensor]:
     for along in (0, 1):
         sums = bits.sum(along, dtype=torch.int64)
         yield (sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum()
-
-
-def _error(right: Tensor, seen: Tensor) -> float:
-    """The l2 norm of the difference relative to that of `right`."""
-    size = torch.linalg.vector_norm(right.float()).clamp_min(1e-30)
-    return float(torch.linalg.vector_norm(seen.float() - right.float()) / size)
 
 
 def _repeatable(*, strict: bool) -> None:
