@@ -218,7 +218,7 @@ _LAYERNORM_FORWARD_FP32 = {
 }
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Programs take rows when they are ready, and then need many loads in flight:
-# 32 elements of a thread.  LayerNorm holds a bias too, so that it prefetches rows and has a fixed share of them.
+# 32 elements of a thread.  LayerNorm holds a bias too: in 16 bits and without a residual it prefetches rows instead.
 _RMSNORM_TEAM_FORWARD = ForwardPlan(1, 4096, 4, programs=6, weights="held")
 _RMSNORM_WIDE_FORWARD = ForwardPlan(1, 16384, 8, programs=2, weights="held")
 _LAYERNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 2, programs=4, stages=3, weights="held")
