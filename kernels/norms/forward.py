@@ -88,7 +88,7 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Non
         partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
         _forward_sums[(rows * plan.team,)](x, residual, partials, rows, *strides, config, num_warps=plan.warps)
     with workspace(x.device, wanted=plan.team > 1 and plan.exchange) as work:
-        slots = slots_of_rows(work, rows, plan.team) if work is not None and plan.takes_rows else None
+        slots = slots_of_rows(work, rows, plan.team) if work is not None and plan.dynamic else None
         _forward[(teams * plan.team,)](
             x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials, rows,
             *strides, eps, config, **plan.options,
@@ -116,7 +116,7 @@ def _forward(
     if CONFIG.WEIGHTS == "held":
         w, b = tiles.load_columns(W, cols, CONFIG), tiles.load_columns(B, cols, CONFIG)
     if SLOTS is not None:
-        _forward_taking(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG)
+        _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG)
     elif WORKSPACE is not None:
         _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG)
     elif CONFIG.BLOCKS > 1:
@@ -197,11 +197,12 @@ def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CON
 
 
 @triton.jit
-def _forward_taking(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG: tl.constexpr):
-    """Rows that the programs of a rank take when they are ready: the team of a row is whoever took it.
+def _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG: tl.constexpr):
+    """Rows in dynamic scheduling: each program takes the next row of its rank when it is ready.
 
-    Each rank takes rows in order, and a program publishes the sums of a row before it waits for those of the row
-    before.  So the sums that it waits for are published or their row is about to be taken: no program waits forever.
+    The team of a row are the programs that took it, one of each rank.  Each rank takes rows in order, and a program
+    publishes the sums of a row before it waits for those of the row before.  So the sums that it waits for are
+    published or their row is about to be taken: no program waits forever.
     """
     tag = tl.load(WORKSPACE).to(tl.int32) + 1
     row = team

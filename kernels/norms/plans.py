@@ -49,8 +49,8 @@ class ForwardPlan:
         return self.block * self.blocks
 
     @property
-    def takes_rows(self) -> bool:
-        """Whether the programs of a team take rows when they are ready.  Forward alone: dweight has a fixed order."""
+    def dynamic(self) -> bool:
+        """Whether rows are scheduled dynamically, forward: a program takes the next row when it is ready."""
         return self.team > 1 and self.exchange and self.stages == 1
 
     def keep_of(self, size: int, compiled: bool) -> Keep:

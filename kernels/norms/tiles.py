@@ -12,7 +12,7 @@ import triton.language as tl
 from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
-APART, RING = tl.constexpr(workspaces.APART), tl.constexpr(workspaces.RING)
+COUNTER_STRIDE, RING = tl.constexpr(workspaces.COUNTER_STRIDE), tl.constexpr(workspaces.RING)
 # Thread $2 loads the 64-bit word at $1.  Threads from number $3 on take zero.
 _PEEK = tl.constexpr(
     "{ .reg .pred mine; .reg .b64 word; mov.b64 word, 0; setp.lt.s32 mine, $2, $3;"
@@ -156,7 +156,7 @@ def slots_of_row(row, slots, CONFIG: tl.constexpr):
 def take_row(WORKSPACE, rank, first, M):
     """A row from `first` on that no other program of this rank has taken, in order; at least M if none is left."""
     some = first < M  # otherwise there is nothing to wait for
-    taken = tl.atomic_add(WORKSPACE + COUNTERS + rank * APART, 1, mask=some, sem="relaxed").to(tl.int32)
+    taken = tl.atomic_add(WORKSPACE + COUNTERS + rank * COUNTER_STRIDE, 1, mask=some, sem="relaxed").to(tl.int32)
     return first + tl.where(some, taken, 0)
 
 
@@ -169,5 +169,5 @@ def release_workspace(WORKSPACE, steps, programs, ranks: tl.constexpr = 0):
     if tl.atomic_add(WORKSPACE + 1, 1) == programs - 1:
         tl.store(WORKSPACE + 1, 0)
         for rank in range(ranks):
-            tl.store(WORKSPACE + COUNTERS + rank * APART, 0)
+            tl.store(WORKSPACE + COUNTERS + rank * COUNTER_STRIDE, 0)
         tl.store(WORKSPACE, tl.load(WORKSPACE) + steps)

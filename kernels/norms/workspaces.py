@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 COUNTERS = 16  # the first counter: of arrivals, or of the rows that a rank has taken
-APART = 16  # words from the counter of a rank to the next: 128 bytes, so that ranks do not wait for each other
+COUNTER_STRIDE = 16  # words from the counter of a rank to the next: 128 bytes, so that atomics do not share a line
 SLOTS = 8192  # the first slot: a 64-bit word with an fp32 value and a tag
 WORDS = 32768
 # Steps of a team with slots of their own.  A program that publishes step s has collected step s - 2 from all others, so

@@ -71,8 +71,12 @@ def told(folder: Path) -> None:
 OLD_NAME = "looked"  # of the trials of the screening, in sessions of 21 November
 
 
+def with_new_names(stored: dict[str, Any]) -> dict[str, Any]:
+    return {"screened" if key == OLD_NAME else key: value for key, value in stored.items()}
+
+
 def _taken(stored: dict[str, Any]) -> ContenderResult:
-    kept = {"screened" if key == OLD_NAME else key: value for key, value in stored.items()}
+    kept = with_new_names(stored)
     rounds = {part: tuple(tuple(trial) for trial in kept[part]) for part in ("screened", "confirmed")}
     named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
     return ContenderResult(**{**kept, **named, **rounds})

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Several GPUs at the same time: lanes.sh LIMIT_S "STEPS OF GPU 0" "STEPS OF GPU 1" ...  Steps are those of steps.sh; with the
-# prefix stacks/, those of stacks.sh.  After LIMIT_S seconds what there is goes into $OUT/results.tar.xz.
+# prefix stacks/, those of stacks.sh of the session before.  After LIMIT_S seconds what there is goes into $OUT/results.tar.xz.
 set -uo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd) RESULTS=${RESULTS:-/tmp/results} limit=$1
 shift
@@ -10,7 +10,7 @@ lane() {  # NUMBER STEPS
     for step in $2; do
         case $step in
             old/*) TREE=/tmp/old bash "$HERE/steps.sh" "${step#old/}" ;;  # the tree that a session of a study was begun with
-            stacks/*) bash "$HERE/stacks.sh" "${step#stacks/}" ;;
+            stacks/*) bash "$HERE/../2026-11-24-h200-studies-2/stacks.sh" "${step#stacks/}" ;;
             *) bash "$HERE/steps.sh" "$step" ;;
         esac
     done

@@ -67,30 +67,6 @@ restore() { cp "$GIFTS"/s/. "$KEPT/" -r; }  # the studies so far
 
 replay_tests() { tests replay "$1" -n 4 tests/kernels/studies/test_replay.py; }
 
-turns() {  # NAME LIMIT_S OLDER_TREE [CASES]: plans of an older tree, of this one and Quack in turns
-    (cd "$HERE" && PYTHONPATH=$HERE:$TREE:$QUACK_PATH timeout $(($2 + 40)) "$PYTHON" turns.py "$OUT/$1" "$2" "$3" ${4:+"$4"} > "$OUT/$1.txt" 2>&1)
-    echo "turns $1 ended with $?"
-    grep -aA1 "sets; old" "$OUT/$1.txt" | grep -v "^--" | cut -c1-90 | tail -c 5000
-    tail -n 2 "$OUT/$1.txt" | cut -c1-200
-}
-
-kernels() {  # NAME LIMIT_S ARGUMENT...: a session of the arena
-    local name=$1 limit=$2
-    shift 2
-    rm -rf "/tmp/o/$name"
-    (cd "$TREE" && timeout $((limit + 30)) "$PYTHON" -m kernels.studies.kernels --out "/tmp/o/$name" --limit-s "$limit" "$@" > "$OUT/$name.log.txt" 2>&1)
-    echo "kernels $name ended with $?"
-    cp "/tmp/o/$name/kernels.json" "$OUT/$name.json"
-    cp "/tmp/o/$name/table.md" "$OUT/$name.md"
-    grep -E "^\| (RMS|Layer|pr101|models|small|awk|random)|of these|cases drawn" "$OUT/$name.md" | cut -c1-150 | head -14
-    tail -n 2 "$OUT/$name.log.txt" | cut -c1-200
-}
-
-floors() {
-    (cd "$HERE" && PYTHONPATH=$TREE timeout 60 "$PYTHON" floors.py "$OUT/floors.json" > "$OUT/floors.txt" 2>&1)
-    cat "$OUT/floors.txt"
-}
-
 for step in "$@"; do
     echo "== $step ($(date +%T))"
     # shellcheck disable=SC2086

@@ -53,8 +53,8 @@ AWKWARD_ONES = [
     ),
 ]
 
-# Teams at small widths, with columns that nobody has in the last; 3 rows are fewer than teams and 700 are more.  With
-# one stage, programs take rows; the slots of 1700 rows of a team of 8 do not fit into a workspace.
+# Teams at small widths, of which the last program may have fewer columns; 3 rows are fewer than teams and 700 are more.
+# With one stage, rows are scheduled dynamically; the slots of 1700 rows of a team of 8 do not fit into a workspace.
 TEAMS = [(2, 512), (4, 256), (8, 128), (16, 64)]
 ROWS_AND_STAGES = [(1, 2), (3, 2), (700, 2), (3, 1), (1700, 1)]
 # The largest team.

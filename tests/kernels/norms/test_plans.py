@@ -70,16 +70,16 @@ def test_a_residual_has_plans_of_its_own_for_narrow_and_for_wide_rows(size, weig
     assert elements(plans.forward(100000, center=False, residual=True)) < elements(plans.forward(100000, center=False))
 
 
-@pytest.mark.parametrize(("center", "size", "residual", "takes"), [
+@pytest.mark.parametrize(("center", "size", "residual", "dynamic"), [
     (False, 2, False, True), (False, 2, True, True), (False, 4, False, True), (False, 4, True, False),
     (True, 2, False, False), (True, 2, True, True), (True, 4, False, True), (True, 4, True, False),
 ])  # fmt: skip
 @pytest.mark.parametrize("cols", [40000, 100000, 262144])
-def test_programs_of_a_team_take_rows_where_no_row_is_prefetched(cols, center, size, residual, takes):
+def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, size, residual, dynamic):
     plan = plans.forward(cols, center=center, size=size, residual=residual)
-    assert (plan.takes_rows, plan.stages == 1) == (takes, takes)
-    assert not replace(plan, exchange=False).takes_rows, "two passes have no team that waits"
-    assert not plans.forward(1000, center=center).takes_rows
+    assert (plan.dynamic, plan.stages == 1) == (dynamic, dynamic)
+    assert not replace(plan, exchange=False).dynamic, "two passes have no team that waits"
+    assert not plans.forward(1000, center=center).dynamic
 
 
 @pytest.mark.parametrize("table", [

@@ -31,7 +31,7 @@ from service.db.models import unpack
 from service.domain.stats.effects import trial_effect, winsorised_mean
 from service.domain.stats.estimates import variance
 from service.domain.verdicts.session_result import same_code
-from tests.studies.power_judged import OLD_NAME
+from tests.studies.power_judged import with_new_names
 
 ROOT = Path(__file__).parents[3]
 STORED = Path(__file__).with_name("h200.json.gz")
@@ -170,10 +170,10 @@ def _of_power(file: Path) -> dict[str, list[Times]]:
     kept = json.loads(gzip.decompress(file.read_bytes()))
     planted = {one["case"] for one in kept["plants"] if one["how"] != "nothing"}
     found = defaultdict[str, list[Times]](list)
-    for one in kept["taken"]:
+    for one in map(with_new_names, kept["taken"]):
         equal = one["role"] in EQUAL or one["case"] not in planted
         if one["state"] == "measured" and equal and _is_kernel(one["case"]):
-            found[one["case"]].append([*(one.get("screened") or one[OLD_NAME]), *one["confirmed"]])
+            found[one["case"]].append([*one["screened"], *one["confirmed"]])
     return dict(found)
 
 
