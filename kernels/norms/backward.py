@@ -70,7 +70,13 @@ def backward(
     out = Backward(dx, dweight, dbias)
     if rows:
         # for a plan, the sum of a bias counts like that of LayerNorm
-        plan = plan or chosen_plan(Direction.BWD, x, weight, center=mean is not None or bias_dtype is not None)
+        plan = plan or chosen_plan(
+            Direction.BWD,
+            x,
+            weight,
+            center=mean is not None or bias_dtype is not None,
+            residual=dresidual_out is not None,
+        )
         plan = fitting(plan, x.device, x.element_size(), 2 if dresidual_out is None else 3)
         launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, offset)
         if not wide.in_one_pass(partial(launch, plan), x.device, plan):
@@ -106,7 +112,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
         _backward_sums[(rows * plan.team,)](
             dy, x, weight, mean, rstd, partials, rows, dy_stride, x_stride, config, num_warps=plan.warps
         )
-    with workspace(x.device, wanted=fused or (plan.team > 1 and plan.exchange)) as work:
+    with workspace(x.device, wanted=fused or plan.exchanged) as work:
         _backward[(teams * plan.team,)](
             dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, partial_grads, work, partials,
             rows, dy_stride, x_stride, dresidual_stride, config, **plan.options,

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import check, configure, fitting, row_stride, vector
+from .launching import check, configure, fitting, processors, row_stride, vector
 from .plans import ForwardPlan
 from .tuned_plans import chosen_plan
 from .workspaces import slots_of_rows, workspace
@@ -67,7 +67,8 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center, residual=residual is not None)
+        few = rows <= processors(x.device)
+        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center, residual=residual is not None, few=few)
         plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
         launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
         if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
@@ -79,6 +80,8 @@ def forward(
 
 def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
     """One pass over the rows; two for a team that does not exchange its sums."""
+    if plan.exchanged and plan.weights == "early":
+        raise ValueError(f"the weights of a team that exchanges its sums are held or late: not {plan}")
     rows = x.shape[0]
     unit = vector(x, residual)
     strides = row_stride(x) // unit, row_stride(residual) // unit
@@ -87,7 +90,7 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Non
     if plan.team > 1 and not plan.exchange:
         partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
         _forward_sums[(rows * plan.team,)](x, residual, partials, rows, *strides, config, num_warps=plan.warps)
-    with workspace(x.device, wanted=plan.team > 1 and plan.exchange) as work:
+    with workspace(x.device, wanted=plan.exchanged) as work:
         slots = slots_of_rows(work, rows, plan.team) if work is not None and plan.dynamic else None
         _forward[(teams * plan.team,)](
             x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials, rows,

@@ -44,8 +44,10 @@ class Config(NamedTuple):
 def configure(
     x: Tensor, plan: plans.ForwardPlan, unit: int, *, center: bool, offset: float, **others: Any
 ) -> tuple[int, Config]:
-    """(teams, constants of the kernel) of a launch over the rows of x."""
+    """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError for a wrong plan."""
     rows, cols = x.shape
+    if plan.span * plan.team < cols:
+        raise ValueError(f"a plan needs {cols} columns for such rows, and {plan} has {plan.span * plan.team}")
     teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
     masked = plan.span * plan.team != cols or rows % plan.rows != 0
     keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
@@ -139,6 +141,7 @@ def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
     return min(tiles, teams), True
 
 
+@functools.cache
 def processors(device: torch.device) -> int:
     """SMs of the device."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else INTERPRETED_SMS

@@ -1,7 +1,7 @@
 """How a kernel is launched, by the width of a row: values measured on an H200, and what they mean.  Imports no torch.
 
-A plan depends on the columns, the dtypes and whether there is a residual, never on the rows, so that a row has the same
-bits in every batch.
+A plan depends on the columns, the dtypes and whether there is a residual.  With few rows a forward plan keeps its tiles
+and warps, and so the order of its sums: a row has the same bits in every batch.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ Weights = Literal["held", "early", "late"]
 Keep = Literal["fp32", "packed", "cached"]
 
 REGISTERS, MAX_REGISTERS = 65536, 255  # of an SM, and of a thread
+MAX_ELEMENTS = REGISTERS  # of a tile
 
 
 class Sum(StrEnum):
@@ -49,9 +50,14 @@ class ForwardPlan:
         return self.block * self.blocks
 
     @property
+    def exchanged(self) -> bool:
+        """Whether the programs of a team exchange their sums."""
+        return self.team > 1 and self.exchange
+
+    @property
     def dynamic(self) -> bool:
         """Whether rows are scheduled dynamically, forward: a program takes the next row when it is ready."""
-        return self.team > 1 and self.exchange and self.stages == 1
+        return self.exchanged and self.stages == 1
 
     def keep_of(self, size: int, compiled: bool) -> Keep:
         """For elements of `size` bytes: only 16-bit values are packed, and not in the interpreter."""
@@ -61,7 +67,7 @@ class ForwardPlan:
     def options(self) -> dict[str, Any]:
         """Launch options of Triton."""
         options: dict[str, Any] = {"num_warps": self.warps}
-        if self.team > 1 and self.exchange:
+        if self.exchanged:
             options["launch_cooperative_grid"] = True  # all programs are resident, or the driver refuses
             options["maxnreg"] = min(MAX_REGISTERS, REGISTERS // (32 * self.warps * max(1, self.programs)) // 8 * 8)
         if self.registers:
@@ -156,7 +162,7 @@ _NARROW_RESIDUAL = {
     384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="packed"),
     512: _RMSNORM_FORWARD[512],
     1024: ForwardPlan(1, 1024, 4, weights="early"),
-    1536: _RMSNORM_FORWARD[1536],
+    1536: ForwardPlan(1, 2048, 2, weights="early"),
     2048: ForwardPlan(1, 2048, 8, weights="early"),
 }
 _NARROW_RESIDUAL_FP32 = {
@@ -168,10 +174,29 @@ _NARROW_RESIDUAL_FP32 = {
     1024: ForwardPlan(1, 1024, 8, weights="early"),
     2048: ForwardPlan(1, 2048, 8, weights="early"),
 }
+_RESIDUAL_FP32 = {
+    **_NARROW_RESIDUAL_FP32,
+    **{width: plan for width, plan in _RMSNORM_FORWARD_FP32.items() if 2048 < width <= 16384},
+    24576: ForwardPlan(1, 32768, 16),  # a wider row does not fit the L1 twice
+}
+_RESIDUAL = {
+    **_NARROW_RESIDUAL,
+    **{width: plan for width, plan in _RMSNORM_FORWARD.items() if width > 2048},
+    7168: ForwardPlan(1, 8192, 16, weights="early"),
+    28672: ForwardPlan(1, 32768, 32),
+    32768: ForwardPlan(1, 32768, 32),
+}
+_RESIDUAL_16 = {
+    **_NARROW_RESIDUAL,
+    512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # 0.8 at hundreds of rows, 1.05 from 100,000 on
+    **{width: plan for width, plan in _RMSNORM_FORWARD_16.items() if width > 2048},
+    6144: ForwardPlan(1, 8192, 16, weights="early"),
+}
 _RMSNORM_FORWARD_RESIDUAL = {
-    sizes: (_NARROW_RESIDUAL_FP32 if sizes[0] else _NARROW_RESIDUAL)
-    | {width: plan for width, plan in table.items() if width > 2048}
-    for sizes, table in _RMSNORM_FORWARD_TABLES.items()
+    (False, False): _RESIDUAL,
+    (False, True): _RESIDUAL_16,
+    (True, False): _RESIDUAL_FP32,
+    (True, True): _RESIDUAL_FP32,
 }
 # Weights in fp32 and no residual, which would need twice the cache: all 64 warps of an SM are resident.
 _RMSNORM_FORWARD_24576 = ForwardPlan(1, 8192, 32, blocks=3)
@@ -180,6 +205,8 @@ _RMSNORM_FORWARD_32768 = ForwardPlan(1, 16384, 32, blocks=2)  # not for x in fp3
 # they do not fill a power of two, or are long.
 _LAYERNORM_FORWARD = {
     64: ForwardPlan(16, 64, 2),
+    80: ForwardPlan(16, 16, 4, blocks=5, weights="early", keep="fp32"),
+    96: ForwardPlan(8, 32, 4, blocks=3, weights="early", keep="fp32"),
     128: ForwardPlan(8, 128, 1, weights="early", keep="fp32"),
     160: ForwardPlan(8, 32, 4, blocks=5, weights="early", keep="fp32"),
     192: ForwardPlan(8, 64, 4, blocks=3, weights="early", keep="fp32"),
@@ -203,12 +230,15 @@ _LAYERNORM_FORWARD = {
 }
 _LAYERNORM_FORWARD_FP32 = {
     64: ForwardPlan(16, 64, 4, weights="early", keep="fp32"),
+    96: _LAYERNORM_FORWARD[96],
+    127: ForwardPlan(8, 32, 4, blocks=4, weights="early", keep="fp32"),
     128: ForwardPlan(8, 128, 8),
     192: _LAYERNORM_FORWARD[192],
     256: ForwardPlan(2, 256, 1),
     384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="fp32"),
     512: ForwardPlan(1, 512, 2, weights="early"),
     640: ForwardPlan(1, 1024, 2, weights="early"),
+    760: ForwardPlan(2, 256, 2, blocks=3, weights="early", keep="fp32"),
     768: _LAYERNORM_FORWARD[768],
     896: ForwardPlan(1, 1024, 2, weights="early"),
     1024: ForwardPlan(1, 1024, 4, weights="early"),
@@ -228,6 +258,7 @@ _LAYERNORM_RESIDUAL_FORWARD = ForwardPlan(1, 8192, 8, programs=2, weights="held"
 _RMSNORM_FP32_TEAM_FORWARD = ForwardPlan(1, 4096, 8, programs=4, weights="held")
 _RMSNORM_FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=2, weights="held")
 _LAYERNORM_FP32_FORWARD = ForwardPlan(1, 4096, 4, programs=4, weights="held")
+_LAYERNORM_FP32_32768_FORWARD = ForwardPlan(1, 2048, 2, programs=8, weights="held")
 # With a residual as well: rows are prefetched.
 _RMSNORM_FP32_RESIDUAL_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held", keep="fp32")
 _LAYERNORM_FP32_RESIDUAL_FORWARD = ForwardPlan(1, 2048, 4, programs=4, stages=3, weights="held")
@@ -247,7 +278,17 @@ _RMSNORM_BACKWARD = {
     4096: BackwardPlan(2, 4096, 8, keep="packed"),
     5120: BackwardPlan(1, 8192, 4, programs=3, stages=1, keep="cached", registers=168),
     8192: BackwardPlan(1, 8192, 8, keep="packed"),
-    12288: BackwardPlan(1, 16384, 8, keep="packed"),
+    14336: BackwardPlan(1, 16384, 8, keep="packed"),
+}
+# With a residual, and in fp32: its copies to shared memory leave no room for as many programs.
+_RMSNORM_BACKWARD_RESIDUAL = {width: plan for width, plan in _RMSNORM_BACKWARD.items() if width != 5120}
+_RMSNORM_BACKWARD_FP32 = {
+    **{width: plan for width, plan in _RMSNORM_BACKWARD.items() if width <= 1024},
+    1280: BackwardPlan(1, 2048, 4, programs=3, registers=128),  # without the limit, fewer are used, and spilled
+    2048: BackwardPlan(1, 2048, 8, programs=2),
+    2560: BackwardPlan(1, 4096, 4, programs=2),
+    4096: BackwardPlan(1, 4096, 8, registers=128),
+    8192: BackwardPlan(1, 8192, 8),
 }
 _LAYERNORM_BACKWARD = {
     128: BackwardPlan(16, 128, 4, programs=2, stages=4, held=8),
@@ -262,35 +303,113 @@ _LAYERNORM_BACKWARD = {
     4096: BackwardPlan(2, 4096, 8, keep="packed"),
     8192: BackwardPlan(1, 8192, 8, keep="packed"),
 }
+_LAYERNORM_BACKWARD_FP32 = {
+    **_LAYERNORM_BACKWARD,
+    1280: BackwardPlan(1, 2048, 4, programs=2, stages=4),
+    2560: BackwardPlan(1, 4096, 8, stages=4),
+}
 _WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=3, keep="cached")
 # RMSNorm with few programs to a row: narrower ones are 4 % faster at 16384 columns.
 _RMSNORM_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="cached")
 TEAM_COLS = 16384
 # LayerNorm where the last program has fewer columns: there programs of 4096 spill, and on sm_100 six of 2048 on an SM.
 _LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
+# RMSNorm where rows of 16-bit elements begin within a sector of memory.  Nothing is prefetched: the copies to shared
+# memory bypass the L1, and so read a sector twice that two accesses share.
+SECTOR = 32  # bytes
+_RMSNORM_UNALIGNED_16384 = BackwardPlan(1, 16384, 16, stages=1, keep="cached")
+_RMSNORM_UNALIGNED_BACKWARD = BackwardPlan(1, 2048, 4, programs=6, stages=1, keep="cached")
+_RMSNORM_UNALIGNED_RESIDUAL = BackwardPlan(1, 2048, 2, programs=6, stages=1, keep="cached")
+# x in fp32: the same bytes in half the columns, and for RMSNorm one program to 12288 columns.
+_FP32_BACKWARD_12288 = BackwardPlan(1, 16384, 32, stages=1, keep="cached")
+_FP32_BACKWARD_32768 = BackwardPlan(1, 1024, 2, programs=6, stages=2, keep="cached")
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
+_FP32_BACKWARD_65536 = BackwardPlan(1, 4096, 8, programs=2, stages=2, keep="cached")
+_FP32_RESIDUAL_BACKWARD = BackwardPlan(1, 1024, 2, programs=8, stages=2, keep="cached")
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
 RMSNORM_WIDE = 131072  # columns from which the programs of a team have more of them
-FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
+FEW_COLS = 4096  # of a tile, from which few rows have a plan of their own
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
 
+def is_valid(plan: ForwardPlan, cols: int) -> bool:
+    """Whether the kernels accept the plan for rows of `cols` columns.  Compiling or launching may still fail."""
+    sizes = (plan.rows, plan.block, plan.warps)
+    if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
+        return False
+    if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
+        return False
+    registers = plan.registers
+    fits = (
+        plan.warps <= 32
+        and 1 <= plan.team <= MAX_TEAM
+        and plan.span * (plan.team - 1) < cols <= plan.span * plan.team
+        and plan.rows * plan.block <= MAX_ELEMENTS
+        and (plan.rows == 1 or plan.team == 1)
+        and plan.team <= 32 * plan.warps
+        and plan.stages >= 1
+        and plan.programs >= (1 if plan.team > 1 else 0)
+        and plan.weights in ("held", "early", "late")
+        and plan.keep in ("fp32", "packed", "cached")
+        and (registers is None or (type(registers) is int and 0 < registers <= MAX_REGISTERS))
+        and type(plan.exchange) is bool
+        and type(plan.blocks) is int
+        and plan.blocks >= 1
+        and (plan.blocks == 1 or (plan.team == 1 and plan.programs == 0 and plan.weights != "held"))
+    )
+    if isinstance(plan, BackwardPlan):
+        return (
+            fits
+            and type(plan.held) is type(plan.group) is int
+            and plan.programs >= 1
+            and plan.blocks == 1
+            and plan.held >= 1
+            and plan.rows % plan.held == 0
+            and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
+        )
+    return fits and not (plan.exchanged and plan.weights == "early")
+
+
 def default(
-    direction: Direction, cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False
+    direction: Direction,
+    cols: int,
+    *,
+    center: bool,
+    size: int = 2,
+    weight_size: int = 4,
+    residual: bool = False,
+    few: bool = False,
 ) -> ForwardPlan:
-    """`forward` or `backward`."""
+    """`forward` or `backward`, which does not depend on `few`."""
     if direction is Direction.BWD:
-        return backward(cols, center=center, size=size)
-    return forward(cols, center=center, size=size, weight_size=weight_size, residual=residual)
+        return backward(cols, center=center, size=size, residual=residual)
+    return forward(cols, center=center, size=size, weight_size=weight_size, residual=residual, few=few)
 
 
-def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False) -> ForwardPlan:
-    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm."""
+def forward(
+    cols: int, *, center: bool, size: int = 2, weight_size: int = 4, residual: bool = False, few: bool = False
+) -> ForwardPlan:
+    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
+
+    few: there are no more rows than SMs.
+    """
     plan = _layernorm_forward(cols, size, residual) if center else _rmsnorm_forward(cols, size, weight_size, residual)
+    if few and not center and size == 2 and plan.team == 1 and FEW_COLS <= plan.span <= 32768:
+        return _with_few_rows(plan, weight_size, residual)
     return replace(plan, stages=min(plan.stages, 2)) if size > 2 and plan.team == 1 else plan
+
+
+def _with_few_rows(plan: ForwardPlan, weight_size: int, residual: bool) -> ForwardPlan:
+    """The same tiles and warps where a program is alone on its SM: registers are free, and each wait counts.
+
+    The weights are loaded before the sums, unless they take too many registers next to two tensors.
+    """
+    if not residual:
+        return replace(plan, weights="early")
+    return replace(plan, keep="packed", weights="early" if weight_size == 2 or plan.span <= 16384 else "late")
 
 
 def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> ForwardPlan:
@@ -316,21 +435,45 @@ def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
     if plan := _next(_LAYERNORM_FORWARD_FP32 if size > 2 else _LAYERNORM_FORWARD, cols):
         return plan
     if size > 2:
-        return _wide(_LAYERNORM_FP32_RESIDUAL_FORWARD if residual else _LAYERNORM_FP32_FORWARD, cols)
+        if residual:
+            return _wide(_LAYERNORM_FP32_RESIDUAL_FORWARD, cols)
+        return _wide(_LAYERNORM_FP32_32768_FORWARD if cols <= 32768 else _LAYERNORM_FP32_FORWARD, cols)
     if residual:
         return _wide(_LAYERNORM_RESIDUAL_FORWARD, cols)
     return _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
 
 
-def backward(cols: int, *, center: bool, size: int = 2) -> BackwardPlan:
-    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias."""
-    if size > 2 and cols > FP32_WIDE:
-        return _wide(_FP32_WIDE_BACKWARD, cols)
-    if plan := _next(_LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD, cols):
+def backward(cols: int, *, center: bool, size: int = 2, residual: bool = False) -> BackwardPlan:
+    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias.
+
+    residual: there is a gradient of residual_out.
+    """
+    if size > 2:
+        return _fp32_backward(cols, center, residual)
+    table = _LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD_RESIDUAL if residual else _RMSNORM_BACKWARD
+    if plan := _next(table, cols):
         return plan
+    if not center and cols * size % SECTOR:
+        if cols <= TEAM_COLS:
+            return _RMSNORM_UNALIGNED_16384
+        return _wide(_RMSNORM_UNALIGNED_RESIDUAL if residual else _RMSNORM_UNALIGNED_BACKWARD, cols)
     if center and cols % _WIDE_BACKWARD.block:
         return _wide(_LAYERNORM_UNEVEN_BACKWARD, cols)
     return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
+
+
+def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:
+    if plan := _next(_LAYERNORM_BACKWARD_FP32 if center else _RMSNORM_BACKWARD_FP32, cols):
+        return plan
+    if center:
+        return _wide(_FP32_WIDE_BACKWARD, cols)
+    if residual and cols <= MAX_TEAM * _FP32_RESIDUAL_BACKWARD.block:
+        return _wide(_FP32_RESIDUAL_BACKWARD, cols)
+    if cols <= 12288:
+        return _FP32_BACKWARD_12288
+    if cols <= 32768 and cols % _FP32_BACKWARD_32768.block == 0:
+        return _wide(_FP32_BACKWARD_32768, cols)
+    return _wide(_FP32_WIDE_BACKWARD if cols < MIN_65536 else _FP32_BACKWARD_65536, cols)
 
 
 def _next(table: dict[int, Plan], cols: int) -> Plan | None:

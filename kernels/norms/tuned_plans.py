@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FORMAT = 2  # 1 had clusters
 VARIABLE = "KERNELWATCH_TUNED"
 HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
-MAX_ELEMENTS = 65536  # of a tile: the registers of an SM
 
 
 class Unreadable(ValueError):
@@ -72,16 +71,19 @@ def chosen_plan(
     *,
     center: bool,
     residual: bool = False,
+    few: bool = False,
 ) -> Any:
     """A tuned plan if a file of them is in use, else the default, which depends neither on Triton nor on the device.
 
-    center, residual: as for `plans.default`.  Raises Unreadable.
+    center, residual, few: as for `plans.default`.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, center=center):
         return found
     size = x.element_size()
     weight_size = size if weight is None else weight.element_size()
-    return plans.default(direction, x.shape[1], center=center, size=size, weight_size=weight_size, residual=residual)
+    return plans.default(
+        direction, x.shape[1], center=center, size=size, weight_size=weight_size, residual=residual, few=few
+    )
 
 
 def tuned(
@@ -195,44 +197,6 @@ def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
         plan = BackwardPlan(**{**stored, "sum": Sum(stored["sum"])})
     else:
         plan = ForwardPlan(**stored)
-    if not is_valid(plan, int(cols)):
+    if not plans.is_valid(plan, int(cols)):
         raise ValueError(f"{name}: {plan} is not possible")
     return plan
-
-
-def is_valid(plan: ForwardPlan, cols: int) -> bool:
-    """Whether the kernels accept the plan for rows of `cols` columns.  Compiling or launching may still fail."""
-    sizes = (plan.rows, plan.block, plan.warps)
-    if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
-        return False
-    if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
-        return False
-    registers = plan.registers
-    fits = (
-        plan.warps <= 32
-        and 1 <= plan.team <= plans.MAX_TEAM
-        and plan.span * (plan.team - 1) < cols <= plan.span * plan.team
-        and plan.rows * plan.block <= MAX_ELEMENTS
-        and (plan.rows == 1 or plan.team == 1)
-        and plan.team <= 32 * plan.warps
-        and plan.stages >= 1
-        and plan.programs >= (1 if plan.team > 1 else 0)
-        and plan.weights in ("held", "early", "late")
-        and plan.keep in ("fp32", "packed", "cached")
-        and (registers is None or (type(registers) is int and 0 < registers <= plans.MAX_REGISTERS))
-        and type(plan.exchange) is bool
-        and type(plan.blocks) is int
-        and plan.blocks >= 1
-        and (plan.blocks == 1 or (plan.team == 1 and plan.programs == 0 and plan.weights != "held"))
-    )
-    if isinstance(plan, BackwardPlan):
-        fits = (
-            fits
-            and type(plan.held) is type(plan.group) is int
-            and plan.programs >= 1
-            and plan.blocks == 1
-            and plan.held >= 1
-            and plan.rows % plan.held == 0
-            and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
-        )
-    return fits

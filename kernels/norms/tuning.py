@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ..cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 from ..suites import SUITES
 from . import plans, tuned_plans
-from .plans import BackwardPlan, ForwardPlan, Sum
-from .tuned_plans import VARIABLE, Found, center_of, is_valid, key_of
+from .plans import BackwardPlan, ForwardPlan, Sum, is_valid
+from .tuned_plans import VARIABLE, Found, center_of, key_of
 
 if TYPE_CHECKING:
     import torch

@@ -28,7 +28,9 @@ from .trials import say
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
-ROWS = 32768  # nothing is computed
+ROWS, FEW_ROWS = 32768, 8  # nothing is computed
+WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")  # the ops that have plans of their own
+UNALIGNED = (15000, 30648)  # columns of 16-bit rows that begin within a sector: no suite has wide ones
 TWO_PASSES = 65536  # columns
 SLAB = 64  # rows of the two-pass kernels, which do not depend on it
 SHAPE = ("rows", "block", "warps")
@@ -87,13 +89,12 @@ def main() -> None:
 
 
 def chosen_for() -> list[Case]:
-    """One case for each plan at widths of the suites; two if only some widths fill its tiles."""
-    widths = sorted({Case.parse(text).cols for suite in FROM for text in SUITES[suite]})
+    """One case for each plan at widths of the suites and `UNALIGNED`; two if only some widths fill its tiles."""
+    widths = sorted({*UNALIGNED, *(Case.parse(text).cols for suite in FROM for text in SUITES[suite])})
     found: dict[Any, Case] = {}
-    norms = (op for op in OPS if op in ("rmsnorm", "layernorm"))
-    for op, direction, dtypes in product(norms, (Direction.FWD, Direction.BWD), DTYPES):
-        for cols in widths:
-            case = Case(op, direction, ROWS, cols, *dtypes)
+    for op, direction, dtypes in product(WITH_PLANS, (Direction.FWD, Direction.BWD), DTYPES):
+        for cols, rows in product(widths, (ROWS, FEW_ROWS)):
+            case = Case(op, direction, rows, cols, *dtypes)
             plan = plan_of(case)
             alike = replace(plan, team=min(plan.team, 2))
             found.setdefault((op, direction, dtypes, alike, plan.block * plan.team == cols), case)
@@ -104,7 +105,7 @@ def plan_of(case: Case) -> ForwardPlan:
     op, size, weight_size = OPS[case.op], DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype]
     return plans.default(
         case.direction, case.cols, center=op.norm == "layernorm", size=size, weight_size=weight_size,
-        residual=op.residual,
+        residual=op.residual, few=case.rows <= FEW_ROWS,
     )  # fmt: skip
 
 

@@ -53,6 +53,20 @@ AWKWARD_ONES = [
     ),
 ]
 
+# One width for each way to choose a plan, and of 16-bit rows one where they begin within a sector of memory.
+CHOSEN = [
+    Trial(rows, cols, "rmsnorm", dtypes, f"weight{residual}")
+    for cols, dtypes, residual, rows in product(
+        (80, 448, 760, 1280, 2560, 4680, 6784, 9000, 13000, 15000, 15360, 20000, 24576, 30648, 60000),
+        ("bf16-fp32", "bf16", "fp32"),
+        ("", " residual"),
+        (20, 300),
+    )
+] + [
+    Trial(rows, cols, "layernorm", dtypes, "weight bias")
+    for cols, dtypes, rows in product((80, 96, 120, 760, 1280, 2560, 20000), ("bf16-fp32", "fp32"), (20, 300))
+]
+
 # Teams at small widths, of which the last program may have fewer columns; 3 rows are fewer than teams and 700 are more.
 # With one stage, rows are scheduled dynamically; the slots of 1700 rows of a team of 8 do not fit into a workspace.
 TEAMS = [(2, 512), (4, 256), (8, 128), (16, 64)]
@@ -128,18 +142,26 @@ WIDTHS = sorted(
 IN_BATCHES = [
     *(Trial(4096 if cols <= 65536 else 512, cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
     *(Trial(4096, 3000, norm, "bf16-fp32", layout="odd") for norm in NORMS),
+    *(
+        Trial(4096, cols, "rmsnorm", dtypes, given)
+        for cols, (dtypes, given) in product(
+            [cols for cols in WIDTHS if 2048 < cols <= 65536],
+            (("bf16", "weight"), ("bf16", "weight residual"), ("bf16-fp32", "weight residual")),
+        )
+    ),
 ]
 
 
-def there_only(trial: Trial, given: dict[str, Tensor]) -> Tensor:
-    return forward(given["x"], given["weight"], eps=EPS, center=trial.center).y
+def there_only(trial: Trial, given: dict[str, Tensor], rows: slice = slice(None)) -> Tensor:
+    residual = given["residual"][rows] if "residual" in given else None
+    return forward(given["x"][rows], given["weight"], residual=residual, eps=EPS, center=trial.center).y
 
 
 def _compile(trial: Trial) -> None:
     """Its kernels into Triton's cache.  What fails here fails in a test as well."""
     with suppress(Exception):
         if trial in IN_BATCHES:
-            for rows in (1, 64):
+            for rows in (1, 300):
                 there_only(trial, inputs(replace(trial, rows=rows), "cuda"))
         else:
             ours(trial, inputs(trial, "cuda"))
@@ -148,7 +170,7 @@ def _compile(trial: Trial) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """Some hundred kernels, by many processes at once."""
-    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS, *REPEATED, *LONE, *IN_BATCHES]
+    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *IN_TEAMS, *REPEATED, *LONE, *IN_BATCHES]
     with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
         list(pool.map(_compile, sorted(set(trials), key=str), chunksize=4))
 
@@ -162,7 +184,7 @@ def nothing_left_behind() -> Iterator[None]:
     assert not wide._refused
 
 
-@pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS], ids=str)
+@pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *IN_TEAMS], ids=str)
 def test_it_is_right(trial):
     given = inputs(trial, "cuda")
     before = {name: tensor.clone() for name, tensor in given.items()}
@@ -324,7 +346,7 @@ def test_a_row_does_not_depend_on_its_batch(trial):
 
     for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64)):
         rows = slice(first, first + count)
-        alone = there_only(trial, {**given, "x": given["x"][rows]})
+        alone = there_only(trial, given, rows)
         assert torch.equal(alone, together[rows]), (first, count)
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_residual_has_plans_of_its_own_for_narrow_and_for_wide_rows(size, weig
         return plan.rows * plan.span // (32 * plan.warps)  # of a thread
 
     assert elements(chosen(1000, True)) < elements(chosen(1000, False)), "a residual is as many bytes again"
-    for cols in (4096, 7168, 12288):
+    for cols in (4096, 8192, 12288):
         assert chosen(cols, True) == chosen(cols, False)
     assert elements(plans.forward(100000, center=False, residual=True)) < elements(plans.forward(100000, center=False))
 
@@ -82,10 +83,40 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     assert not plans.forward(1000, center=center).dynamic
 
 
+@pytest.mark.parametrize(("cols", "weight_size", "residual", "keep", "weights"), [
+    (4096, 4, False, "cached", "early"), (12288, 4, False, "cached", "early"), (32768, 2, False, "cached", "early"),
+    (4096, 4, True, "packed", "early"), (12288, 4, True, "packed", "early"), (20000, 4, True, "packed", "late"),
+    (20000, 2, True, "packed", "early"),
+])  # fmt: skip
+def test_few_rows_are_kept_in_registers_and_summed_in_the_same_order(cols, weight_size, residual, keep, weights):
+    choose = partial(plans.forward, cols, center=False, weight_size=weight_size, residual=residual)
+    assert choose(few=True) == replace(choose(), keep=keep, weights=weights)
+
+
+@pytest.mark.parametrize(("cols", "options"), [
+    (2048, {}), (40000, {}), (65536, {"weight_size": 2}), (8192, {"size": 4}), (8192, {"center": True}),
+])  # fmt: skip
+def test_other_plans_do_not_depend_on_how_few_rows_there_are(cols, options):
+    choose = partial(plans.forward, cols, **{"center": False, **options})
+    assert choose(few=True) == choose()
+
+
+@pytest.mark.parametrize(("cols", "residual", "stages", "team"), [
+    (14336, False, 3, 1), (15000, False, 1, 1), (15008, False, 3, 8), (16384, False, 3, 8), (30648, False, 1, 15),
+    (30656, False, 3, 8), (30648, True, 1, 15), (30656, True, 3, 8),
+])  # fmt: skip
+def test_backward_unaligned_rows_are_not_prefetched(cols, residual, stages, team):
+    """Rows of 16-bit elements begin at a sector of memory if their width is a multiple of 16."""
+    plan = plans.backward(cols, center=False, residual=residual)
+    assert (plan.stages, plan.team) == (stages, team)
+    assert plans.backward(cols, center=True).stages == 3, "LayerNorm loses by it"
+
+
 @pytest.mark.parametrize("table", [
     *plans._RMSNORM_FORWARD_TABLES.values(), *plans._RMSNORM_FORWARD_RESIDUAL.values(),
     plans._LAYERNORM_FORWARD, plans._LAYERNORM_FORWARD_FP32,
-    plans._RMSNORM_BACKWARD, plans._LAYERNORM_BACKWARD,
+    plans._RMSNORM_BACKWARD, plans._RMSNORM_BACKWARD_RESIDUAL, plans._RMSNORM_BACKWARD_FP32,
+    plans._LAYERNORM_BACKWARD, plans._LAYERNORM_BACKWARD_FP32,
 ])  # fmt: skip
 def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
     assert [*table] == sorted(table)
@@ -93,11 +124,13 @@ def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
 
 
 @pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("choose", [plans.forward, plans.backward])
-@pytest.mark.parametrize("cols", [1, 100, 1152, 5120, 16384, 16385, 40000, 100000, 262144, 1 << 20])
-def test_a_plan_holds_its_row(choose, cols, center, size):
-    plan = choose(cols, center=center, size=size)
+@pytest.mark.parametrize("cols", [1, 100, 1152, 5120, 12289, 16384, 16385, 40000, 65544, 100000, 262144, 1 << 20])
+def test_a_plan_holds_its_row(choose, cols, center, residual, size):
+    plan = choose(cols, center=center, size=size, residual=residual)
+    assert plans.is_valid(plan, cols)
     assert plan.span * (plan.team - 1) < cols <= plan.span * plan.team
     assert plan.team <= min(plans.MAX_TEAM, 32 * plan.warps)
     assert plan.rows == 1 or plan.team == 1

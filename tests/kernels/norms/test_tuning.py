@@ -53,7 +53,7 @@ def test_neighbours_differ_in_one_thing_and_can_be_launched(plan, size):
     assert plan not in near
     for other in near:
         assert type(other) is type(plan)
-        assert tuned_plans.is_valid(other, 1000)
+        assert plans.is_valid(other, 1000)
         different = {name for name in vars(plan) if getattr(plan, name) != getattr(other, name)}
         assert len(different - {"held"}) <= 1 or different == {"sum", "group"}
     assert any(other.keep == "packed" for other in near) is (size == 2)
@@ -79,8 +79,8 @@ def test_a_team_keeps_one_row_and_its_programs():
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
-    assert tuned_plans.is_valid(plans.forward(cols, center=center, size=size), cols)
-    assert tuned_plans.is_valid(plans.backward(cols, center=center, size=size), cols)
+    assert plans.is_valid(plans.forward(cols, center=center, size=size), cols)
+    assert plans.is_valid(plans.backward(cols, center=center, size=size), cols)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
     ],
 )
 def test_what_cannot_be_launched_is_known(change):
-    assert not tuned_plans.is_valid(replace(FORWARD, **change), 1024)
+    assert not plans.is_valid(replace(FORWARD, **change), 1024)
 
 
 TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
@@ -116,6 +116,8 @@ TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
         ({}, True),
         ({"registers": 64, "exchange": False}, True),
         ({"rows": 2}, False),
+        ({"weights": "early"}, False),
+        ({"weights": "early", "exchange": False}, True),
         ({"programs": 0}, False),
         ({"team": 9}, False),  # one would have no columns
         ({"block": 128, "team": 64}, False),  # more programs than threads
@@ -123,7 +125,7 @@ TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
     ],
 )
 def test_what_a_team_can_be(change, possible):
-    assert tuned_plans.is_valid(replace(TEAM, **change), 8192) is possible
+    assert plans.is_valid(replace(TEAM, **change), 8192) is possible
 
 
 # -- the search

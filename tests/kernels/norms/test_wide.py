@@ -72,6 +72,7 @@ REFUSED = {
     "several rows at a time": ({**SHARED, "rows": 2}, "a team has one row at a time"),
     "a program without columns": ({**SHARED, "rows": 1, "team": 5}, "and columns for each"),
     "more programs than threads": ({**SHARED, "rows": 1, "block": 2, "team": 50}, "a thread for each of its programs"),
+    "too few columns": ({**SHARED, "rows": 1, "team": 3}, "a plan needs 100 columns"),
     "more programs than words": (
         {**SHARED, "rows": 1, "programs": 2000},
         "than a workspace has words for",
