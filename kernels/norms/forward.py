@@ -67,8 +67,10 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        few = rows <= processors(x.device)
+        few = bias is None and rows <= processors(x.device)
         plan = plan or chosen_plan(Direction.FWD, x, weight, center=center, residual=residual is not None, few=few)
+        if plan.exchanged and plan.weights == "early":
+            raise ValueError(f"the weights of a team that exchanges its sums are held or late: not {plan}")
         plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
         launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
         if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
@@ -80,8 +82,6 @@ def forward(
 
 def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
     """One pass over the rows; two for a team that does not exchange its sums."""
-    if plan.exchanged and plan.weights == "early":
-        raise ValueError(f"the weights of a team that exchanges its sums are held or late: not {plan}")
     rows = x.shape[0]
     unit = vector(x, residual)
     strides = row_stride(x) // unit, row_stride(residual) // unit

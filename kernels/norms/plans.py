@@ -87,7 +87,7 @@ class BackwardPlan(ForwardPlan):
 
 
 # The values below are the best of some fifty at each width (H200, November, bf16; docs/kernels.md has what they were
-# chosen from): a few thousand rows and tens of thousands, and none loses to the plan before at either.  A width that is
+# chosen from): a few thousand rows and tens of thousands, and most lose to the plan before at neither.  A width that is
 # not in a table has the plan of the next one.
 # Forward, a row that is read again from the L1 cache leaves registers for all the warps that an SM can hold: 4252 GB/s
 # instead of 4040 at 8192 columns.
@@ -188,7 +188,7 @@ _RESIDUAL = {
 }
 _RESIDUAL_16 = {
     **_NARROW_RESIDUAL,
-    512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # 0.8 at hundreds of rows, 1.05 from 100,000 on
+    512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # .8 of the time to 1000 rows, 1.05 from 100,000 on
     **{width: plan for width, plan in _RMSNORM_FORWARD_16.items() if width > 2048},
     6144: ForwardPlan(1, 8192, 16, weights="early"),
 }
@@ -280,11 +280,11 @@ _RMSNORM_BACKWARD = {
     8192: BackwardPlan(1, 8192, 8, keep="packed"),
     14336: BackwardPlan(1, 16384, 8, keep="packed"),
 }
-# With a residual, and in fp32: its copies to shared memory leave no room for as many programs.
+# With a residual, 4097 to 5120 columns take .76 to .98 of the time with the next plan, and in fp32 .70 to .99.
 _RMSNORM_BACKWARD_RESIDUAL = {width: plan for width, plan in _RMSNORM_BACKWARD.items() if width != 5120}
 _RMSNORM_BACKWARD_FP32 = {
     **{width: plan for width, plan in _RMSNORM_BACKWARD.items() if width <= 1024},
-    1280: BackwardPlan(1, 2048, 4, programs=3, registers=128),  # without the limit, fewer are used, and spilled
+    1280: BackwardPlan(1, 2048, 4, programs=3, registers=128),  # without it, the compiler uses 80 and spills
     2048: BackwardPlan(1, 2048, 8, programs=2),
     2560: BackwardPlan(1, 4096, 4, programs=2),
     4096: BackwardPlan(1, 4096, 8, registers=128),
@@ -314,8 +314,8 @@ _RMSNORM_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="ca
 TEAM_COLS = 16384
 # LayerNorm where the last program has fewer columns: there programs of 4096 spill, and on sm_100 six of 2048 on an SM.
 _LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
-# RMSNorm where rows of 16-bit elements begin within a sector of memory.  Nothing is prefetched: the copies to shared
-# memory bypass the L1, and so read a sector twice that two accesses share.
+# RMSNorm where dense rows of 16-bit elements begin within a sector of memory.  Nothing is prefetched: the copies to
+# shared memory bypass the L1, so a sector that two accesses share is read twice.  LayerNorm spills without prefetching.
 SECTOR = 32  # bytes
 _RMSNORM_UNALIGNED_16384 = BackwardPlan(1, 16384, 16, stages=1, keep="cached")
 _RMSNORM_UNALIGNED_BACKWARD = BackwardPlan(1, 2048, 4, programs=6, stages=1, keep="cached")
@@ -327,8 +327,9 @@ _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cache
 _FP32_BACKWARD_65536 = BackwardPlan(1, 4096, 8, programs=2, stages=2, keep="cached")
 _FP32_RESIDUAL_BACKWARD = BackwardPlan(1, 1024, 2, programs=8, stages=2, keep="cached")
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
+FP32_WIDE = 57345  # columns from which backward programs of fp32 have 4096 of them
 RMSNORM_WIDE = 131072  # columns from which the programs of a team have more of them
-FEW_COLS = 4096  # of a tile, from which few rows have a plan of their own
+FEW_SPANS = 4096, 32768  # columns of tiles that have another plan for few rows
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
 
@@ -394,18 +395,18 @@ def forward(
 ) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
 
-    few: there are no more rows than SMs.
+    few: there are no more rows than SMs, and no bias.
     """
     plan = _layernorm_forward(cols, size, residual) if center else _rmsnorm_forward(cols, size, weight_size, residual)
-    if few and not center and size == 2 and plan.team == 1 and FEW_COLS <= plan.span <= 32768:
+    if few and not center and size == 2 and plan.team == 1 and FEW_SPANS[0] <= plan.span <= FEW_SPANS[1]:
         return _with_few_rows(plan, weight_size, residual)
     return replace(plan, stages=min(plan.stages, 2)) if size > 2 and plan.team == 1 else plan
 
 
 def _with_few_rows(plan: ForwardPlan, weight_size: int, residual: bool) -> ForwardPlan:
-    """The same tiles and warps where a program is alone on its SM: registers are free, and each wait counts.
+    """The same tiles and warps for a program that is alone on its SM: registers are free, and each wait counts.
 
-    The weights are loaded before the sums, unless they take too many registers next to two tensors.
+    The weight is loaded before the sums, unless it takes too many registers next to two tensors.
     """
     if not residual:
         return replace(plan, weights="early")
@@ -473,7 +474,7 @@ def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:
         return _FP32_BACKWARD_12288
     if cols <= 32768 and cols % _FP32_BACKWARD_32768.block == 0:
         return _wide(_FP32_BACKWARD_32768, cols)
-    return _wide(_FP32_WIDE_BACKWARD if cols < MIN_65536 else _FP32_BACKWARD_65536, cols)
+    return _wide(_FP32_WIDE_BACKWARD if cols < FP32_WIDE else _FP32_BACKWARD_65536, cols)
 
 
 def _next(table: dict[int, Plan], cols: int) -> Plan | None:

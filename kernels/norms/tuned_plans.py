@@ -73,9 +73,10 @@ def chosen_plan(
     residual: bool = False,
     few: bool = False,
 ) -> Any:
-    """A tuned plan if a file of them is in use, else the default, which depends neither on Triton nor on the device.
+    """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
-    center, residual, few: as for `plans.default`.  Raises Unreadable.
+    The default depends neither on Triton nor, apart from `few`, on the device.  center, residual, few: as for
+    `plans.default`.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, center=center):
         return found

@@ -63,30 +63,28 @@ def neighbourhood(plan: ForwardPlan, cols: int, size: int) -> list[ForwardPlan]:
 
 
 def tune(
-    cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None] = lambda _: None
+    cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None] = lambda _: None, sms: int = 0
 ) -> Iterator[tuple[str, Found | None]]:
     """(key, plan) for each kind of case; None where nothing is faster than the default plan.
 
     ratio: gives the time of one plan over that of another for a case, or raises if the first cannot be taken.
+    sms: of the device; a case with no more rows may have another default plan, with which it is compared.
     """
     kinds: dict[str, list[Case]] = {}
     for case in cases:
         kinds.setdefault(key_of(case), []).append(case)
     for name, group in kinds.items():
-        yield name, _best(name, group, ratio, log)
+        yield name, _best(name, group, ratio, log, sms)
 
 
-def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None]) -> Found | None:
-    first, size, weight_size = cases[0], DTYPE_BYTES[cases[0].dtype], DTYPE_BYTES[cases[0].weight_dtype]
-    default = plans.default(
-        first.direction, first.cols, center=center_of(first), size=size, weight_size=weight_size,
-        residual=OPS[first.op].residual,
-    )  # fmt: skip
+def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None], sms: int) -> Found | None:
+    first, size = cases[0], DTYPE_BYTES[cases[0].dtype]
+    default, defaults = _default_of(first), {case: _default_of(case, sms) for case in cases}
 
     def over(plan: ForwardPlan, other: ForwardPlan) -> float:
         """Geometric mean over the cases; infinite if the plan cannot be taken."""
         try:
-            times = [ratio(case, plan, other) for case in cases]
+            times = [ratio(case, plan, defaults[case] if other == default else other) for case in cases]
         except Exception as error:  # too many registers, wrong numbers: whatever it is, the plan is not taken
             log(f"{name}: {plan} cannot be taken: {str(error).splitlines()[:1]}")
             return math.inf
@@ -105,6 +103,14 @@ def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], N
         return None
     log(f"{name}: {found.ratio:.3f} of the default plan's time with {best}")
     return found
+
+
+def _default_of(case: Case, sms: int = 0) -> ForwardPlan:
+    op = OPS[case.op]
+    return plans.default(
+        case.direction, case.cols, center=center_of(case), size=DTYPE_BYTES[case.dtype],
+        weight_size=DTYPE_BYTES[case.weight_dtype], residual=op.residual, few=not op.bias and case.rows <= sms,
+    )  # fmt: skip
 
 
 class OnDevice:
@@ -190,7 +196,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("plans are timed on a GPU, and there is none")
     store = tuned_plans.read(path) if path.exists() else {}
     found_here = store.setdefault(here, {})
-    for name, found in tune(cases, OnDevice(device), _print):
+    for name, found in tune(cases, OnDevice(device), _print, _sms(device)):
         found_here.pop(name, None)
         if found:
             found_here[name] = found
@@ -202,6 +208,12 @@ def _device() -> "torch.device":
     import torch
 
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _sms(device: "torch.device") -> int:
+    from .launching import processors
+
+    return processors(device)
 
 
 def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:

@@ -29,8 +29,8 @@ ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 ROWS, FEW_ROWS = 32768, 8  # nothing is computed
-WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")  # the ops that have plans of their own
-UNALIGNED = (15000, 30648)  # columns of 16-bit rows that begin within a sector: no suite has wide ones
+WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")  # ops whose plans are compiled
+UNALIGNED = (15000, 30648)  # columns of 16-bit rows that begin within a sector of memory: no suite has wide ones
 TWO_PASSES = 65536  # columns
 SLAB = 64  # rows of the two-pass kernels, which do not depend on it
 SHAPE = ("rows", "block", "warps")
@@ -105,7 +105,7 @@ def plan_of(case: Case) -> ForwardPlan:
     op, size, weight_size = OPS[case.op], DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype]
     return plans.default(
         case.direction, case.cols, center=op.norm == "layernorm", size=size, weight_size=weight_size,
-        residual=op.residual, few=case.rows <= FEW_ROWS,
+        residual=op.residual, few=not op.bias and case.rows <= FEW_ROWS,
     )  # fmt: skip
 
 

@@ -125,7 +125,8 @@ def _stack(device: torch.device) -> dict[str, Any]:
 
 
 def plan_of(case: Case) -> BackwardPlan:
-    return plans.backward(case.cols, center=OPS[case.op].norm == "layernorm", size=DTYPE_BYTES[case.dtype])
+    op = OPS[case.op]
+    return plans.backward(case.cols, center=op.norm == "layernorm", size=DTYPE_BYTES[case.dtype], residual=op.residual)
 
 
 def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:

@@ -102,10 +102,3 @@ def test_a_device_that_refuses_gets_two_passes():
     wide._refused.clear()
 
     assert {name: by for name, by in wrong_by(trial, given, outputs).items() if not by <= 1} == {}
-
-
-def test_a_team_that_would_need_its_weights_before_its_sums_is_refused():
-    x = torch.ones(3, 8192, device="cuda")
-    plan = ForwardPlan(1, 4096, 4, team=2, programs=1, weights="early")
-    with pytest.raises(ValueError, match="held or late"):
-        forward(x, x[0], eps=1e-6, center=False, plan=plan)

@@ -196,6 +196,18 @@ def test_what_is_kept_is_faster_than_the_default_plan_itself():
     assert tuned(CASES, against_the_default(0.95))[KEY].ratio == pytest.approx(0.95)
 
 
+def test_few_rows_are_compared_with_the_default_plan_that_they_get():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x12288.bf16-fp32") for rows in (100, 4096)]
+    asked = set()
+
+    def ratio(case, plan, other):
+        asked.add((case.rows, other.weights))
+        return 1.0
+
+    [*tuning.tune(cases, ratio, sms=132)]
+    assert asked == {(100, "early"), (4096, "late")}
+
+
 def test_a_plan_is_for_all_numbers_of_rows():
     """What is a third faster for many rows and two hundredths slower for few is not taken."""
     start = start_of(CASES[0])

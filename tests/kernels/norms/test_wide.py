@@ -58,7 +58,7 @@ RIGHT = [
                     BackwardPlan(rows=1, **SHARED, programs=8, sum=Sum.LAST, exchange=False),
                 ),
                 (
-                    ForwardPlan(rows=1, block=16, warps=1, team=7, weights="early", keep="fp32"),
+                    ForwardPlan(rows=1, block=16, warps=1, team=7, weights="early", keep="fp32", exchange=False),
                     BackwardPlan(rows=1, block=16, warps=1, team=7, programs=20, sum=Sum.TREE, group=2, keep="cached"),
                 ),
             ),
@@ -196,3 +196,9 @@ def test_other_errors_are_raised(monkeypatch, plan):
 def test_a_device_with_fewer_places_than_members_is_not_asked(monkeypatch):
     monkeypatch.setattr(wide, "processors", lambda device: 2)
     assert not wide.in_one_pass(lambda: pytest.fail("launched"), torch.device("cuda", 0), THERE)
+
+
+def test_a_team_that_exchanges_its_sums_cannot_load_its_weights_before_them():
+    x = torch.ones(3, 8192)
+    with pytest.raises(ValueError, match="held or late"):
+        forward(x, x[0], eps=1e-6, center=False, plan=ForwardPlan(1, 4096, 4, team=2, programs=1, weights="early"))

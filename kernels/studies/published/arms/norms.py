@@ -163,9 +163,8 @@ class DweightBy(Ours):
         self.refuse(case, device)
         op = OPS[case.op]
         center = op.norm == "layernorm" or op.bias
-        plan = replace(
-            plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype]), sum=self._sum, group=self._group
-        )
+        default = plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype], residual=op.residual)
+        plan = replace(default, sum=self._sum, group=self._group)
         backward: Any = importlib.import_module("....norms.backward", __package__).backward
         bias_dtype = DTYPES[case.weight_dtype] if op.bias else None
 
