@@ -142,6 +142,7 @@ _RMSNORM_FORWARD_FP32 = dict(
             512: ForwardPlan(1, 512, 1),
             640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
             1024: ForwardPlan(1, 1024, 4, weights="early"),
+            1280: ForwardPlan(1, 2048, 4, weights="early"),
             2048: ForwardPlan(1, 2048, 8, weights="early"),
             3072: ForwardPlan(1, 1024, 8, blocks=3, weights="early"),
         }.items()
@@ -213,6 +214,7 @@ _LAYERNORM_FORWARD = {
     256: ForwardPlan(4, 256, 1, weights="early", keep="fp32"),
     320: ForwardPlan(8, 64, 4, blocks=5, weights="early", keep="packed"),
     384: ForwardPlan(8, 128, 8, blocks=3, weights="early", keep="packed"),
+    448: ForwardPlan(8, 64, 4, blocks=7, weights="early", keep="packed"),
     512: ForwardPlan(2, 512, 1),
     640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
     768: ForwardPlan(1, 128, 1, blocks=6, weights="early", keep="fp32"),
