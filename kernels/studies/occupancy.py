@@ -90,10 +90,11 @@ def main() -> None:
 
 def chosen_for() -> list[Case]:
     """One case for each plan at widths of the suites and `UNALIGNED`; two if only some widths fill its tiles."""
-    widths = sorted({*UNALIGNED, *(Case.parse(text).cols for suite in FROM for text in SUITES[suite])})
+    widths = sorted({Case.parse(text).cols for suite in FROM for text in SUITES[suite]})
     found: dict[Any, Case] = {}
     for op, direction, dtypes in product(WITH_PLANS, (Direction.FWD, Direction.BWD), DTYPES):
-        for cols, rows in product(widths, (ROWS, FEW_ROWS)):
+        unaligned = UNALIGNED if DTYPE_BYTES[dtypes[0]] == 2 else ()
+        for cols, rows in product((*widths, *unaligned), (ROWS, FEW_ROWS)):
             case = Case(op, direction, rows, cols, *dtypes)
             plan = plan_of(case)
             alike = replace(plan, team=min(plan.team, 2))
