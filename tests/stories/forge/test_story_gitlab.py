@@ -12,7 +12,9 @@ from service.db.models import Delivery, Pull
 from service.domain.states import RunState
 from service.ops import doctor
 from service.settings import settings
+from tests import needs
 from tests.fakes.gitlab import TOKEN
+from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.stories.forge.forges import SECRET, GitLabStory, gitlab  # noqa: F401  (a fixture)
 from tests.stories.forge.test_story_commands import regressions, states
 from workers import control
@@ -122,6 +124,7 @@ def test_a_note_that_a_person_deletes_is_written_anew(norms: GitLabStory) -> Non
     assert first not in norms.gitlab.notes
 
 
+@needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
 def test_a_fork_is_held_and_a_new_push_voids_its_approval(norms: GitLabStory) -> None:
     first = norms.pull(7, action="opened", fork=True, wide=207.0)
     assert norms.status(first).startswith("failure: ")
