@@ -70,13 +70,8 @@ def backward(
     out = Backward(dx, dweight, dbias)
     if rows:
         # for a plan, the sum of a bias counts like that of LayerNorm
-        plan = plan or chosen_plan(
-            Direction.BWD,
-            x,
-            weight,
-            center=mean is not None or bias_dtype is not None,
-            residual=dresidual_out is not None,
-        )
+        center = mean is not None or bias_dtype is not None
+        plan = plan or chosen_plan(Direction.BWD, x, weight, center=center, residual=dresidual_out is not None)
         plan = fitting(plan, x.device, x.element_size(), 2 if dresidual_out is None else 3)
         launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, offset)
         if not wide.in_one_pass(partial(launch, plan), x.device, plan):

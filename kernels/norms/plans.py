@@ -17,7 +17,6 @@ Weights = Literal["held", "early", "late"]
 Keep = Literal["fp32", "packed", "cached"]
 
 REGISTERS, MAX_REGISTERS = 65536, 255  # of an SM, and of a thread
-MAX_ELEMENTS = REGISTERS  # of a tile
 
 
 class Sum(StrEnum):
@@ -350,7 +349,7 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
         plan.warps <= 32
         and 1 <= plan.team <= MAX_TEAM
         and plan.span * (plan.team - 1) < cols <= plan.span * plan.team
-        and plan.rows * plan.block <= MAX_ELEMENTS
+        and plan.rows * plan.block <= REGISTERS
         and (plan.rows == 1 or plan.team == 1)
         and plan.team <= 32 * plan.warps
         and plan.stages >= 1

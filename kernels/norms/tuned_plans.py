@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cases import OPS, Case, Direction
+from ..cases import DTYPE_BYTES, OPS, Case, Direction
 from . import plans
 from .plans import BackwardPlan, ForwardPlan, Sum
 
@@ -130,6 +130,15 @@ def center_of(case: Case) -> bool:
     """`center` of `plans.default`: backward, the sum of a bias counts like that of LayerNorm."""
     op = OPS[case.op]
     return op.norm == "layernorm" or (case.direction is Direction.BWD and op.bias)
+
+
+def default_of(case: Case, sms: int = 0) -> ForwardPlan:
+    """The default plan of a case on a device with this many SMs."""
+    op = OPS[case.op]
+    return plans.default(
+        case.direction, case.cols, center=center_of(case), size=DTYPE_BYTES[case.dtype],
+        weight_size=DTYPE_BYTES[case.weight_dtype], residual=op.residual, few=not op.bias and case.rows <= sms,
+    )  # fmt: skip
 
 
 def _short(dtype: "torch.dtype") -> str:

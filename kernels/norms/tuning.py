@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 from ..suites import SUITES
-from . import plans, tuned_plans
+from . import tuned_plans
 from .plans import BackwardPlan, ForwardPlan, Sum, is_valid
-from .tuned_plans import VARIABLE, Found, center_of, key_of
+from .tuned_plans import VARIABLE, Found, default_of, key_of
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ def tune(
 
 def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], None], sms: int) -> Found | None:
     first, size = cases[0], DTYPE_BYTES[cases[0].dtype]
-    default, defaults = _default_of(first), {case: _default_of(case, sms) for case in cases}
+    default, defaults = default_of(first), {case: default_of(case, sms) for case in cases}
 
     def over(plan: ForwardPlan, other: ForwardPlan) -> float:
         """Geometric mean over the cases; infinite if the plan cannot be taken."""
@@ -103,14 +103,6 @@ def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], N
         return None
     log(f"{name}: {found.ratio:.3f} of the default plan's time with {best}")
     return found
-
-
-def _default_of(case: Case, sms: int = 0) -> ForwardPlan:
-    op = OPS[case.op]
-    return plans.default(
-        case.direction, case.cols, center=center_of(case), size=DTYPE_BYTES[case.dtype],
-        weight_size=DTYPE_BYTES[case.weight_dtype], residual=op.residual, few=not op.bias and case.rows <= sms,
-    )  # fmt: skip
 
 
 class OnDevice:
@@ -180,6 +172,8 @@ def call_of(case: Case, plan: Any, inputs: Any) -> Callable[[], Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
+    from .launching import processors
+
     parser = argparse.ArgumentParser(prog="python -m kernels.norms.tuning", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="such as rmsnorm.fwd.32768x4096.bf16-fp32")
     parser.add_argument("--suite", choices=SUITES, help="all cases of a suite that can be tuned")
@@ -196,7 +190,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("plans are timed on a GPU, and there is none")
     store = tuned_plans.read(path) if path.exists() else {}
     found_here = store.setdefault(here, {})
-    for name, found in tune(cases, OnDevice(device), _print, _sms(device)):
+    for name, found in tune(cases, OnDevice(device), _print, processors(device)):
         found_here.pop(name, None)
         if found:
             found_here[name] = found
@@ -208,12 +202,6 @@ def _device() -> "torch.device":
     import torch
 
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def _sms(device: "torch.device") -> int:
-    from .launching import processors
-
-    return processors(device)
 
 
 def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:

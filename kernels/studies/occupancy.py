@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cases import DTYPE_BYTES, OPS, Case, Direction
-from ..norms import plans
 from ..norms.plans import ForwardPlan
+from ..norms.tuned_plans import default_of
 from ..suites import SUITES
 from .facts_speed import compiled
 from .trials import say
@@ -103,11 +103,7 @@ def chosen_for() -> list[Case]:
 
 
 def plan_of(case: Case) -> ForwardPlan:
-    op, size, weight_size = OPS[case.op], DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype]
-    return plans.default(
-        case.direction, case.cols, center=op.norm == "layernorm", size=size, weight_size=weight_size,
-        residual=op.residual, few=not op.bias and case.rows <= FEW_ROWS,
-    )  # fmt: skip
+    return default_of(case, FEW_ROWS)
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[KernelUse]:

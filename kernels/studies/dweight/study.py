@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -31,10 +31,11 @@ from ...cases import DTYPE_BYTES, OPS, Case
 from ...checks.inputs import Inputs, make, make_sets
 from ...contender.clocks import event
 from ...errors import format_exception
-from ...norms import plans, workspaces
+from ...norms import workspaces
 from ...norms.backward import SUM_COLS, Backward, backward
 from ...norms.launching import processors, programs_of
 from ...norms.plans import BackwardPlan
+from ...norms.tuned_plans import default_of
 from ...suites import SUITES
 from ..trials import say
 from .overlap import summed
@@ -125,8 +126,7 @@ def _stack(device: torch.device) -> dict[str, Any]:
 
 
 def plan_of(case: Case) -> BackwardPlan:
-    op = OPS[case.op]
-    return plans.backward(case.cols, center=op.norm == "layernorm", size=DTYPE_BYTES[case.dtype], residual=op.residual)
+    return cast(BackwardPlan, default_of(case))
 
 
 def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:

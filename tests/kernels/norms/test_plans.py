@@ -132,6 +132,10 @@ def test_a_plan_holds_its_row(cols):
         there = plans.forward(cols, weight_size=weight_size, few=few, **options)
         for plan in (there, plans.backward(cols, **options)):
             assert plans.is_valid(plan, cols), plan
+            assert plan.span * (plan.team - 1) < cols <= plan.span * plan.team
+            assert plan.team <= min(plans.MAX_TEAM, 32 * plan.warps)
+            assert plan.rows == 1 or plan.team == 1
+            assert plan.block & (plan.block - 1) == 0
             assert 32 * plan.warps * plan.programs * (plan.options.get("maxnreg") or 0) <= plans.REGISTERS
 
 

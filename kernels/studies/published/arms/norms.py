@@ -5,17 +5,17 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ....cases import DTYPE_BYTES, OPS, Case, Direction
+from ....cases import OPS, Case, Direction
 from ....checks import references
 from ....checks.inputs import DTYPES, Inputs, make
-from ....norms import plans
-from ....norms.plans import Sum
+from ....norms.plans import BackwardPlan, Sum
+from ....norms.tuned_plans import default_of
 from ....providers.base import Bind, Call, Provider, by_order, warm_compiler
 from ....providers.inductor import Inductor
 from ....providers.modes import Mode
@@ -161,12 +161,9 @@ class DweightBy(Ours):
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
-        op = OPS[case.op]
-        center = op.norm == "layernorm" or op.bias
-        default = plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype], residual=op.residual)
-        plan = replace(default, sum=self._sum, group=self._group)
+        plan = replace(cast(BackwardPlan, default_of(case)), sum=self._sum, group=self._group)
         backward: Any = importlib.import_module("....norms.backward", __package__).backward
-        bias_dtype = DTYPES[case.weight_dtype] if op.bias else None
+        bias_dtype = DTYPES[case.weight_dtype] if OPS[case.op].bias else None
 
         def bind(inputs: Inputs) -> Call:
             call = partial(backward, **inputs.tensors, bias_dtype=bias_dtype, plan=plan)
