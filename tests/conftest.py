@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from service.db import migrate
-from service.db.engine import engine
+from service.db.engine import disconnect
 from service.db.models import Base
 from service.ledger.backoff import backoff
 from service.settings import settings
@@ -182,8 +182,6 @@ def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.Monk
 
 
 def _forget() -> None:
-    if engine.cache_info().currsize:
-        engine().dispose()
-    engine.cache_clear()
+    disconnect()
     settings.cache_clear()
     backoff.forget()

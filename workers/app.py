@@ -24,7 +24,7 @@ from celery.signals import celeryd_after_setup, worker_process_init, worker_proc
 from kombu.entity import Queue
 
 from service.db import wakeups
-from service.db.engine import engine
+from service.db.engine import disconnect
 from service.db.wakeups import CONTROL
 from service.errors import Conflict
 from service.ledger.server_policy import server_policy
@@ -153,9 +153,7 @@ def _end(**_: object) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _begin(**_: object) -> None:
     """Set up a process of the pool: its own connections, wake-ups for others, and the timer."""
-    if engine.cache_info().currsize:
-        engine().dispose(close=False)  # they belong to the parent
-        engine.cache_clear()
+    disconnect(forked=True)
     if settings().broker_url is not None:
         wakeups.send_with(send_wakeup)
     threading.Thread(target=_wait_for_stop, name="end", daemon=True).start()

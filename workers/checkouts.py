@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from service.db import migrate
-from service.db.engine import engine, reading, transaction
+from service.db.engine import disconnect, reading, transaction
 from service.db.models import Run
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, TargetKind
@@ -147,9 +147,7 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
 
 def _forget() -> None:
     """Let settings and database be read anew."""
-    if engine.cache_info().currsize:
-        engine().dispose()
-    engine.cache_clear()
+    disconnect()
     settings.cache_clear()
 
 

@@ -1,6 +1,7 @@
 """The one door to the database: an engine per process and one transaction at a time."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +23,29 @@ _POSTGRES = {
 }
 
 
-@cache
+_creating = threading.Lock()  # `cache` alone calls its function once per thread that asks before it has an answer
+
+
 def engine() -> Engine:
     """The engine of this process, for `settings().database`."""
+    with _creating:
+        return _engine()
+
+
+@cache
+def _engine() -> Engine:
     return make_engine(settings().database)
+
+
+def disconnect(*, forked: bool = False) -> None:
+    """Close the idle connections of this process; the next call of `engine` reads the settings again.
+
+    A forked process leaves the connections open: they belong to its parent.
+    """
+    with _creating:
+        if _engine.cache_info().currsize:
+            _engine().dispose(close=not forked)
+            _engine.cache_clear()
 
 
 def make_engine(url: str) -> Engine:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
-from service.db.engine import clock, engine, transaction
+from service.db.engine import clock, disconnect, transaction
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
 from service.ledger.series import series_of
@@ -452,9 +452,7 @@ def watched(
 
 
 def _forget() -> None:
-    if engine.cache_info().currsize:
-        engine().dispose()
-    engine.cache_clear()
+    disconnect()
     settings.cache_clear()
 
 

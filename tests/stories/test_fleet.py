@@ -16,7 +16,7 @@ import pytest
 
 from examples.norms import build as example
 from service.db import migrate
-from service.db.engine import engine, transaction
+from service.db.engine import disconnect, transaction
 from service.ledger.intake import targets
 from service.settings import settings
 from tests import needs
@@ -94,7 +94,7 @@ def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, w
     monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(state)]))
     monkeypatch.setenv("KERNELWATCH_DEVICE", "cpu")
     settings.cache_clear()
-    engine.cache_clear()
+    disconnect()
     migrate.upgrade(postgres)
     repository = example.build(state / "demo")
     shas = example.shas(repository)

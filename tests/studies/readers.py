@@ -223,14 +223,14 @@ def main() -> None:
 
 def _fill(small: bool) -> None:
     from service.db import migrate
-    from service.db.engine import engine, transaction
+    from service.db.engine import disconnect, transaction
     from tests.dashboards import seed
 
     migrate.upgrade()
     if small:
         with transaction() as session:
             seed.seed(session, time.time())
-    engine().dispose()
+    disconnect()
 
 
 if __name__ == "__main__":

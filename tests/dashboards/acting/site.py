@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 from sqlalchemy import select
 
 from service.app import create_app
-from service.db.engine import engine, reading, transaction
+from service.db.engine import disconnect, reading, transaction
 from service.db.models import AuditEntry, Bisection, RegressionEvent, RegressionRow
 from service.domain.states import FoundBy, RunState, SearchState
 from service.ledger.regressions import transitions
@@ -196,4 +196,4 @@ def acting_site(folder: Path) -> Iterator[Site]:
                 _OF_SEARCHED, name="searched", forge="octo/norms", location=str(repository.folder), branch="main"
             )
             yield Site(address, forge, targets | {"searched": searched.id}, repository)
-    engine().dispose()
+    disconnect()

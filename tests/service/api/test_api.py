@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, text
 from service.api import health
 from service.app import create_app
 from service.db import migrate, readiness
-from service.db.engine import engine, reading, transaction
+from service.db.engine import disconnect, engine, reading, transaction
 from service.db.models import WriteProbe
 from service.settings import settings
 from tests.dashboards.asking import Get, asking
@@ -174,7 +174,7 @@ def test_not_ready_without_a_database(get: Get, state: Path, monkeypatch: pytest
     ):
         monkeypatch.setenv("KERNELWATCH_DATABASE_URL", url)
         settings.cache_clear()
-        engine.cache_clear()
+        disconnect()
         answer = get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
         assert said in answer.json()["reasons"][0]

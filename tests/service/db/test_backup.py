@@ -18,7 +18,7 @@ from service.cli import app
 from service.db import backup, migrate
 from service.db.backup import check_backup, restore
 from service.db.check import check
-from service.db.engine import engine, reading, transaction
+from service.db.engine import disconnect, reading, transaction
 from service.db.models import Delivery
 from service.errors import BadInput, Conflict
 from service.settings import settings
@@ -52,16 +52,10 @@ def answers() -> dict[str, bytes]:
     return {address: get(address).content for address in ADDRESSES}
 
 
-def leave() -> None:
-    """Close this process's connections, as if it had ended."""
-    engine().dispose()
-
-
 def use(url: str, patch: pytest.MonkeyPatch) -> None:
-    leave()
+    disconnect()
     patch.setenv("KERNELWATCH_DATABASE_URL", url)
     settings.cache_clear()
-    engine.cache_clear()
 
 
 def rows() -> int:
@@ -85,7 +79,7 @@ def test_a_restored_database_gives_the_same_answers(filled: str, tmp_path: Path)
         session.execute(text("UPDATE runs SET state = 'failed'"))
     deliver(1)
     assert answers() != before
-    leave()
+    disconnect()
 
     restored = restore(tmp_path / "copy.db.gz", force=True)
 
@@ -177,7 +171,7 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_lost(filled: str, tmp
     file = tmp_path / "copy.gz"
     backup.backup(file)
     whole = file.read_bytes()
-    leave()
+    disconnect()
     for name, spoil in SPOILED.items():
         file.write_bytes(spoil(whole))
         with pytest.raises(BadInput) as refused:
@@ -191,7 +185,7 @@ def test_an_older_backup_is_migrated(either: str, tmp_path: Path) -> None:
     old = tmp_path / "old.gz"
     old.write_bytes(gzip.compress(lzma.decompress(DEMO.read_bytes())))
     assert not check_backup(old).current
-    leave()
+    disconnect()
     assert restore(old).current
     assert asking()("/api/v1/targets").json()["items"]
     with reading() as session:
@@ -200,7 +194,7 @@ def test_an_older_backup_is_migrated(either: str, tmp_path: Path) -> None:
 
 def test_restore_refuses_a_database_with_rows(filled: str, tmp_path: Path) -> None:
     backup.backup(tmp_path / "copy.gz")
-    leave()
+    disconnect()
     with pytest.raises(Conflict, match="--force"):
         restore(tmp_path / "copy.gz")
 
@@ -219,7 +213,7 @@ sys.stdin.read()
 def test_restore_refuses_while_another_process_is_connected(filled: str, tmp_path: Path) -> None:
     """Its connection is idle, as those of a service without work."""
     backup.backup(tmp_path / "copy.gz")
-    leave()
+    disconnect()
     with subprocess.Popen(
         [sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -234,7 +228,7 @@ def test_restore_refuses_while_another_process_is_connected(filled: str, tmp_pat
 def test_a_damaged_database_is_not_backed_up_and_can_be_replaced(state: Path, tmp_path: Path) -> None:
     deliver(0, 500)
     backup.backup(tmp_path / "good.gz")
-    leave()
+    disconnect()
     live = state / "kernelwatch.db"
     with live.open("r+b") as file:
         file.seek(live.stat().st_size // 2)
@@ -242,12 +236,11 @@ def test_a_damaged_database_is_not_backed_up_and_can_be_replaced(state: Path, tm
     with pytest.raises(BadInput, match="damaged"):
         backup.backup(tmp_path / "bad.gz")
     assert not (tmp_path / "bad.gz").exists()
-    leave()
+    disconnect()
     live.write_bytes(b"not a database" * 1000)
     with pytest.raises(Conflict, match="--force"):
         restore(tmp_path / "good.gz")
     restore(tmp_path / "good.gz", force=True)
-    engine.cache_clear()
     assert rows() == 500
 
 
@@ -267,7 +260,7 @@ def test_json_keeps_its_text(either: str, tmp_path: Path) -> None:
     with transaction() as session:
         session.execute(text(f"INSERT INTO stacks (digest, versions) VALUES ('x', {as_json})"), {"raw": raw})
     backup.backup(tmp_path / "copy.gz")
-    leave()
+    disconnect()
     restore(tmp_path / "copy.gz", force=True)
     with reading() as session:
         assert session.scalar(text("SELECT CAST(versions AS TEXT) FROM stacks")) == raw
@@ -286,7 +279,7 @@ def test_faults_are_reported_and_backed_up(either: str, tmp_path: Path) -> None:
     assert checked.damage == []
     assert [fault for fault in checked.faults if "1 rows of attempts refer to no row of runs (run_id)" in fault]
     assert [fault for fault in checked.faults if "diary" in fault]
-    leave()
+    disconnect()
     if either == "postgres":
         with pytest.raises(BadInput, match="into PostgreSQL"):
             restore(file, force=True)
@@ -301,7 +294,7 @@ def test_the_commands(either: str, tmp_path: Path) -> None:
     deliver(1, 3)
     done = [runner.invoke(app, ["db", *line]) for line in (["check"], ["backup", file], ["check", file])]
     assert [one.exit_code for one in done] == [0, 0, 0], [one.output for one in done]
-    leave()
+    disconnect()
     assert isinstance(runner.invoke(app, ["db", "restore", file]).exception, Conflict)
     restored = runner.invoke(app, ["db", "restore", file, "--force"])
     assert "3 rows in 1 tables" in restored.output

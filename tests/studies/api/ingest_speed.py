@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.db import migrate
-from service.db.engine import engine, transaction
+from service.db.engine import disconnect, transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
@@ -55,7 +55,7 @@ def main() -> None:
         world.target(name="norms")
         with as_actor(local("study")), transaction() as session:
             _, key = keys.create(session, "study", read_grants(["ingest:norms"]))
-        engine().dispose()
+        disconnect()
         body = Path(folder) / "batch"
         with body.open("wb") as file:
             file.writelines(lines(given.mb * 10**6))

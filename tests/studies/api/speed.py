@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 
 from service.db import migrate
-from service.db.engine import engine, transaction
+from service.db.engine import disconnect, transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
@@ -194,7 +194,7 @@ def main() -> None:
             run = fill(session, target.id, history)
         with as_actor(local("study")), transaction() as session:
             _, key = keys.create(session, "study", read_grants(["ingest:norms"]))
-        engine().dispose()
+        disconnect()
         ours = stack.enter_context(kernelwatch())
         theirs = stack.enter_context(lnt(given.lnt, folder / "lnt")) if given.lnt and given.lnt.exists() else None
         lnt_run = store(ours, theirs, key, history)

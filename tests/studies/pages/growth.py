@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.db.engine import engine
+from service.db.engine import disconnect
 from service.settings import settings
 from tests.dashboards.asking import Get, asking
 from tests.studies.big.seeder import Places
@@ -79,14 +79,14 @@ def read(url: str, places: Path, wanted: Callable[[str], bool], requests: int, p
     """Read all pages of one database."""
     os.environ["KERNELWATCH_DATABASE_URL"] = url
     settings.cache_clear()
-    engine.cache_clear()
+    disconnect()
     get = asking()
     known = Places(**json.loads(places.read_text()))
     found = {}
     for name, path in every(known).items():
         if wanted(name):
             found[name] = _reading(get, name, path, requests, plans_ms)
-    engine().dispose()
+    disconnect()
     return found
 
 

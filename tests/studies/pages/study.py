@@ -22,7 +22,7 @@ import playwright.sync_api as playwright
 from sqlalchemy import func, select, text, update
 
 from service.db import migrate
-from service.db.engine import clock, engine, transaction
+from service.db.engine import clock, disconnect, engine, transaction
 from service.db.models import Run, VerdictRow, Worker
 from service.domain.states import BaselineKind, RunState
 from service.settings import settings
@@ -260,7 +260,7 @@ def main() -> None:
         report(results, given.json)
         if given.plans is not None:
             print_plans({page.name: page.path for page in wanted}, given.plans)
-        engine().dispose()
+        disconnect()
 
 
 def _analyze() -> None:
@@ -268,7 +268,7 @@ def _analyze() -> None:
     with engine().connect() as connection:
         connection.execute(text("ANALYZE"))
         connection.commit()
-    engine().dispose()
+    disconnect()
 
 
 def _wanted(page: Page, only: Sequence[str]) -> bool:
