@@ -287,7 +287,12 @@ def _spawn(command: Sequence[str], **arguments: Any) -> subprocess.Popen[Any]:
     def begin() -> subprocess.Popen[Any]:
         return subprocess.Popen(command, start_new_session=True, **arguments)
 
-    return _spawner(os.getpid()).submit(begin).result()
+    with _choosing:
+        spawner = _spawner(os.getpid())
+    return spawner.submit(begin).result()
+
+
+_choosing = threading.Lock()  # two threads must not make two: the one that is not kept ends, and so do its children
 
 
 @cache

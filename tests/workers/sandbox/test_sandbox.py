@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,21 @@ def test_a_program_outlives_the_thread_that_started_it_but_not_the_process(folde
     parent.wait()
     parent.stdout.close()
     assert wait_for(lambda: not alive(mark))
+
+
+def test_programs_started_at_once_outlive_the_threads_that_started_them(folder, monkeypatch):
+    """Also the first of a process: a program ends with the thread below it, which all of them must share."""
+    create = sandbox.ThreadPoolExecutor
+
+    def late(*args, **kwargs):
+        time.sleep(0.05)  # the other threads ask meanwhile
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr(sandbox, "ThreadPoolExecutor", late)
+    sandbox._spawner.cache_clear()
+    with ThreadPoolExecutor(4) as threads:
+        started = [threads.submit(sandbox.run, ["sleep", "0.5"], box(folder, sandboxed=False)) for _ in range(4)]
+    assert [(one.result().returncode, one.result().reason) for one in started] == [(0, None)] * 4
 
 
 def test_where_bubblewrap_is_missing_it_says_what_mends_it(monkeypatch, folder):
