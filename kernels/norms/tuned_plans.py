@@ -1,8 +1,8 @@
 """Which plan a call gets: one of a file of tuned plans, which `tuning` searches for, or the default.
 
-A plan is stored per norm, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do
-not depend on how many there are.  A file holds the plans of several devices and software stacks; it is used only if the
-environment variable KERNELWATCH_TUNED names it or `use` was called.
+A plan is stored per norm, with or without a residual, direction, columns and dtypes.  It is for all numbers of rows, so
+that the bits of a row do not depend on how many there are.  A file holds the plans of several devices and software
+stacks; it is used only if the environment variable KERNELWATCH_TUNED names it or `use` was called.
 """
 
 import functools
@@ -22,7 +22,7 @@ from .plans import BackwardPlan, ForwardPlan, Sum
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 2  # 1 had clusters
+FORMAT = 3  # 1 had clusters; in 2, one plan was for rows with and without a residual
 VARIABLE = "KERNELWATCH_TUNED"
 HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
 
@@ -78,7 +78,7 @@ def chosen_plan(
     The default depends neither on Triton nor, apart from `few`, on the device.  center, residual, few: as for
     `plans.default`.  Raises Unreadable.
     """
-    if found := tuned(direction, x, weight, center=center):
+    if found := tuned(direction, x, weight, center=center, residual=residual):
         return found
     size = x.element_size()
     weight_size = size if weight is None else weight.element_size()
@@ -88,17 +88,18 @@ def chosen_plan(
 
 
 def tuned(
-    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, center: bool
+    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, center: bool, residual: bool = False
 ) -> ForwardPlan | None:
     """The tuned plan for rows like those of x, [rows, columns], on its device and this stack; None without a file.
 
-    center: as for `plans.default`.  Raises Unreadable.
+    center, residual: as for `plans.default`.  Raises Unreadable.
     """
     path = _used or os.environ.get(VARIABLE)
     if not path:
         return None
     dtypes = [_short(each.dtype) for each in (x, x if weight is None else weight)]
-    found = _here(Path(path), x.device).get(key("layernorm" if center else "rmsnorm", direction, x.shape[1], *dtypes))
+    name = key(direction, x.shape[1], *dtypes, center=center, residual=residual)
+    found = _here(Path(path), x.device).get(name)
     return found.plan if found else None
 
 
@@ -115,15 +116,16 @@ def _here(path: Path, device: "torch.device") -> Mapping[str, Found]:
     return store.get(here, {})
 
 
-def key(norm: str, direction: str, cols: int, dtype: str, weight_dtype: str) -> str:
-    """`rmsnorm.fwd.4096.bf16-fp32`: dtypes of rows and of weights, or one if they are the same."""
+def key(direction: Direction, cols: int, dtype: str, weight_dtype: str, *, center: bool, residual: bool) -> str:
+    """`rmsnorm_residual.fwd.4096.bf16-fp32`: dtypes of rows and of weights, or one if they are the same."""
+    norm = f"{'layernorm' if center else 'rmsnorm'}{'_residual' if residual else ''}"
     mixed = "" if weight_dtype == dtype else f"-{weight_dtype}"
     return f"{norm}.{direction}.{cols}.{dtype}{mixed}"
 
 
 def key_of(case: Case) -> str:
-    norm = "layernorm" if center_of(case) else "rmsnorm"
-    return key(norm, case.direction, case.cols, case.dtype, case.weight_dtype)
+    residual = OPS[case.op].residual
+    return key(case.direction, case.cols, case.dtype, case.weight_dtype, center=center_of(case), residual=residual)
 
 
 def center_of(case: Case) -> bool:

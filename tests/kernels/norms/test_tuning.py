@@ -24,7 +24,7 @@ CASES = [Case.parse(f"rmsnorm.fwd.{rows}x1024.bf16-fp32") for rows in (64, 32768
 
 
 @pytest.fixture(autouse=True)
-def nobody_asked(monkeypatch):
+def no_file(monkeypatch):
     monkeypatch.delenv(tuned_plans.VARIABLE, raising=False)
     monkeypatch.setattr(tuned_plans, "place", lambda device: HERE)
     tuned_plans.use(None)
@@ -46,7 +46,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("plan", [FORWARD, replace(FORWARD, programs=2, stages=2), BACKWARD])
 @pytest.mark.parametrize("size", [2, 4])
-def test_neighbours_differ_in_one_thing_and_can_be_launched(plan, size):
+def test_neighbours_differ_in_one_field_and_are_valid(plan, size):
     near = tuning.neighbourhood(plan, 1000, size)
 
     assert len(near) == len(set(near)) > 6
@@ -103,7 +103,7 @@ def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
         {"stages": 2.0},
     ],
 )
-def test_what_cannot_be_launched_is_known(change):
+def test_invalid_plans_are_recognised(change):
     assert not plans.is_valid(replace(FORWARD, **change), 1024)
 
 
@@ -124,22 +124,22 @@ TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
         ({"block": 64, "team": 128, "warps": 4}, False),
     ],
 )
-def test_what_a_team_can_be(change, possible):
+def test_valid_plans_of_a_team(change, possible):
     assert plans.is_valid(replace(TEAM, **change), 8192) is possible
 
 
 # -- the search
 
 
-def tuned(cases, ratio, tell=lambda line: None):
-    return dict(tuning.tune(cases, ratio, tell))
+def tuned(cases, ratio, log=lambda line: None):
+    return dict(tuning.tune(cases, ratio, log))
 
 
 def start_of(case):
     return plans.forward(case.cols, center=False)
 
 
-def test_it_goes_to_the_best_step_by_step():
+def test_the_search_reaches_the_best_plan_step_by_step():
     """A device on which twice the warps and another way with the weights are each a tenth faster."""
     start = start_of(CASES[0])
     other_weights = "late" if start.weights == "early" else "early"
@@ -153,19 +153,19 @@ def test_it_goes_to_the_best_step_by_step():
     assert found.ratio == pytest.approx(0.81)
 
 
-def test_what_gains_too_little_or_fails_is_not_taken():
+def test_a_plan_that_gains_too_little_or_fails_is_not_taken():
     def ratio(case, plan, other):
         if plan.weights == "held":
             raise RuntimeError("out of resource: registers")
         return 0.995
 
-    told = []
-    assert tuned(CASES, ratio, told.append) == {KEY: None}
-    assert "cannot be taken: ['out of resource: registers']" in told[0]
-    assert "no neighbour is faster than the default plan" in told[-1]
+    lines = []
+    assert tuned(CASES, ratio, lines.append) == {KEY: None}
+    assert "cannot be taken: ['out of resource: registers']" in lines[0]
+    assert "no neighbour is faster than the default plan" in lines[-1]
 
 
-def test_who_was_only_lucky_is_not_taken():
+def test_a_plan_that_was_fast_only_once_is_not_taken():
     """Each plan seems a tenth faster the first time that it is timed."""
     seen = set()
 
@@ -177,7 +177,7 @@ def test_who_was_only_lucky_is_not_taken():
     assert tuned(CASES, ratio) == {KEY: None}
 
 
-def test_what_is_kept_is_faster_than_the_default_plan_itself():
+def test_the_plan_that_is_kept_is_faster_than_the_default_plan():
     """Each step seemed to gain, but against the default plan the gain is smaller or absent."""
     start = start_of(CASES[0])
 
@@ -191,7 +191,7 @@ def test_what_is_kept_is_faster_than_the_default_plan_itself():
         ratio.asked = 0
         return ratio
 
-    # the step and its repetition come before; the same pair of plans once more is the last word
+    # the step and its repetition come before; the same pair of plans is timed once more at the end
     assert tuned(CASES, against_the_default(0.995)) == {KEY: None}
     assert tuned(CASES, against_the_default(0.95))[KEY].ratio == pytest.approx(0.95)
 
@@ -233,10 +233,26 @@ def test_directions_dtypes_and_ops_without_weights():
     assert asked == {(cases[0], BackwardPlan, False), (cases[1], ForwardPlan, False), (cases[1], ForwardPlan, True)}
 
 
+def test_rows_with_a_residual_have_a_plan_of_their_own():
+    """On a device where more warps help without a residual and harm with one."""
+    cases = [Case.parse(f"{op}.fwd.4096x1024.bf16-fp32") for op in ("rmsnorm", "rmsnorm_residual")]
+
+    def ratio(case, plan, other):
+        more = plan.warps / other.warps
+        return more**0.2 if case.op == "rmsnorm_residual" else more**-0.2
+
+    found = tuned(cases, ratio)
+
+    assert [*found] == [KEY, "rmsnorm_residual.fwd.1024.bf16-fp32"]
+    for (name, plan), default in zip(found.items(), map(tuned_plans.default_of, cases), strict=True):
+        assert (plan.plan.warps < default.warps) is ("residual" in name)
+    assert tuned_plans.key_of(Case.parse("layernorm_residual.bwd.8x64.fp32")) == "layernorm_residual.bwd.64.fp32"
+
+
 # -- the file
 
 
-def test_what_was_written_is_read_again(file):
+def test_a_written_file_is_read_again(file):
     assert tuned_plans.read(file) == {
         HERE: {KEY: Found(FORWARD, 0.9), "layernorm.bwd.1000.fp32": Found(BACKWARD, 0.8)},
         THERE: {},
@@ -252,11 +268,12 @@ def test_what_was_written_is_read_again(file):
         "[]",
         "{}",
         '{"format": 99, "entries": []}',
-        '{"format": 2, "entries": [{"place": {}, "plans": {}}]}',
-        '{"format": 2, "entries": 7}',
+        '{"format": 2, "entries": []}',
+        '{"format": 3, "entries": [{"place": {}, "plans": {}}]}',
+        '{"format": 3, "entries": 7}',
     ],
 )
-def test_a_corrupt_file_says_how_to_mend_it(tmp_path, text):
+def test_the_error_of_a_corrupt_file_says_how_to_fix_it(tmp_path, text):
     path = tmp_path / "norms.json"
     path.write_text(text)
     with pytest.raises(Unreadable, match=r"norms.json is no file of tuned plans .*: delete it, or write it anew with"):
@@ -272,27 +289,28 @@ def test_a_plan_that_cannot_be_launched_is_refused(file, change):
         tuned_plans.read(file)
 
 
-# -- who asks
+# -- use
 
 
-def ask(direction="fwd", cols=1024, dtypes=("bfloat16", "float32"), center=False):
+def ask(direction="fwd", cols=1024, dtypes=("bfloat16", "float32"), **norm):
     x, weight = (
         torch.empty(size, dtype=getattr(torch, dtype)) for size, dtype in zip([(2, cols), cols], dtypes, strict=True)
     )
-    return tuned_plans.tuned(Direction(direction), x, weight, center=center)
+    return tuned_plans.tuned(Direction(direction), x, weight, **{"center": False, **norm})
 
 
-def test_nobody_gets_a_tuned_plan_who_did_not_ask(file, monkeypatch):
+def test_a_file_in_the_cache_is_not_used_by_itself(file, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(file.parents[1]))
     assert ask() is None
 
 
-def test_who_asks_gets_it(file, monkeypatch):
+def test_a_named_file_is_used(file, monkeypatch):
     tuned_plans.use(file)
     assert ask() == FORWARD
     assert ask("bwd", 1000, ("float32", "float32"), center=True) == BACKWARD
     assert ask(cols=2048) is None
     assert ask(dtypes=("float16", "float32")) is None
+    assert ask(residual=True) is None
 
     tuned_plans.use(None)
     assert ask() is None
@@ -301,7 +319,7 @@ def test_who_asks_gets_it(file, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*vars(HERE)])
-def test_of_another_device_or_stack_nothing_is_used_and_that_is_said_once(file, monkeypatch, name):
+def test_plans_of_another_device_or_stack_are_not_used_with_one_warning(file, monkeypatch, name):
     monkeypatch.setattr(tuned_plans, "place", lambda device: replace(HERE, **{name: "other"}))
     tuned_plans.use(file)
     with pytest.warns(UserWarning, match="has plans for NVIDIA H200 .* the default plans are used"):
@@ -309,13 +327,13 @@ def test_of_another_device_or_stack_nothing_is_used_and_that_is_said_once(file, 
     assert ask() is None
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     tuned_plans.use(tmp_path / "none.json")
     with pytest.raises(Unreadable, match=r"there are no tuned plans in .*none\.json: write them with"):
         ask()
 
 
-def test_it_lies_in_the_users_cache(monkeypatch, tmp_path):
+def test_the_default_file_is_in_the_cache_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tuned_plans.default_path() == tmp_path / "kernelwatch" / "norms.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -334,18 +352,18 @@ def test_it_lies_in_the_users_cache(monkeypatch, tmp_path):
         (["--suite", "none"], "invalid choice"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(capsys, arguments, complaint):
+def test_cases_that_cannot_be_tuned_are_refused(capsys, arguments, complaint):
     with pytest.raises(SystemExit):
         tuning.main(arguments)
     assert complaint in capsys.readouterr().err
 
 
-def test_of_a_suite_what_can_be_tuned_is():
+def test_cases_of_a_suite_that_cannot_be_tuned_are_left_out():
     assert {case.direction.value for case in tuning._cases([], "metrics")} == {"fwd"}
 
 
 class Timer:
-    """Whoever keeps the weights from the start takes half the time."""
+    """A plan that holds the weights takes half the time."""
 
     def __init__(self, device):
         pass
@@ -366,7 +384,7 @@ def test_the_command_adds_to_the_file(file, monkeypatch, capsys):
     assert "rmsnorm.fwd.256.bf16: 0.500 of the default plan's time" in capsys.readouterr().err
 
 
-def test_what_was_found_before_an_interruption_is_kept(file, monkeypatch):
+def test_plans_found_before_an_interruption_are_kept(file, monkeypatch):
     monkeypatch.setattr(tuning, "OnDevice", Timer)
     with pytest.raises(KeyboardInterrupt):
         tuning.main(["rmsnorm.fwd.8x256.bf16", "rmsnorm.fwd.8x512.bf16", "--file", str(file)])
@@ -423,7 +441,7 @@ both()
 """
 
 
-def test_the_functions_take_tuned_plans_where_they_are_asked_to(tmp_path):
+def test_forward_and_backward_use_the_plans_of_a_named_file(tmp_path):
     subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", INTERPRETED, str(tmp_path / "norms.json")],
         cwd=Path(kernels.__file__).parents[1],
@@ -432,6 +450,6 @@ def test_the_functions_take_tuned_plans_where_they_are_asked_to(tmp_path):
     )
 
 
-def test_where_it_is_looked_up_needs_no_torch():
+def test_the_module_imports_no_torch():
     code = "import sys; import kernels.norms.tuning; assert not {'torch', 'triton'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], cwd=Path(kernels.__file__).parents[1], check=True)
