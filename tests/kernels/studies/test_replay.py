@@ -253,6 +253,12 @@ def test_a_failed_capture_breaks_the_process_of_a_gpu(device, monkeypatch):
     assert {key: answer[key] for key in damage if key in answer} == (damage if device == "cuda" else {})
 
 
+@pytest.mark.parametrize("what", ["launch", "turn", "check"])
+def test_without_a_prepared_workload_the_answer_says_so(what):
+    answer = ModelServer().answer({"do": what, "warm": 1, "timed": 1})
+    assert (answer["state"], "no workload is prepared" in answer["reason"]) == (FAILED, True)
+
+
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
 
 

@@ -113,21 +113,21 @@ class ModelServer:
         self._workload = opener(str(message["case"]), spec, self._device, int(message["seed"]))
         return {"state": MEASURED, "facts": dict(self._workload.facts), "unit": self._workload.unit}
 
-    def launch(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def _prepared(self) -> Workload:
         if self._workload is None:
-            return {"state": FAILED, "reason": "nothing is prepared"}
-        cast(Replayed, self._workload).launch()
+            raise RuntimeError("no workload is prepared")
+        return self._workload
+
+    def launch(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        cast(Replayed, self._prepared).launch()
         return {"ok": True}
 
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        if self._workload is None:
-            return {"state": FAILED, "reason": "nothing is prepared"}
-        return {"samples": self._workload.turn(int(message["warm"]), int(message["timed"]))}
+        return {"samples": self._prepared.turn(int(message["warm"]), int(message["timed"]))}
 
     def check(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        if self._workload is None:
-            return {"state": FAILED, "reason": "nothing is prepared"}
-        wrong = self._workload.check()
+        wrong = self._prepared.check()
         return {"state": INVALID, "reason": wrong[:MAX_REASON]} if wrong else {"state": MEASURED}
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, Any]:
