@@ -58,7 +58,7 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
 def slots_of_rows(words: Tensor, rows: int, team: int) -> Tensor:
     """Two slots of each rank for each row: in the workspace where they fit, otherwise new ones, which are zeroed.
 
-    New ones take as much memory as a few columns of the rows.
+    New ones take 16 bytes for each program of a team and row.
     """
     needed = rows * 2 * team
     return words[SLOTS:] if needed <= WORDS - SLOTS else words.new_zeros(needed)
