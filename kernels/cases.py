@@ -176,14 +176,20 @@ class Op:
         return {"fwd": forward, "bwd": backward, "fwdbwd": forward + backward}[direction]
 
 
-def _norms() -> dict[str, Op]:
+def norm_name(norm: str, *, weight: bool, bias: bool, residual: bool) -> str:
     """`rmsnorm` has a weight, `layernorm` a weight and a bias; names of other ops have a suffix."""
+    usual = norm == "layernorm"
+    name = norm + "_noweight" * (not weight) + ("_bias" if bias else "_nobias") * (bias is not usual)
+    return name + "_residual" * residual
+
+
+def _norms() -> dict[str, Op]:
     ops = {}
-    norms = (("rmsnorm", False), ("layernorm", True))
-    for (norm, has_bias), residual, weight, other_bias in product(norms, (False, True), (True, False), (False, True)):
-        bias = has_bias is not other_bias
-        name = norm + "_noweight" * (not weight) + ("_bias" if bias else "_nobias") * (bias is not has_bias)
-        name += "_residual" * residual
+    for norm, residual, weight, other_bias in product(
+        ("rmsnorm", "layernorm"), (False, True), (True, False), (False, True)
+    ):
+        bias = (norm == "layernorm") is not other_bias
+        name = norm_name(norm, weight=weight, bias=bias, residual=residual)
         ops[name] = Op(name, norm, weight, bias, residual)
     return ops
 

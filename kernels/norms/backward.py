@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import check, configure, fitting, row_stride, starts_early, vector
+from .launching import DTYPES, check, configure, fitting, row_stride, starts_early, vector
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS
 from .tuned_plans import chosen_plan
@@ -60,19 +60,22 @@ def backward(
 
     dy, x, dresidual_out: [rows, columns]; the elements of a row are contiguous.  rstd, mean: [rows], fp32; a mean makes
     it LayerNorm.  bias_dtype: there was a bias, in this dtype.  weight_wanted: False for a frozen weight.
-    Raises ValueError if the tensors do not fit together, tuned_plans.Unreadable for a bad file of tuned plans.
+    Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean})
+    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset)
+    if bias_dtype not in (None, *DTYPES):
+        raise ValueError(f"bias_dtype must be {', '.join(map(str, DTYPES))} or None, not {bias_dtype}")
     rows, cols = x.shape
     dx = x.new_empty(rows, cols)
     dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
     out = Backward(dx, dweight, dbias)
     if rows:
-        # for a plan, the sum of a bias counts like that of LayerNorm
-        center = mean is not None or bias_dtype is not None
-        plan = plan or chosen_plan(Direction.BWD, x, weight, center=center, residual=dresidual_out is not None)
-        plan = fitting(plan, x.device, x.element_size(), 2 if dresidual_out is None else 3)
+        plan = plan or chosen_plan(
+            Direction.BWD, x, weight, norm="rmsnorm" if mean is None else "layernorm", bias=bias_dtype is not None,
+            residual=dresidual_out is not None,
+        )  # fmt: skip
+        plan = fitting(plan, cols, x.device, x.element_size(), 2 if dresidual_out is None else 3)
         launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, offset)
         if not wide.in_one_pass(partial(launch, plan), x.device, plan):
             launch(replace(plan, exchange=False))

@@ -57,9 +57,9 @@ def forward(
 
     residual: like x, added before the norm.  weight, bias: [columns], in any of the three dtypes.  center: LayerNorm.
     offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for the backward pass.
-    Raises ValueError if the tensors do not fit together, tuned_plans.Unreadable for a bad file of tuned plans.
+    Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"residual": residual}, {"weight": weight, "bias": bias})
+    check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset)
     rows, cols = x.shape
     y = x.new_empty(rows, cols)
     residual_out = None if residual is None else torch.empty_like(y)
@@ -67,11 +67,11 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        few = bias is None and rows <= processors(x.device)
-        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center, residual=residual is not None, few=few)
-        if plan.exchanged and plan.weights == "early":
-            raise ValueError(f"the weights of a team that exchanges its sums are held or late: not {plan}")
-        plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
+        plan = plan or chosen_plan(
+            Direction.FWD, x, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
+            residual=residual is not None, few=bias is None and rows <= processors(x.device),
+        )  # fmt: skip
+        plan = fitting(plan, cols, x.device, x.element_size(), 1 if residual is None else 2)
         launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
         if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
             for slab in wide.slabs(x, residual):

@@ -12,6 +12,7 @@ from . import plans, workspaces
 from .plans import Plan
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MAX_STRIDE = 1 << 31  # elements: the kernels compute the distance of two rows in 32 bits
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
 WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
 VECTOR_BYTES = 16  # the widest access of a thread
@@ -44,10 +45,8 @@ class Config(NamedTuple):
 def configure(
     x: Tensor, plan: plans.ForwardPlan, unit: int, *, center: bool, offset: float, **others: Any
 ) -> tuple[int, Config]:
-    """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError for a wrong plan."""
+    """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError as `programs_of`."""
     rows, cols = x.shape
-    if plan.span * plan.team < cols:
-        raise ValueError(f"a plan needs {cols} columns for such rows, and {plan} has {plan.span * plan.team}")
     teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
     masked = plan.span * plan.team != cols or rows % plan.rows != 0
     keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
@@ -62,8 +61,12 @@ def check(
     rows: Mapping[str, Tensor | None],
     columns: Mapping[str, Tensor | None],
     each: Mapping[str, Tensor | None] | None = None,
+    offset: float = 0.0,
 ) -> None:
-    """Raises ValueError unless `rows` are like x, `columns` have one value a column and `each` one in fp32 a row."""
+    """Raises ValueError unless `rows` are like x, `columns` have one value a column and `each` one in fp32 a row.
+
+    offset: added to the weight of `columns`.
+    """
     each = each or {}
     if x.ndim != 2 or x.dtype not in DTYPES or x.shape[1] == 0 or (x.shape[1] > 1 and x.stride(1) != 1):
         raise ValueError(
@@ -92,15 +95,28 @@ def check(
     for name, tensor in {**rows, **columns, **each}.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
+    for name, tensor in {"x": x, **rows}.items():
+        if row_stride(tensor) >= MAX_STRIDE:
+            raise ValueError(f"rows of {name} begin less than {MAX_STRIDE} elements apart, not {row_stride(tensor)}")
+    if offset and columns.get("weight") is None:
+        raise ValueError("an offset is added to the weight: without a weight it must be 0")
+    if x.is_cuda and x.device.index != (current := torch.cuda.current_device()):
+        raise ValueError(
+            f"x is on {x.device} and the current device is cuda:{current}: call this within `torch.cuda.device_of(x)`"
+        )
 
 
 @functools.cache
-def fitting(plan: Plan, device: torch.device, size: int, tensors: int) -> Plan:
+def fitting(plan: Plan, cols: int, device: torch.device, size: int, tensors: int) -> Plan:
     """The plan with fewer stages where the device has too little shared memory for them.
+
+    Raises ValueError for a plan that the kernels do not accept for rows of `cols` columns.
 
     size: bytes of an element.  tensors: how many are read for each tile.  The plans were measured on an H200, which has
     more shared memory than some devices, and with 16-bit elements.
     """
+    if wrong := plans.problem(plan, cols):
+        raise ValueError(f"{wrong}, not {plan}")
     if device.type != "cuda":
         return plan
     properties: Any = torch.cuda.get_device_properties(device)
@@ -112,10 +128,14 @@ def fitting(plan: Plan, device: torch.device, size: int, tensors: int) -> Plan:
 
 
 def vector(*tensors: Tensor | None) -> int:
-    """Elements: the largest power of two up to 16 bytes that divides all row strides.  Triton itself only sees 16."""
+    """Elements: the largest power of two up to 16 bytes that divides all row strides, and all numbers of columns.
+
+    Triton itself only sees 16.  A wider access to rows with a stride than to dense ones, as outputs are, would change
+    the layout of a tile, and with it the order of its sums: a row would not have the same bits in every batch.
+    """
     present = [tensor for tensor in tensors if tensor is not None]
     unit = VECTOR_BYTES // present[0].element_size()
-    while any(row_stride(tensor) % unit for tensor in present):
+    while any(row_stride(tensor) % unit or tensor.shape[1] % unit for tensor in present):
         unit //= 2
     return unit
 
@@ -128,11 +148,10 @@ def row_stride(tensor: Tensor | None) -> int:
 
 
 def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
-    """(teams, whether they are persistent: each goes through several tiles).  Raises ValueError for a wrong plan."""
-    if plan.team > 1 and (plan.rows > 1 or plan.team > 32 * plan.warps or plan.span * (plan.team - 1) >= x.shape[1]):
-        raise ValueError(
-            f"a team has one row at a time, a thread for each of its programs, and columns for each: not {plan}"
-        )
+    """(teams, whether they are persistent: each goes through several tiles).
+
+    Raises ValueError for more programs than a workspace has words for.
+    """
     if not plan.programs:
         return tiles, False
     teams = max(1, plan.programs * processors(x.device) // plan.team)

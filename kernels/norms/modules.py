@@ -122,6 +122,8 @@ def _apply(
         raise ValueError(f"the input must be [..., {', '.join(map(str, shape))}], not {tuple(x.shape)}")
     tensors: list[Any] = [x, module.weight, bias, residual]
     if len(shape) > 1:
+        if residual is not None and residual.shape != x.shape:  # flattened, they could be alike
+            raise ValueError(f"the residual must be like the input, {tuple(x.shape)}, not {tuple(residual.shape)}")
         tensors = [None if each is None else each.flatten(-len(shape)) for each in tensors]
     flat, weight, bias, residual = tensors
     outputs = norm(flat, weight, bias, residual, eps, center, module.offset)

@@ -85,7 +85,7 @@ class BackwardPlan(ForwardPlan):
     group: int = 0  # teams of a group of the tree
 
 
-# The values below are the best of some fifty at each width (H200, November, bf16; docs/kernels.md has what they were
+# The values below are the best of some 10 to 50 at each width (H200, November, bf16; docs/kernels.md has what they were
 # chosen from): a few thousand rows and tens of thousands, and most lose to the plan before at neither.  A width that is
 # not in a table has the plan of the next one.
 # Forward, a row that is read again from the L1 cache leaves registers for all the warps that an SM can hold: 4252 GB/s
@@ -315,8 +315,9 @@ _RMSNORM_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="ca
 TEAM_COLS = 16384
 # LayerNorm where the last program has fewer columns: there programs of 4096 spill, and on sm_100 six of 2048 on an SM.
 _LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
-# RMSNorm where dense rows of 16-bit elements begin within a sector of memory.  Nothing is prefetched: the copies to
-# shared memory bypass the L1, so a sector that two accesses share is read twice.  LayerNorm spills without prefetching.
+# RMSNorm where dense rows of 16-bit elements do not all begin on a boundary of a sector.  Nothing is prefetched: the
+# copies to shared memory bypass the L1, so a sector that two accesses share is read twice.  LayerNorm spills without
+# prefetching.
 SECTOR = 32  # bytes
 _RMSNORM_UNALIGNED_16384 = BackwardPlan(1, 16384, 16, stages=1, keep="cached")
 _RMSNORM_UNALIGNED_BACKWARD = BackwardPlan(1, 2048, 4, programs=6, stages=1, keep="cached")
@@ -337,42 +338,50 @@ LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less th
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
 
-def is_valid(plan: ForwardPlan, cols: int) -> bool:
-    """Whether the kernels accept the plan for rows of `cols` columns.  Compiling or launching may still fail."""
-    sizes = (plan.rows, plan.block, plan.warps)
-    if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
-        return False
-    if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
-        return False
-    registers = plan.registers
-    fits = (
-        plan.warps <= 32
-        and 1 <= plan.team <= MAX_TEAM
-        and plan.span * (plan.team - 1) < cols <= plan.span * plan.team
-        and plan.rows * plan.block <= REGISTERS
-        and (plan.rows == 1 or plan.team == 1)
-        and plan.team <= 32 * plan.warps
-        and plan.stages >= 1
-        and plan.programs >= (1 if plan.team > 1 else 0)
-        and plan.weights in ("held", "early", "late")
-        and plan.keep in ("fp32", "packed", "cached")
-        and (registers is None or (type(registers) is int and 0 < registers <= MAX_REGISTERS))
-        and type(plan.exchange) is bool
-        and type(plan.blocks) is int
-        and plan.blocks >= 1
-        and (plan.blocks == 1 or (plan.team == 1 and plan.programs == 0 and plan.weights != "held"))
-    )
+def problem(plan: ForwardPlan, cols: int) -> str | None:
+    """Why the kernels do not accept the plan for rows of `cols` columns; None if they do.
+
+    The compiler or the device may still refuse it.
+    """
+    numbers: tuple[Any, ...] = (plan.rows, plan.block, plan.warps, plan.team, plan.programs, plan.stages, plan.blocks)
     if isinstance(plan, BackwardPlan):
-        return (
-            fits
-            and type(plan.held) is type(plan.group) is int
-            and plan.programs >= 1
-            and plan.blocks == 1
-            and plan.held >= 1
-            and plan.rows % plan.held == 0
-            and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
-        )
-    return fits and not (plan.exchanged and plan.weights == "early")
+        numbers = (*numbers, plan.held, plan.group)
+    if not all(type(number) is int for number in numbers) or type(plan.exchange) is not bool:
+        return "sizes and counts are integers, and `exchange` is True or False"
+    if not (plan.registers is None or (type(plan.registers) is int and 0 < plan.registers <= MAX_REGISTERS)):
+        return f"a thread has 1 to {MAX_REGISTERS} registers"
+    holds = {
+        "rows, block and warps are powers of two": all(
+            size > 0 and size & (size - 1) == 0 for size in (plan.rows, plan.block, plan.warps)
+        ),
+        "a program has at most 32 warps": plan.warps <= 32,
+        "a tile has at least one block and one stage": plan.blocks >= 1 and plan.stages >= 1,
+        f"a tile has at most {REGISTERS} elements in a block": plan.rows * plan.block <= REGISTERS,
+        f"a team has 1 to {MAX_TEAM} programs": 1 <= plan.team <= MAX_TEAM,
+        "a team has one row at a time": plan.rows == 1 or plan.team == 1,
+        "a program has a thread for each program of its team": plan.team <= 32 * plan.warps,
+        f"a plan needs {cols} columns": plan.span * plan.team >= cols,
+        "each program of a team has columns": plan.span * (plan.team - 1) < cols,
+        "programs of a team that exchanges its sums are persistent, and so are those of a backward pass": plan.programs
+        >= (1 if plan.exchanged or isinstance(plan, BackwardPlan) else 0),
+        "weights are held, early or late": plan.weights in ("held", "early", "late"),
+        "a tile is kept in fp32, packed or cached": plan.keep in ("fp32", "packed", "cached"),
+    }
+    if isinstance(plan, BackwardPlan):
+        holds |= {
+            "a backward tile has one block": plan.blocks == 1,
+            "accumulators have rows that divide those of a tile": plan.held >= 1 and plan.rows % plan.held == 0,
+            "groups are for sums in a tree, and those need them": (plan.group > 0) is (plan.sum is Sum.TREE),
+        }
+    else:
+        holds |= {
+            "several blocks are for programs with one tile, whose weights are early or late": plan.blocks == 1
+            or (plan.team == 1 and plan.programs == 0 and plan.weights != "held"),
+            "the weights of a team that exchanges its sums are held or late": not (
+                plan.exchanged and plan.weights == "early"
+            ),
+        }
+    return next((rule for rule, followed in holds.items() if not followed), None)
 
 
 def default(

@@ -118,6 +118,8 @@ def dropped(
     mask: 0 or 1 in uint8, [rows, columns], contiguous.  p: the probability of 0, less than 1.
     Raises ValueError if the tensors do not fit together.
     """
+    if mask.device != x.device:
+        raise ValueError(f"mask is on {mask.device} and x on {x.device}")
     if mask.shape != x.shape or mask.dtype is not torch.uint8 or not mask.is_contiguous():
         raise ValueError(f"mask must be contiguous, {tuple(x.shape)} in uint8, not {tuple(mask.shape)} in {mask.dtype}")
     if not 0 <= p < 1:

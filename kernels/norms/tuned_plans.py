@@ -1,8 +1,8 @@
 """Which plan a call gets: one of a file of tuned plans, which `tuning` searches for, or the default.
 
-A plan is stored per norm, with or without a residual, direction, columns and dtypes.  It is for all numbers of rows, so
-that the bits of a row do not depend on how many there are.  A file holds the plans of several devices and software
-stacks; it is used only if the environment variable KERNELWATCH_TUNED names it or `use` was called.
+A plan is stored per op, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do not
+depend on how many there are.  A file holds the plans of several devices and software stacks; it is used only if the
+environment variable KERNELWATCH_TUNED names it or `use` was called.
 """
 
 import functools
@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DTYPE_BYTES, OPS, Case, Direction
+from ..cases import DTYPE_BYTES, OPS, Case, Direction, norm_name
 from . import plans
 from .plans import BackwardPlan, ForwardPlan, Sum
 
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 3  # 1 had clusters; in 2, one plan was for rows with and without a residual
+FORMAT = 3  # 1 had clusters; in 2, one plan was for several ops
 VARIABLE = "KERNELWATCH_TUNED"
 HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
 
@@ -69,37 +69,39 @@ def chosen_plan(
     x: "torch.Tensor",
     weight: "torch.Tensor | None",
     *,
-    center: bool,
+    norm: str,
+    bias: bool = False,
     residual: bool = False,
     few: bool = False,
 ) -> Any:
     """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
-    The default depends neither on Triton nor, apart from `few`, on the device.  center, residual, few: as for
-    `plans.default`.  Raises Unreadable.
+    The default depends neither on Triton nor, apart from `few`, on the device.  norm: "rmsnorm" or "layernorm".
+    residual, few: as for `plans.default`.  Raises Unreadable.
     """
-    if found := tuned(direction, x, weight, center=center, residual=residual):
+    if found := tuned(direction, x, weight, norm=norm, bias=bias, residual=residual):
         return found
     size = x.element_size()
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
-        direction, x.shape[1], center=center, size=size, weight_size=weight_size, residual=residual, few=few
-    )
+        direction, x.shape[1], center=_center(direction, norm, bias), size=size, weight_size=weight_size,
+        residual=residual, few=few,
+    )  # fmt: skip
 
 
 def tuned(
-    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, center: bool, residual: bool = False
+    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, norm: str, bias: bool, residual: bool
 ) -> ForwardPlan | None:
     """The tuned plan for rows like those of x, [rows, columns], on its device and this stack; None without a file.
 
-    center, residual: as for `plans.default`.  Raises Unreadable.
+    Raises Unreadable.
     """
     path = _used or os.environ.get(VARIABLE)
     if not path:
         return None
+    op = norm_name(norm, weight=weight is not None, bias=bias, residual=residual)
     dtypes = [_short(each.dtype) for each in (x, x if weight is None else weight)]
-    name = key(direction, x.shape[1], *dtypes, center=center, residual=residual)
-    found = _here(Path(path), x.device).get(name)
+    found = _here(Path(path), x.device).get(key(op, direction, x.shape[1], *dtypes))
     return found.plan if found else None
 
 
@@ -116,29 +118,26 @@ def _here(path: Path, device: "torch.device") -> Mapping[str, Found]:
     return store.get(here, {})
 
 
-def key(direction: Direction, cols: int, dtype: str, weight_dtype: str, *, center: bool, residual: bool) -> str:
-    """`rmsnorm_residual.fwd.4096.bf16-fp32`: dtypes of rows and of weights, or one if they are the same."""
-    norm = f"{'layernorm' if center else 'rmsnorm'}{'_residual' if residual else ''}"
+def key(op: str, direction: Direction, cols: int, dtype: str, weight_dtype: str) -> str:
+    """`rmsnorm.fwd.4096.bf16-fp32`: dtypes of rows and of weights, or one if they are the same."""
     mixed = "" if weight_dtype == dtype else f"-{weight_dtype}"
-    return f"{norm}.{direction}.{cols}.{dtype}{mixed}"
+    return f"{op}.{direction}.{cols}.{dtype}{mixed}"
 
 
 def key_of(case: Case) -> str:
-    residual = OPS[case.op].residual
-    return key(case.direction, case.cols, case.dtype, case.weight_dtype, center=center_of(case), residual=residual)
+    return key(case.op, case.direction, case.cols, case.dtype, case.weight_dtype)
 
 
-def center_of(case: Case) -> bool:
+def _center(direction: Direction, norm: str, bias: bool) -> bool:
     """`center` of `plans.default`: backward, the sum of a bias counts like that of LayerNorm."""
-    op = OPS[case.op]
-    return op.norm == "layernorm" or (case.direction is Direction.BWD and op.bias)
+    return norm == "layernorm" or (direction is Direction.BWD and bias)
 
 
 def default_of(case: Case, sms: int = 0) -> ForwardPlan:
     """The default plan of a case on a device with this many SMs."""
     op = OPS[case.op]
     return plans.default(
-        case.direction, case.cols, center=center_of(case), size=DTYPE_BYTES[case.dtype],
+        case.direction, case.cols, center=_center(case.direction, op.norm, op.bias), size=DTYPE_BYTES[case.dtype],
         weight_size=DTYPE_BYTES[case.weight_dtype], residual=op.residual, few=not op.bias and case.rows <= sms,
     )  # fmt: skip
 
@@ -209,6 +208,6 @@ def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
         plan = BackwardPlan(**{**stored, "sum": Sum(stored["sum"])})
     else:
         plan = ForwardPlan(**stored)
-    if not plans.is_valid(plan, int(cols)):
-        raise ValueError(f"{name}: {plan} is not possible")
+    if wrong := plans.problem(plan, int(cols)):
+        raise ValueError(f"{name}: {wrong}, not {plan}")
     return plan

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 from ..suites import SUITES
 from . import tuned_plans
-from .plans import BackwardPlan, ForwardPlan, Sum, is_valid
+from .plans import BackwardPlan, ForwardPlan, Sum, problem
 from .tuned_plans import VARIABLE, Found, default_of, key_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def neighbourhood(plan: ForwardPlan, cols: int, size: int) -> list[ForwardPlan]:
         near += [replace(plan, held=held) for held in (plan.held // 2, plan.held * 2)]
         near += [replace(plan, sum=way, group=0) for way in (Sum.SEPARATE, Sum.LAST)]
         near += [replace(plan, sum=Sum.TREE, group=group) for group in GROUPS]
-    return [each for each in dict.fromkeys(near) if each != plan and is_valid(each, cols)]
+    return [each for each in dict.fromkeys(near) if each != plan and problem(each, cols) is None]
 
 
 def tune(

@@ -8,6 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from kernels.norms import workspaces
+from kernels.norms.forward import forward
 from kernels.norms.modules import LayerNorm, RMSNorm, rms_norm
 from tests import needs
 
@@ -265,6 +266,15 @@ def test_on_a_device_that_is_not_the_current_one():
 
     for found, expected in zip(stepped(module.to("cuda:1"), x.to("cuda:1")), right, strict=True):
         assert torch.equal(found.to(0), expected)
+
+
+@needs.skip_unless(torch.cuda.device_count() > 1, "two-gpus")
+def test_the_kernels_are_launched_on_the_current_device_alone():
+    x = torch.ones(4, 1024, device="cuda:1")
+    with pytest.raises(ValueError, match=r"x is on cuda:1 and the current device is cuda:0"):
+        forward(x, eps=1e-6, center=False)
+    with torch.cuda.device_of(x):
+        assert forward(x, eps=1e-6, center=False).y.device == x.device
 
 
 def test_autocast_casts_nothing():

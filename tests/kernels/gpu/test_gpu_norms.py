@@ -22,6 +22,7 @@ from kernels.cases import Case
 from kernels.norms import plans, wide, workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
+from kernels.norms.launching import processors
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from kernels.suites import SUITES
 
@@ -53,7 +54,8 @@ AWKWARD_ONES = [
     ),
 ]
 
-# Widths of plans that no suite has; 13000, 15000 and 30648 columns of 16 bits begin within a sector of memory.
+# Widths of plans that no suite has; rows of 13000, 15000 and 30648 columns of 16 bits do not all begin
+# on a boundary of 32 bytes.
 CHOSEN = [
     Trial(rows, cols, "rmsnorm", dtypes, f"weight{residual}")
     for cols, dtypes, residual, rows in product(
@@ -135,18 +137,25 @@ MEETING = [
 ]
 LONE = [Trial(1, cols, norm, "bf16-fp32", ALL) for cols, norm in product((4096, 100000), NORMS)]
 
-# What is aligned differently is another kernel, so a row alone lies where it lies among the others.
 WIDTHS = sorted(
     {Case.parse(text).cols for name in ("quack", "pr101", "models", "small", "awkward") for text in SUITES[name]}
 )
+# A wider access would be possible to these rows than to dense ones, or a narrower one.
+UNLIKE_DENSE = ((300, "aligned"), (1001, "aligned"), (3500, "aligned"), (3000, "odd"))
 IN_BATCHES = [
     *(Trial(4096 if cols <= 65536 else 512, cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
-    *(Trial(4096, 3000, norm, "bf16-fp32", layout="odd") for norm in NORMS),
+    *(Trial(4096, cols, norm, "bf16-fp32", layout=layout) for cols, layout in UNLIKE_DENSE for norm in NORMS),
     *(
         Trial(4096, cols, "rmsnorm", dtypes, given)
         for cols, (dtypes, given) in product(
             [cols for cols in WIDTHS if 2048 < cols <= 65536],
             (("bf16", "weight"), ("bf16", "weight residual"), ("bf16-fp32", "weight residual")),
+        )
+    ),
+    *(  # widths of plans that no suite has, which have another plan for few rows
+        Trial(4096, cols, "rmsnorm", dtypes, given)
+        for cols, dtypes, given in product(
+            (3500, 6000, 14000, 20000, 27848), ("bf16-fp32", "bf16", "fp16"), ("weight", "weight residual")
         )
     ),
 ]
@@ -342,12 +351,15 @@ def test_after_a_launch_that_failed_the_next_is_right(trial, monkeypatch):
 @pytest.mark.parametrize("trial", IN_BATCHES, ids=str)
 def test_a_row_does_not_depend_on_its_batch(trial):
     given = inputs(trial, "cuda")
-    together, last = there_only(trial, given), trial.rows - 1
+    together, last, sms = there_only(trial, given), trial.rows - 1, processors(given["x"].device)
 
-    for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64)):
+    for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64), (9, sms), (9, sms + 1)):
         rows = slice(first, first + count)
         alone = there_only(trial, given, rows)
         assert torch.equal(alone, together[rows]), (first, count)
+    if trial.layout != "dense":
+        dense = {name: tensor.contiguous() for name, tensor in given.items()}
+        assert torch.equal(there_only(trial, dense), together)
 
 
 @pytest.mark.parametrize("trial", LONE, ids=str)

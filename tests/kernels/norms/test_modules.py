@@ -420,6 +420,10 @@ def backward(dy=ROWS, rstd=ROWS[:, 0], mean=None, dresidual_out=None, bias_dtype
     [
         (lambda: RMSNorm(8)(torch.ones(3, 7)), r"the input must be \[\.\.\., 8\], not \(3, 7\)"),
         (lambda: LayerNorm((2, 8))(ROWS), r"the input must be \[\.\.\., 2, 8\], not \(3, 8\)"),
+        (
+            lambda: RMSNorm((2, 3))(torch.ones(4, 2, 3), torch.ones(4, 3, 2)),
+            r"the residual must be like the input, \(4, 2, 3\), not \(4, 3, 2\)",
+        ),
         (lambda: rms_norm(ROWS, COLS[:1], eps=1e-5), r"weight must have .* x's 8 columns, not \(1,\)"),
         (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"bias must have .* x's 8 columns, not \(3, 8\)"),
         (

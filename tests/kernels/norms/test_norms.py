@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from kernels.norms import workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
+from kernels.norms.launching import vector
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from tests.pairwise import pairwise
 
@@ -333,6 +334,17 @@ def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
     assert interpreted["lone"][str(trial)] == []
 
 
+@pytest.mark.parametrize(("cols", "stride", "unit"), [
+    (4096, 4096, 8), (4096, 4100, 4), (4096, 4097, 1), (3500, 3500, 4), (3500, 3504, 4), (1001, 1008, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("rows", [1, 5])
+def test_an_access_is_no_wider_than_one_of_the_dense_output(cols, stride, unit, rows):
+    """Otherwise a row would have another layout in a padded batch than alone, and so other bits."""
+    x = torch.empty(rows, stride, dtype=torch.bfloat16)[:, :cols]
+    lone = vector(x.new_empty(1, cols))
+    assert vector(x) == (lone if rows == 1 else unit) <= lone
+
+
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_whatever_the_numbers(interpreted, name):
     assert interpreted["properties"][name] is None, interpreted["properties"][name]
@@ -365,6 +377,7 @@ def matrix(rows: int = 4, cols: int = 8, dtype: torch.dtype = torch.float32, dev
 
 
 X, STATISTIC = matrix(), torch.ones(4)
+FAR = torch.empty_strided((2, 8), (1 << 31, 1), device="meta")
 
 
 @pytest.mark.parametrize(
@@ -386,6 +399,8 @@ X, STATISTIC = matrix(), torch.ones(4)
         ({"weight": torch.ones(8).double()}, "weight must be dense, .* in torch.float64"),
         ({"bias": torch.ones(9)}, r"bias must be dense, .* not \(9,\)"),
         ({"bias": torch.ones(8, device="meta")}, "bias is on meta and x on cpu"),
+        ({"offset": 1.0}, "an offset is added to the weight: without a weight it must be 0"),
+        ({"x": FAR}, "rows of x begin less than 2147483648 elements apart, not 2147483648"),
     ],
 )
 def test_forward_says_what_does_not_fit(arguments, complaint):
@@ -402,6 +417,8 @@ def test_forward_says_what_does_not_fit(arguments, complaint):
         ({"dresidual_out": matrix(3)}, r"dresidual_out must be like x, .* not \(3, 8\)"),
         ({"weight": torch.ones(7)}, "weight must be dense, one value for each of 8 columns"),
         ({"dy": matrix(device="meta")}, "dy is on meta and x on cpu"),
+        ({"weight": None, "offset": 1.0}, "an offset is added to the weight: without a weight it must be 0"),
+        ({"bias_dtype": torch.int32}, r"bias_dtype must be torch.bfloat16, .* or None, not torch.int32"),
         *(
             ({name: value}, f"{name} must be dense fp32, one value for each of 4 rows, not {but}")
             for name in ("rstd", "mean")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 import kernels
 from kernels.cases import Case, Direction
 from kernels.norms import plans, tuned_plans, tuning
+from kernels.norms.backward import backward
+from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from kernels.norms.tuned_plans import Found, Place, Unreadable
 
@@ -53,7 +56,7 @@ def test_neighbours_differ_in_one_field_and_are_valid(plan, size):
     assert plan not in near
     for other in near:
         assert type(other) is type(plan)
-        assert plans.is_valid(other, 1000)
+        assert plans.problem(other, 1000) is None
         different = {name for name in vars(plan) if getattr(plan, name) != getattr(other, name)}
         assert len(different - {"held"}) <= 1 or different == {"sum", "group"}
     assert any(other.keep == "packed" for other in near) is (size == 2)
@@ -79,32 +82,53 @@ def test_a_team_keeps_one_row_and_its_programs():
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
-    assert plans.is_valid(plans.forward(cols, center=center, size=size), cols)
-    assert plans.is_valid(plans.backward(cols, center=center, size=size), cols)
+    assert plans.problem(plans.forward(cols, center=center, size=size), cols) is None
+    assert plans.problem(plans.backward(cols, center=center, size=size), cols) is None
+
+
+SIZES, POWERS = "sizes and counts are integers", "rows, block and warps are powers of two"
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("plan", "change", "why"),
     [
-        {"rows": 3},
-        {"warps": 64},
-        {"block": 512},
-        {"rows": 128},
-        {"stages": 0},
-        {"programs": -1},
-        {"weights": "lost"},
-        {"keep": "lost"},
-        {"team": 2},
-        {"rows": True},
-        {"registers": 0},
-        {"registers": 256},
-        {"registers": 64.0},
-        {"exchange": 1},
-        {"stages": 2.0},
+        (FORWARD, {"rows": 3}, POWERS),
+        (FORWARD, {"warps": 0}, POWERS),
+        (FORWARD, {"warps": 64}, "at most 32 warps"),
+        (FORWARD, {"block": 512}, "a plan needs 1024 columns"),
+        (FORWARD, {"rows": 128}, "at most 65536 elements"),
+        (FORWARD, {"stages": 0}, "at least one block and one stage"),
+        (FORWARD, {"blocks": 0}, "at least one block and one stage"),
+        (FORWARD, {"programs": -1}, "persistent"),
+        (FORWARD, {"weights": "lost"}, "weights are held, early or late"),
+        (FORWARD, {"keep": "lost"}, "fp32, packed or cached"),
+        (FORWARD, {"team": 2}, "one row at a time"),
+        (FORWARD, {"team": 2, "rows": 1}, "each program of a team has columns"),
+        (FORWARD, {"rows": True}, SIZES),
+        (FORWARD, {"warps": "4"}, SIZES),
+        (FORWARD, {"stages": 2.0}, SIZES),
+        (FORWARD, {"exchange": 1}, SIZES),
+        (FORWARD, {"registers": 0}, "1 to 255 registers"),
+        (FORWARD, {"registers": 256}, "1 to 255 registers"),
+        (FORWARD, {"registers": 64.0}, "1 to 255 registers"),
+        (FORWARD, {"block": 512, "blocks": 2, "programs": 1}, "several blocks are for programs with one tile"),
+        (FORWARD, {"block": 512, "blocks": 2, "weights": "held"}, "several blocks are for programs with one tile"),
+        (BACKWARD, {"block": 512, "blocks": 2}, "a backward tile has one block"),
+        (BACKWARD, {"programs": 0}, "persistent"),
+        (BACKWARD, {"held": 3}, "rows that divide those of a tile"),
+        (BACKWARD, {"held": 8}, "rows that divide those of a tile"),
+        (BACKWARD, {"group": 8}, "groups are for sums in a tree"),
+        (BACKWARD, {"sum": Sum.TREE}, "groups are for sums in a tree"),
     ],
 )
-def test_invalid_plans_are_recognised(change):
-    assert not plans.is_valid(replace(FORWARD, **change), 1024)
+def test_a_plan_that_the_kernels_do_not_accept_is_an_error(plan, change, why):
+    wrong = replace(plan, **change)
+    assert why in (plans.problem(wrong, 1024) or "")
+    x = torch.ones(4, 1024)
+    given = (x, x[0]) if plan is FORWARD else (x, x, x[0], x[:, 0].contiguous())
+    call = partial(forward, eps=1e-6, center=False) if plan is FORWARD else backward
+    with pytest.raises(ValueError, match=why):
+        call(*given, plan=wrong)
 
 
 TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
@@ -119,13 +143,14 @@ TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
         ({"weights": "early"}, False),
         ({"weights": "early", "exchange": False}, True),
         ({"programs": 0}, False),
+        ({"programs": 0, "exchange": False}, True),
         ({"team": 9}, False),  # one would have no columns
         ({"block": 128, "team": 64}, False),  # more programs than threads
         ({"block": 64, "team": 128, "warps": 4}, False),
     ],
 )
 def test_valid_plans_of_a_team(change, possible):
-    assert plans.is_valid(replace(TEAM, **change), 8192) is possible
+    assert (plans.problem(replace(TEAM, **change), 8192) is None) is possible
 
 
 # -- the search
@@ -220,8 +245,8 @@ def test_a_plan_is_for_all_numbers_of_rows():
     assert tuned(CASES[1:], ratio)[KEY].plan == replace(start, weights="held")
 
 
-def test_directions_dtypes_and_ops_without_weights():
-    """Plans of two sums, as the backward pass of a bias has them, are those of LayerNorm."""
+def test_directions_and_dtypes():
+    """Backward, an RMSNorm with a bias begins with the plan of LayerNorm, which has two sums as well."""
     cases = [Case.parse(text) for text in ("rmsnorm_bias.bwd.8x256.fp32", "rmsnorm_noweight.fwd.8x256.bf16")]
     asked = set()
 
@@ -229,11 +254,12 @@ def test_directions_dtypes_and_ops_without_weights():
         asked.add((case, type(plan), plan.keep == "packed"))
         return 1.0
 
-    assert tuned(cases, ratio) == {"layernorm.bwd.256.fp32": None, "rmsnorm.fwd.256.bf16": None}
+    assert tuned(cases, ratio) == {"rmsnorm_bias.bwd.256.fp32": None, "rmsnorm_noweight.fwd.256.bf16": None}
     assert asked == {(cases[0], BackwardPlan, False), (cases[1], ForwardPlan, False), (cases[1], ForwardPlan, True)}
+    assert tuned_plans.default_of(cases[0]) == plans.backward(256, center=True, size=4)
 
 
-def test_rows_with_a_residual_have_a_plan_of_their_own():
+def test_each_op_has_plans_of_its_own():
     """On a device where more warps help without a residual and harm with one."""
     cases = [Case.parse(f"{op}.fwd.4096x1024.bf16-fp32") for op in ("rmsnorm", "rmsnorm_residual")]
 
@@ -246,7 +272,6 @@ def test_rows_with_a_residual_have_a_plan_of_their_own():
     assert [*found] == [KEY, "rmsnorm_residual.fwd.1024.bf16-fp32"]
     for (name, plan), default in zip(found.items(), map(tuned_plans.default_of, cases), strict=True):
         assert (plan.plan.warps < default.warps) is ("residual" in name)
-    assert tuned_plans.key_of(Case.parse("layernorm_residual.bwd.8x64.fp32")) == "layernorm_residual.bwd.64.fp32"
 
 
 # -- the file
@@ -292,11 +317,12 @@ def test_a_plan_that_cannot_be_launched_is_refused(file, change):
 # -- use
 
 
-def ask(direction="fwd", cols=1024, dtypes=("bfloat16", "float32"), **norm):
+def ask(direction="fwd", cols=1024, dtypes=("bfloat16", "float32"), **op):
     x, weight = (
         torch.empty(size, dtype=getattr(torch, dtype)) for size, dtype in zip([(2, cols), cols], dtypes, strict=True)
     )
-    return tuned_plans.tuned(Direction(direction), x, weight, **{"center": False, **norm})
+    given = {"weight": weight, "norm": "rmsnorm", "bias": False, "residual": False, **op}
+    return tuned_plans.tuned(Direction(direction), x, **given)
 
 
 def test_a_file_in_the_cache_is_not_used_by_itself(file, monkeypatch):
@@ -307,10 +333,10 @@ def test_a_file_in_the_cache_is_not_used_by_itself(file, monkeypatch):
 def test_a_named_file_is_used(file, monkeypatch):
     tuned_plans.use(file)
     assert ask() == FORWARD
-    assert ask("bwd", 1000, ("float32", "float32"), center=True) == BACKWARD
+    assert ask("bwd", 1000, ("float32", "float32"), norm="layernorm", bias=True) == BACKWARD
     assert ask(cols=2048) is None
     assert ask(dtypes=("float16", "float32")) is None
-    assert ask(residual=True) is None
+    assert [ask(**other) for other in ({"residual": True}, {"bias": True}, {"weight": None})] == [None] * 3
 
     tuned_plans.use(None)
     assert ask() is None

@@ -24,7 +24,7 @@ from .truth import EDGES, EPS, Trial, in_the_interpreter, inputs, lone_rows_diff
 NORMS = ("rmsnorm", "layernorm")
 ALL = "weight bias residual offset"
 SHARED = {"block": 32, "warps": 1, "team": 4}
-THERE, BACK = ForwardPlan(rows=1, **SHARED), BackwardPlan(rows=1, **SHARED)
+THERE, BACK = ForwardPlan(rows=1, **SHARED, programs=1), BackwardPlan(rows=1, **SHARED)
 PLANS = {"forward": THERE, "backward": BACK}
 # 4 programs of 32 columns: all full, and the last in part.
 PAIRS = pairwise(
@@ -70,8 +70,11 @@ LONE = [Trial(1, 100, norm, "bf16-fp32", ALL, forward=THERE, backward=BACK) for 
 # Of 100 columns.
 REFUSED = {
     "several rows at a time": ({**SHARED, "rows": 2}, "a team has one row at a time"),
-    "a program without columns": ({**SHARED, "rows": 1, "team": 5}, "and columns for each"),
-    "more programs than threads": ({**SHARED, "rows": 1, "block": 2, "team": 50}, "a thread for each of its programs"),
+    "a program without columns": ({**SHARED, "rows": 1, "team": 5}, "each program of a team has columns"),
+    "more programs than threads": (
+        {**SHARED, "rows": 1, "block": 2, "team": 50},
+        "a thread for each program",
+    ),
     "too few columns": ({**SHARED, "rows": 1, "team": 3}, "a plan needs 100 columns"),
     "more programs than words": (
         {**SHARED, "rows": 1, "programs": 2000},

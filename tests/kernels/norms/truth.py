@@ -106,6 +106,7 @@ def laid_out(values: Tensor, layout: str) -> Tensor:
         "apart": (0, cols + 16),
         "odd": (0, cols + 3),
         "unaligned": (1, cols + 8),
+        "aligned": (0, -(-cols // 16) * 16),
         "column": (0, 1),  # of a matrix that is transposed: for a single row
     }[layout]
     memory = torch.full((first + rows * max(stride, cols) + 1,), 1e4, device=values.device).to(values.dtype)
