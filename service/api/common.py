@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -63,8 +64,19 @@ WRITING_ERRORS = problems(
 async def in_thread_of(
     threads: ThreadPoolExecutor, function: Callable[Given, Item], *args: Given.args, **kwargs: Given.kwargs
 ) -> Item:
-    """Run a blocking function in one of `threads`, which serve no pages and no API."""
-    return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
+    """Run a blocking function in one of `threads`, which serve no pages and no API.
+
+    If the caller is cancelled, it still waits for a function that has started: nothing can interrupt that, and it may
+    use the database, which must not be closed before.
+    """
+    job = threads.submit(function, *args, **kwargs)
+    try:
+        return await asyncio.wrap_future(job)
+    except asyncio.CancelledError:
+        if job.running():
+            with suppress(Exception):
+                await asyncio.wrap_future(job)
+        raise
 
 
 def page_of(found: ResultPage[Item], show: Callable[[Item], Shown]) -> Page[Shown]:
