@@ -148,14 +148,14 @@ def test_a_wait_goes_on_while_the_server_is_restarted(
             until(ended.is_set, 60)
 
     ended = threading.Event()
-    server = threading.Thread(target=restart)
+    server = threading.Thread(target=restart, daemon=True)
     server.start()
     time.sleep(1)
     try:
         code, _, said = kernelwatch("run", "wait", str(number))
     finally:
         ended.set()
-        server.join()
+        server.join(90)
     assert gone.is_set()
     assert code == 2
     assert f"run {number}: the server does not answer, trying again" in said.splitlines()

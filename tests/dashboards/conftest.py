@@ -99,9 +99,10 @@ def page(opened: Any) -> Page:
 def reachable(port: int = 0) -> Iterator[str]:
     """The address of an app that a browser can reach."""
     server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
+        assert thread.is_alive(), "the server ended before it had started: is the port in use?"
         time.sleep(0.01)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"

@@ -39,6 +39,8 @@ def serving(folder: Path) -> Iterator[int]:
     with make_server("127.0.0.1", 0, answer, handler_class=_Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()

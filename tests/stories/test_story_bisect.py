@@ -90,11 +90,13 @@ class Eight:
             while not done.wait(0.2):
                 self.settle()
 
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        yield
-        done.set()
-        thread.join()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def see(self, bisection_id: int) -> BisectionView:
         with reading() as session:
