@@ -35,7 +35,7 @@ from workers.sandbox.folders import remove
 from workers.sandbox.limits import Limits
 from workers.sandbox.memory_disk import MemoryDisk
 from workers.sandbox.walls import Box
-from workers.sandbox.watchdog import CHECK_EVERY_S, Tail, Watchdog, pump
+from workers.sandbox.watchdog import CHECK_EVERY_S, Tail, Watchdog, kill_group, pump
 
 log = structlog.get_logger()
 
@@ -62,17 +62,10 @@ def run(argv: Sequence[str], box: Box, keep_going: Callable[[], None] = lambda: 
     Raises SandboxFailed where the sandbox does not work, and OSError where it failed once.
     """
     log = Tail(settings().log_limit * 3 // 4, beginning=settings().log_limit // 4)
-    read_end, write_end = os.pipe()
-    try:
+    with _pipe_into(log) as (write_end, pumping):
         process, watch = _open(
             argv, box, log, CHECK_EVERY_S, stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end
         )
-    except BaseException:
-        os.close(read_end)
-        raise
-    finally:
-        os.close(write_end)
-    pumping = pump(read_end, log)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -96,16 +89,14 @@ def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
     Raises as `run` does.
     """
     tail = Tail(settings().log_limit, log)
-    read_end, write_end = os.pipe()
     try:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": write_end, **_TEXT}
-        process, _ = _open(argv, box, tail, CHECK_CONTENDER_EVERY_S, **pipes)
+        with _pipe_into(tail) as (write_end, pumping):
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": write_end, **_TEXT}
+            process, _ = _open(argv, box, tail, CHECK_CONTENDER_EVERY_S, **pipes)
     except BaseException:
-        os.close(read_end)
+        tail.close()
         raise
-    finally:
-        os.close(write_end)
-    _pumps[process] = pump(read_end, tail)
+    _pumps[process] = pumping
     return process
 
 
@@ -194,62 +185,85 @@ def _tested() -> str | None:
     )
 
 
+@contextmanager
+def _pipe_into(log: Tail) -> Iterator[tuple[int, threading.Thread]]:
+    """A pipe that a thread drains into `log`: its write end, open until the program has started, and the thread.
+
+    The thread starts before the program, so that its failure leaves no program behind.
+    """
+    read_end, write_end = os.pipe()
+    try:
+        yield write_end, pump(read_end, log)
+    finally:
+        os.close(write_end)
+
+
 def _open(
     argv: Sequence[str], box: Box, log: Tail, every_s: float, **pipes: Any
 ) -> tuple[subprocess.Popen[Any], Watchdog]:
-    leaves = ExitStack()  # removed once everything has ended
-    inner: int | None = None
-    group = cgroups.make(box.limits)
-    if group:
-        leaves.callback(group.remove)
-    freezable = freezing.group_for(group, leaves)
-    if box.sandboxed:
-        if walls.bwrap() is None:
-            leaves.close()
-            raise _not_started("")
-        with walls.command(box) as (arguments, fds):
-            status, tell = os.pipe()
-            limited = _limited(box.limits, group, freezable)
-            command = [*limited, *arguments, "--json-status-fd", str(tell), "--", *_counted(box.limits), *argv]
-            try:
-                process = _spawn(command, env=walls.bare_environment(), cwd="/", pass_fds=(*fds, tell), **pipes)
-            except BaseException:
-                os.close(status)
-                leaves.close()
-                raise
-            finally:
-                os.close(tell)
-            reports = leaves.enter_context(os.fdopen(status, "rb", buffering=0))
-            inner = _first_process(reports)
-        in_memory = [Path(f"/proc/{inner}/root{folder}") for folder in box.in_memory]
-        watch = Watchdog(
-            process,
-            box.limits,
-            box.on_disk,
-            log,
-            inner=inner,
-            in_memory=[*in_memory, *([box.disk.content] if box.disk else [])],
-            group=group,
-            every_s=every_s,
-            leaves=leaves,
-        )
-        leaves.callback(_note_start, watch, process, reports)
-    else:
-        cookie = f"KERNELWATCH_BOX={uuid.uuid4().hex}"
-        temporary = tempfile.mkdtemp(prefix="kernelwatch-")
-        leaves.callback(remove, Path(temporary))
-        name, _, value = cookie.partition("=")
-        environment = {"PATH": "/usr/bin:/bin", "HOME": temporary, "TMPDIR": temporary, **box.environment, name: value}
-        command = [*_dying_with_us(), *_limited(box.limits, group, freezable), *argv]
-        process = _spawn(command, env=environment, cwd=box.folder, **pipes)
-        folders = (*box.on_disk, Path(temporary))
-        watch = Watchdog(process, box.limits, folders, log, cookie=cookie, group=group, every_s=every_s, leaves=leaves)
-    leaves.callback(_note_shortage, watch)
-    watch.start()
+    """Start a program and its watchdog.  If either fails, end the program and remove what was made for it."""
+    with ExitStack() as undo:
+        leaves = undo.enter_context(ExitStack())  # removed once everything has ended
+        inner: int | None = None
+        group = cgroups.make(box.limits)
+        if group:
+            leaves.callback(group.remove)
+        freezable = freezing.group_for(group, leaves)
+        if box.sandboxed:
+            if walls.bwrap() is None:
+                raise _not_started("")
+            with walls.command(box) as (arguments, fds):
+                status, tell = os.pipe()
+                reports = leaves.enter_context(os.fdopen(status, "rb", buffering=0))
+                limited = _limited(box.limits, group, freezable)
+                command = [*limited, *arguments, "--json-status-fd", str(tell), "--", *_counted(box.limits), *argv]
+                try:
+                    process = _spawn(command, env=walls.bare_environment(), cwd="/", pass_fds=(*fds, tell), **pipes)
+                finally:
+                    os.close(tell)
+                _undo_with(undo, process)
+                inner = _first_process(reports)
+            in_memory = [Path(f"/proc/{inner}/root{folder}") for folder in box.in_memory]
+            watch = Watchdog(
+                process,
+                box.limits,
+                box.on_disk,
+                log,
+                inner=inner,
+                in_memory=[*in_memory, *([box.disk.content] if box.disk else [])],
+                group=group,
+                every_s=every_s,
+                leaves=leaves,
+            )
+            leaves.callback(_note_start, watch, process, reports)
+        else:
+            cookie = f"KERNELWATCH_BOX={uuid.uuid4().hex}"
+            temporary = tempfile.mkdtemp(prefix="kernelwatch-")
+            leaves.callback(remove, Path(temporary))
+            name, _, value = cookie.partition("=")
+            plain = {"PATH": "/usr/bin:/bin", "HOME": temporary, "TMPDIR": temporary}
+            environment = {**plain, **box.environment, name: value}
+            command = [*_dying_with_us(), *_limited(box.limits, group, freezable), *argv]
+            process = _spawn(command, env=environment, cwd=box.folder, **pipes)
+            _undo_with(undo, process)
+            folders = (*box.on_disk, Path(temporary))
+            watch = Watchdog(
+                process, box.limits, folders, log, cookie=cookie, group=group, every_s=every_s, leaves=leaves
+            )
+        leaves.callback(_note_shortage, watch)
+        undo.callback(watch.end)
+        watch.start()
+        undo.pop_all()  # from here on the watchdog ends the program
     _watchdogs[process] = watch
     # In a sandbox, process 1 only waits for the others, which stay below it whatever they do.
     _freezers[process] = freezing.Freezer(freezable, inner or process.pid, itself=inner is None)
     return process, watch
+
+
+def _undo_with(undo: ExitStack, process: "subprocess.Popen[Any]") -> None:
+    """Have `undo` kill a process, wait for it, and close its pipes."""
+    undo.enter_context(process)
+    undo.callback(kill_group, process)
 
 
 def _first_process(reports: IO[bytes]) -> int | None:
@@ -297,7 +311,9 @@ _choosing = threading.Lock()  # two threads must not make two: the one that is n
 
 @cache
 def _spawner(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="spawner")  # a forked process needs its own
+    pool = ThreadPoolExecutor(1, thread_name_prefix="spawner")  # a forked process needs its own
+    pool.submit(int)  # starts its thread: if that fails, a program in the queue would start later, without a watchdog
+    return pool
 
 
 def _limited(limits: Limits, group: cgroups.Group | None = None, freezable: Path | None = None) -> tuple[str, ...]:

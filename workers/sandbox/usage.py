@@ -49,7 +49,12 @@ class _Base:
 
 
 def _sizes(folder: Path, enough: int) -> Iterator[int]:
-    waiting = [(_Base(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)), ".", 0)]
+    try:
+        top = _Base(_open_folder(folder))
+    except PermissionError:
+        yield enough + 1
+        return
+    waiting = [(top, ".", 0)]
     while waiting:
         base, path, depth = waiting.pop()
         if depth > MAX_OPEN:
@@ -75,8 +80,10 @@ def _sizes(folder: Path, enough: int) -> Iterator[int]:
             os.close(inside)
 
 
-def _open_folder(path: str, base: int) -> int:
-    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+def _open_folder(path: str | Path, base: int | None = None) -> int:
+    flags = os.O_DIRECTORY | os.O_CLOEXEC
+    if base is not None:  # a folder that the caller names may be a link
+        flags |= os.O_NOFOLLOW
     try:
         return os.open(path, os.O_RDONLY | flags, dir_fd=base)
     except PermissionError:

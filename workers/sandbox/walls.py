@@ -75,16 +75,18 @@ def bare_environment() -> dict[str, str]:
 def command(box: Box) -> Iterator[tuple[list[str], tuple[int, ...]]]:
     """bubblewrap's command up to the program, and the descriptors that it needs until it has started."""
     user = f"kernelwatch:x:{_UID}:{_UID}::/tmp:/bin/sh\n".encode()
-    passwd, group = seccomp.file_of(user), seccomp.file_of(f"kernelwatch:x:{_UID}:\n".encode())
-    rules = seccomp.filter_fd()
-    fds = tuple(fd for fd in (passwd, group, rules) if fd is not None)
+    fds: list[int] = []
     try:
+        fds.append(passwd := seccomp.file_of(user))
+        fds.append(group := seccomp.file_of(f"kernelwatch:x:{_UID}:\n".encode()))
+        if (rules := seccomp.filter_fd()) is not None:
+            fds.append(rules)
         arguments = [*(box.disk.enter if box.disk else ()), *_walls(box)]
         arguments += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
         # The root and /dev are in memory that is not accounted.
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(box.inside or box.folder)]
         arguments += ["--seccomp", str(rules)] if rules is not None else []
-        yield arguments, fds
+        yield arguments, tuple(fds)
     finally:
         for fd in fds:
             os.close(fd)

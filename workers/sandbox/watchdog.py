@@ -77,7 +77,10 @@ class Tail:
 
 
 def pump(source: int, into: Tail) -> threading.Thread:
-    """Drain the read end of a pipe into a tail from a thread, and close it at the end."""
+    """Drain the read end of a pipe into a tail from a thread, and close both at the end.
+
+    If the thread cannot start, only the read end is closed.
+    """
 
     def drain() -> None:
         with os.fdopen(source, "rb", buffering=0) as pipe:
@@ -86,8 +89,19 @@ def pump(source: int, into: Tail) -> threading.Thread:
         into.close()
 
     thread = threading.Thread(target=drain, name="pump", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except BaseException:
+        os.close(source)
+        raise
     return thread
+
+
+def kill_group(process: AnyProcess) -> None:
+    """Kill a process that has not ended, and its process group."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class Watchdog(threading.Thread):
@@ -124,15 +138,20 @@ class Watchdog(threading.Thread):
         self._process, self._limits, self._log, self._cookie = process, limits, log, cookie
         self._folders, self._leaves = tuple(folders), leaves or ExitStack()
         self._in_memory, self._group = tuple(in_memory), group
-        self._devices = {os.stat(folder).st_dev: folder for folder in folders}
         self._inner_pid = inner
         self._inner, self._every_s = _pidfd(inner), every_s
         self._ends = time.monotonic() + limits.wall_s
         self._done, self._ending = threading.Event(), threading.Lock()
-        self._disk_at_start = usage.used(self._folders, limits.disk * 64)
+        self._next_disk_check = self._earliest_disk_check = 0.0
+
+    def start(self) -> None:
+        """Measure the folders and begin to check.  If this fails, call `end`: the process must not run unwatched."""
+        # Not in the constructor: the process can change its folders so that measuring them fails.
+        self._devices = {os.stat(folder).st_dev: folder for folder in self._folders}
+        self._disk_at_start = usage.used(self._folders, self._limits.disk * 64)
         self._written, self._free_at_start = 0, self._free_now()
         self._free = self._free_at_start
-        self._next_disk_check = self._earliest_disk_check = 0.0
+        super().start()
 
     def run(self) -> None:
         # Any failure here kills the process: it must not run without a watchdog.
@@ -160,9 +179,7 @@ class Watchdog(threading.Thread):
                 # Among thousands of processes it would be scheduled only after seconds, and it must run to kill them.
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._inner_pid, -20)
-            if self._process.poll() is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process)
             # bubblewrap ties the namespace to its own life only once it is set up, so kill that as well.
             if self._inner is not None:
                 with suppress(ProcessLookupError):

@@ -1,5 +1,6 @@
 """The sandbox: what a program inside cannot do, and how one that breaks its limits ends."""
 
+import gc
 import json
 import os
 import shutil
@@ -7,9 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +23,7 @@ from structlog.testing import capture_logs
 
 from service.settings import settings
 from tests import needs
-from workers.sandbox import sandbox, seccomp, walls
+from workers.sandbox import cgroups, sandbox, seccomp, walls
 from workers.sandbox.folders import make_read_only, remove
 from workers.sandbox.sandbox import Box, Limits
 
@@ -331,6 +337,101 @@ def test_programs_started_at_once_outlive_the_threads_that_started_them(folder, 
     assert [(one.result().returncode, one.result().reason) for one in started] == [(0, None)] * 4
 
 
+@pytest.fixture
+def traces(tmp_path, monkeypatch) -> Callable[[], list[str]]:
+    """Lists what a failed start has left: folders, control groups, open files, and warnings about unclosed ones."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    groups: list[Path] = []
+    make = cgroups.make
+
+    def noted(limits: Limits) -> cgroups.Group | None:
+        group = make(limits)
+        groups.extend(group.folders.values() if group else ())
+        return group
+
+    monkeypatch.setattr(cgroups, "make", noted)
+    sandbox.run(["true"], Box(tmp_path, sandboxed=False))  # starts the thread that all programs share
+    gc.collect()
+    before = descriptors()
+
+    def left() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gc.collect()
+        return [
+            *(str(warning.message) for warning in caught),
+            *map(str, temporary.iterdir()),
+            *(str(group) for group in groups if group.exists()),
+            *(descriptors() - before),
+        ]
+
+    return left
+
+
+def start_by(how: str, argv: list[str], box: Box, log: Path) -> None:
+    if how == "run":
+        sandbox.run(argv, box)
+    else:
+        sandbox.start(argv, box, log)
+
+
+@both
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_a_program_whose_folders_cannot_be_measured_is_ended(folder, tmp_path, traces, how, sandboxed):
+    (tmp_path / "file").touch()
+    mark = f"5{os.getpid()}"
+    unmeasurable = replace(box(folder, sandboxed=sandboxed), writable=(tmp_path / "file",))
+    leave = f"(setsid sleep {mark}.5 &) ; sleep {mark}.6"
+    with pytest.raises(NotADirectoryError):
+        start_by(how, ["sh", "-c", leave], unmeasurable, tmp_path / "log")
+    assert alive(mark) == []
+    assert wait_for(lambda: not traces()), traces()
+
+
+@both
+@pytest.mark.parametrize("how", ["run", "start"])
+@pytest.mark.parametrize("thread", ["pump", "watchdog"])
+def test_no_program_runs_without_its_threads(folder, tmp_path, traces, monkeypatch, thread, how, sandboxed):
+    no_more_threads(monkeypatch, thread)
+    mark = f"4{os.getpid()}"
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        start_by(how, ["sleep", f"{mark}.5"], box(folder, sandboxed=sandboxed), tmp_path / "log")
+    assert alive(mark) == []
+    assert wait_for(lambda: not traces()), traces()
+
+
+def test_a_program_that_could_not_be_started_does_not_start_later(folder, monkeypatch):
+    mark = f"3{os.getpid()}"
+    sandbox._spawner.cache_clear()
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "spawner")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            sandbox.run(["sh", "-c", f"touch started; sleep {mark}.5"], box(folder, sandboxed=False))
+    assert sandbox.run(["sleep", "0.5"], box(folder, sandboxed=False)).returncode == 0
+    assert alive(mark) == []
+    assert not (folder / "started").exists()
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_a_program_that_cannot_be_started_leaves_nothing(folder, tmp_path, traces, how):
+    with pytest.raises(FileNotFoundError):
+        start_by(how, ["true"], box(folder / "missing", sandboxed=False), tmp_path / "log")
+    assert wait_for(lambda: not traces()), traces()
+
+
+@works
+def test_walls_that_cannot_be_made_leave_nothing(folder, tmp_path, traces, monkeypatch):
+    def fails() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(seccomp, "filter_fd", fails)
+    with pytest.raises(OSError, match="Too many open files"):
+        sandbox.start(["true"], box(folder), tmp_path / "log")
+    assert wait_for(lambda: not traces()), traces()
+
+
 def test_where_bubblewrap_is_missing_it_says_what_mends_it(monkeypatch, folder):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "install it with `sudo apt-get install -y bubblewrap`" in (sandbox._tested() or "")
@@ -397,6 +498,27 @@ def alive(mark: str) -> list[str]:
         if mark in command and state not in "ZX" and int(name) != os.getpid():
             found.append(command)
     return found
+
+
+def descriptors() -> set[str]:
+    """The open files of this process, with their numbers."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+    return found
+
+
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+    """Let threads whose names begin with `of` fail to start, as if the system had reached its limit."""
+    start = threading.Thread.start
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name.startswith(of):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
 
 
 def peak() -> int:
