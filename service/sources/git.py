@@ -586,6 +586,9 @@ class GitSource:
                 over.set()
                 _end(process)
                 _pipe(process.stdout).close()
+                if process.stdin:
+                    with suppress(OSError):  # git has ended and does not read what is still buffered
+                        process.stdin.close()
             if why:
                 raise why[0]
             if code not in fine:

@@ -1,9 +1,11 @@
 """A repository as a source of revisions, and what hostile or broken ones get."""
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import psutil
@@ -548,6 +550,34 @@ def test_a_run_that_is_cancelled_does_not_wait_for_a_slow_remote(repository, tmp
     monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
     with pytest.raises(LeaseLost, match="cancelled by the operator"):
         source.refresh()
+
+
+def test_an_export_that_is_cancelled_closes_its_pipes(repository, tmp_path, monkeypatch):
+    def cancelled():
+        if asked.exists():
+            raise LeaseLost("cancelled by the operator")
+
+    asked = tmp_path / "asked"
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(
+        "#!/bin/sh\n"
+        f"case \"$*\" in *'cat-file --batch') touch {asked}; exec sleep 100;; esac\n"
+        f'exec {shutil.which("git")} "$@"\n'
+    )
+    slow.chmod(0o755)
+    sha = repository.commit("One", {"a": "1"})
+    source = open_source(Target(str(repository.folder)), keep_going=cancelled)
+    source.refresh()
+    monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
+    gc.collect()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(LeaseLost, match="cancelled by the operator"):
+            source.export(sha, tmp_path / "tree")
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_git_that_takes_too_long_is_ended(repository, monkeypatch):
