@@ -4,6 +4,7 @@ gidgethub knows the protocol (headers, answers, pages, the App's signature); the
 time limits, a pause between writes, and no retry that could post twice.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,11 @@ class _Lent:
 
 
 class GitHub(Forge):
-    """Client that writes to GitHub.  Not thread-safe."""
+    """Client that writes to GitHub.
+
+    Threads may share it.  Two of them must not write the same comment or check at the same time: neither would find
+    what the other posts, and both would post.
+    """
 
     def __init__(
         self,
@@ -70,8 +75,11 @@ class GitHub(Forge):
     ) -> None:
         self._credentials, self._http = credentials, http
         self._pause_s, self._sleep, self._clock = pause_s, sleep, clock
+        # Not held during a request: if two threads fetch a token for one repository, both tokens are valid.
+        self._lent_lock = threading.Lock()
         self._lent: dict[str, _Lent] = {}
         self._own_login: str | None = None
+        self._writing = threading.Lock()
         self._wrote_at = float("-inf")
         self._without_checks: set[str] = set()
 
@@ -153,8 +161,9 @@ class GitHub(Forge):
 
     def forget(self, owner: str) -> None:
         """Forget the tokens that an App was lent for the repositories of an owner."""
-        for repo in [one for one in self._lent if one.partition("/")[0].lower() == owner.lower()]:
-            del self._lent[repo]
+        with self._lent_lock:
+            for repo in [one for one in self._lent if one.partition("/")[0].lower() == owner.lower()]:
+                del self._lent[repo]
 
     def is_self(self, login: str) -> bool:
         return login == self._known_login()
@@ -249,12 +258,13 @@ class GitHub(Forge):
 
     def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""
-        # At most the pause itself: the clock may have been set back since.
-        self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
-        try:
-            answer: dict[str, Any] = self._as_us(method, path, repo, said=said)[0]
-        finally:
-            self._wrote_at = self._clock()
+        with self._writing:
+            # At most the pause itself: the clock may have been set back since.
+            self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
+            try:
+                answer: dict[str, Any] = self._as_us(method, path, repo, said=said)[0]
+            finally:
+                self._wrote_at = self._clock()
         return answer
 
     def _as_us(
@@ -267,28 +277,34 @@ class GitHub(Forge):
         said: Mapping[str, Any] | None = None,
     ) -> tuple[Any, str | None]:
         """One request about a repository.  A lent token that was revoked is fetched anew, once."""
-        try:
-            return self._for_repo(method, path, repo, query, said)
-        except ForgeFailed as failure:
-            if failure.code != 401 or repo not in self._lent:
-                raise
-        del self._lent[repo]
-        return self._for_repo(method, path, repo, query, said)
-
-    def _for_repo(
-        self, method: str, path: str, repo: str, query: Mapping[str, str] | None, said: Mapping[str, Any] | None
-    ) -> tuple[Any, str | None]:
-        # An App's installation belongs to the owner of repositories, with its own token and limits.
-        owner = repo.partition("/")[0] if isinstance(self._credentials, App) else ""
-        return self._request(method, path, token=self._token(repo), query=query, said=said, owner=owner)
-
-    def _token(self, repo: str) -> str:
         if isinstance(self._credentials, Token):
-            return self._credentials.value
-        lent = self._lent.get(repo)
+            return self._request(method, path, token=self._credentials.value, query=query, said=said)
+        # An App's installation belongs to the owner of repositories, with its own token and limits.
+        owner = repo.partition("/")[0]
+        used = self._token(self._credentials, repo)
+        try:
+            return self._request(method, path, token=used.value, query=query, said=said, owner=owner)
+        except ForgeFailed as failure:
+            if failure.code != 401:
+                raise
+        self._drop(repo, used)
+        token = self._token(self._credentials, repo).value
+        return self._request(method, path, token=token, query=query, said=said, owner=owner)
+
+    def _token(self, app: App, repo: str) -> _Lent:
+        with self._lent_lock:
+            lent = self._lent.get(repo)
         if lent is None or lent.ends_at < self._clock() + 60:
-            lent = self._lent[repo] = self._borrowed(self._credentials, repo)
-        return lent.value
+            lent = self._borrowed(app, repo)
+            with self._lent_lock:
+                self._lent[repo] = lent
+        return lent
+
+    def _drop(self, repo: str, refused: _Lent) -> None:
+        """Forget a token, unless another thread has fetched a new one since."""
+        with self._lent_lock:
+            if self._lent.get(repo) is refused:
+                del self._lent[repo]
 
     def _borrowed(self, app: App, repo: str) -> _Lent:
         """A token of the App's installation on `repo`."""

@@ -5,6 +5,7 @@ its retries would post twice.
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -30,7 +31,11 @@ _AWARDED = "already been taken"
 
 
 class GitLab(Forge):
-    """Client that writes to GitLab.  Not thread-safe."""
+    """Client that writes to GitLab.
+
+    Threads may share it.  Two of them must not write the same comment or check at the same time: neither would find
+    what the other posts, and both would post.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class GitLab(Forge):
         self._token, self._http = token, http
         self._pause_s, self._sleep, self._clock = pause_s, sleep, clock
         self._own: dict[str, Any] | None = None
+        self._writing = threading.Lock()
         self._wrote_at = float("-inf")
 
     def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
@@ -187,12 +193,13 @@ class GitLab(Forge):
 
     def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""
-        # At most the pause itself: the clock may have been set back since.
-        self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
-        try:
-            answer: dict[str, Any] = _json(self._request(method, path, repo, said=said))
-        finally:
-            self._wrote_at = self._clock()
+        with self._writing:
+            # At most the pause itself: the clock may have been set back since.
+            self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
+            try:
+                answer: dict[str, Any] = _json(self._request(method, path, repo, said=said))
+            finally:
+                self._wrote_at = self._clock()
         return answer
 
     def _request(

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 from typing import Any
 
 import httpx
@@ -10,10 +12,11 @@ import pytest
 from service.forge.forge import MAX_BODY, CheckRun, ForgeFailed, PullHead
 from service.forge.github import App, GitHub, Token, connect
 from service.settings import settings
-from tests.fakes.github import FakeGitHub, app_key
+from tests.fakes.github import Answer, FakeGitHub, app_key
 from tests.fakes.processes import served
 
 REPO, SHA = "octo/norms", "a" * 40
+THREADS = 5  # of the API that share a client: four writers, and one for what is done after a response
 MARKER = "<!-- kernelwatch:norms:7 -->"
 
 
@@ -268,6 +271,62 @@ def test_a_lent_token_that_was_revoked_is_asked_for_again(forge: FakeGitHub, app
     assert forge.comments_on(REPO, 7) == [f"{MARKER}\nthird"]
 
 
+class RefusingGitHub(FakeGitHub):
+    """Refused requests of several threads are answered together, so that all of them have used the same token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = Barrier(THREADS, timeout=30)
+
+    def answer(self, method: str, path: str, *more: Any) -> Answer:
+        answer = super().answer(method, path, *more)
+        if answer.status == 401:
+            self.refused.wait()
+        elif path.endswith("/installation"):
+            time.sleep(0.1)  # the others look for a token while the first fetches one
+        return answer
+
+
+def test_a_revoked_token_is_replaced_for_every_thread_that_used_it() -> None:
+    forge = RefusingGitHub()
+    app = GitHub(App("1", app_key()), forge.client())
+    forge.permissions[REPO, "ada"] = "write"
+    app.permission(REPO, "ada", 1)
+    forge.tokens.clear()
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = threads.map(lambda _: app.permission(REPO, "ada", 1), range(THREADS))
+        assert [*found] == ["write"] * THREADS
+
+
+class LateGitHub(FakeGitHub):
+    """Bob's request is refused only once ada's was answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bob_was_refused, self.ada_was_answered = Event(), Event()
+
+    def answer(self, method: str, path: str, *more: Any) -> Answer:
+        answer = super().answer(method, path, *more)
+        if answer.status == 401 and "/bob/" in path:
+            self.bob_was_refused.set()
+            assert self.ada_was_answered.wait(30)
+        return answer
+
+
+def test_a_late_refusal_of_an_old_token_leaves_the_new_one() -> None:
+    forge = LateGitHub()
+    app = GitHub(App("1", app_key()), forge.client())
+    app.permission(REPO, "ada", 1)
+    forge.tokens.clear()
+    with ThreadPoolExecutor(1) as thread:
+        bob = thread.submit(app.permission, REPO, "bob", 2)
+        assert forge.bob_was_refused.wait(30)
+        app.permission(REPO, "ada", 1)
+        forge.ada_was_answered.set()
+        assert bob.result(30) == "read"
+    assert len([path for _, path in forge.requests if path.endswith("/access_tokens")]) == 2
+
+
 def test_a_lent_token_is_renewed_before_it_ends(forge: FakeGitHub) -> None:
     clock = Clock()
     client = GitHub(App("1", app_key()), forge.client(), sleep=clock.sleep, clock=clock)
@@ -385,6 +444,21 @@ def test_writes_are_a_second_apart(forge: FakeGitHub, client: GitHub, clock: Clo
     for number in range(4):
         client.upsert_comment(REPO, number, MARKER, "hello")
     assert clock.now - began == pytest.approx(3)
+
+
+def test_writes_of_several_threads_are_a_second_apart(clock: Clock) -> None:
+    written: list[float] = []
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        time.sleep(0.05)  # the others want to write meanwhile
+        written.append(clock.now)
+        return httpx.Response(201, json={"id": 1})
+
+    http = httpx.Client(base_url="https://api.github.test", transport=httpx.MockTransport(answer))
+    client = GitHub(Token("a-token"), http, sleep=clock.sleep, clock=clock)
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(lambda comment: client.react(REPO, 7, comment, "eyes"), range(4))]
+    assert [at - written[0] for at in written] == pytest.approx([0, 1, 2, 3])
 
 
 def test_a_next_page_elsewhere_is_not_handed_the_token() -> None:

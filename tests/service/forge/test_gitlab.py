@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -253,6 +254,24 @@ def test_writes_are_a_pause_apart(forge: FakeGitLab) -> None:
             client.upsert_comment(REPO, 7, MARKER, body)
     assert slept[0] == 0.0
     assert 4.0 < slept[1] <= 5.0
+
+
+def test_writes_of_several_threads_come_one_after_the_other() -> None:
+    at_once: list[int] = []
+    busy: set[str] = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        busy.add(request.url.path)
+        at_once.append(len(busy))
+        time.sleep(0.05)  # the others want to write meanwhile
+        busy.remove(request.url.path)
+        return httpx.Response(201, json={"id": 1})
+
+    http = httpx.Client(base_url="https://gitlab.test/api/v4", transport=httpx.MockTransport(answer))
+    client = GitLab(TOKEN, http, pause_s=0.0)
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(lambda note: client.react(REPO, 7, note, "eyes"), range(4))]
+    assert at_once == [1, 1, 1, 1]
 
 
 def test_without_a_token_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
