@@ -82,16 +82,21 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
     with reading() as session:
         person = session.get_one(Account, account_id)
         due = _due(session, person, older_than_s)
+        asked_at = clock(session)
     if not due:
         return
     kind = _forge_of(person)
     found = {target_id: _permission(kind, repo, person) for target_id, repo in due.items()} if kind else {}
     with transaction() as session:
-        now = clock(session)
-        session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(found)))
+        # Several requests of a person may get here at once.  A DELETE that waits for another transaction does not see
+        # the rows which that one has inserted, so they take turns before it.
+        session.get_one(Account, account_id, with_for_update={"key_share": True})
+        newer = select(Role.target_id).where(Role.account_id == account_id, Role.checked_at > asked_at)
+        replaced = found.keys() - set(session.scalars(newer))
+        session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(replaced)))
         session.add_all(
-            Role(account_id=account_id, target_id=target_id, permission=permission, checked_at=now)
-            for target_id, permission in found.items()
+            Role(account_id=account_id, target_id=target_id, permission=found[target_id], checked_at=asked_at)
+            for target_id in replaced
         )
 
 

@@ -1,0 +1,87 @@
+"""Roles of people, when several requests of one person ask the forge for them at the same time."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+
+import pytest
+from sqlalchemy import select
+
+from service.db.engine import reading, transaction
+from service.db.models import Account, Role
+from service.ledger.access import accounts
+from service.settings import settings
+from tests import world
+
+WRITERS = 4  # threads of the API that change something
+
+
+class FakeForge:
+    """A forge with one permission for everybody.  `before_answer` runs once the answer is known."""
+
+    def __init__(self) -> None:
+        self.role = "write"
+        self.before_answer: Callable[[], object] = lambda: None
+
+    def permission(self, _repo: str, _login: str, _user_id: int) -> str:
+        role = self.role
+        self.before_answer()
+        return role
+
+
+@pytest.fixture
+def forge(monkeypatch: pytest.MonkeyPatch) -> FakeForge:
+    fake = FakeForge()
+    monkeypatch.setattr(accounts, "connect", lambda _kind: fake)
+    return fake
+
+
+@pytest.fixture
+def ada(either: str, forge: FakeForge) -> int:
+    """The account of a person who has a role on each of two targets."""
+    for name in ("norms", "other"):
+        world.target(name=name, forge=f"octo/{name}")
+    with transaction() as session:
+        person = Account(issuer=settings().github_url, subject="1", login="ada", created_at=0.0, signed_in_at=0.0)
+        session.add(person)
+    accounts.refresh_roles(person.id, older_than_s=0.0)
+    return person.id
+
+
+def roles_of(account_id: int) -> list[str]:
+    with reading() as session:
+        return [*session.scalars(select(Role.permission).where(Role.account_id == account_id))]
+
+
+def test_several_requests_of_a_person_refresh_roles_at_once(ada: int, forge: FakeForge) -> None:
+    asked = Barrier(WRITERS, timeout=30)
+    forge.before_answer = asked.wait
+    forge.role = "triage"
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        [*writers.map(lambda _: accounts.refresh_roles(ada, older_than_s=0.0), range(WRITERS))]
+
+    assert roles_of(ada) == ["triage", "triage"]
+
+
+@pytest.mark.parametrize(("older", "newer"), [("write", "none"), ("none", "write")])
+def test_an_older_answer_does_not_replace_a_newer_one(ada: int, forge: FakeForge, older: str, newer: str) -> None:
+    asked, go_on = Event(), Event()
+
+    def wait() -> None:
+        asked.set()
+        assert go_on.wait(30)
+
+    forge.role, forge.before_answer = older, wait
+    with ThreadPoolExecutor(1) as writer:
+        slow = writer.submit(accounts.refresh_roles, ada, older_than_s=0.0)
+        assert asked.wait(30)
+        time.sleep(0.01)  # SQLite's clock counts milliseconds
+        forge.role, forge.before_answer = newer, lambda: None
+        accounts.refresh_roles(ada, older_than_s=0.0)
+        forge.role = older  # of the other target, which the slow request asks about next: it began before as well
+        go_on.set()
+        slow.result(30)
+
+    assert roles_of(ada) == [newer, newer]
