@@ -402,14 +402,15 @@ def _once(actor: Actor, key: str, digest: str, handle: Callable[[], Response]) -
     if len(key) > repeats.MAX_KEY or not _REPEAT_KEY.fullmatch(key):
         raise BadInput(f"An Idempotency-Key has 1 to {repeats.MAX_KEY} printable characters of ASCII.")
     owner = f"{actor.kind} {actor.id}"
-    if (stored := repeats.begin(owner, key, digest)) is not None:
-        return _json(stored.body, stored.status, {"Idempotency-Replayed": "true"})
+    begun = repeats.begin(owner, key, digest)
+    if isinstance(begun, repeats.Stored):
+        return _json(begun.body, begun.status, {"Idempotency-Replayed": "true"})
     try:
         response = handle()
     except BaseException:
-        repeats.abandon(owner, key)
+        repeats.abandon(begun)
         raise
-    repeats.finish(owner, key, response.status_code, bytes(response.body).decode())
+    repeats.finish(begun, response.status_code, bytes(response.body).decode())
     return response
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction
@@ -12,7 +12,9 @@ from service.ledger.locking import insert_if_absent
 
 MAX_KEY = 200
 _KEPT_S = 86_400.0
-_ABANDONED_S = 600.0  # longer than any request takes; its process must have died
+# Its process must have died.  A repository is fetched for at most 1800 s (`sources/git.py`), perhaps after waiting for
+# another process that fetches it.  A repeat of a request that takes longer anyhow is handled as well.
+_ABANDONED_S = 2 * 1800.0
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,23 @@ class Stored:
     body: str
 
 
-def begin(owner: str, key: str, digest: str) -> Stored | None:
-    """The stored response, or None if the request is to be handled now.
+@dataclass(frozen=True)
+class Begun:
+    """A request that is handled now."""
+
+    owner: str
+    key: str
+    at: float
+
+    @property
+    def row(self) -> tuple[ColumnElement[bool], ...]:
+        """Conditions for its row.  No row matches them once it counted as abandoned and a repeat has begun."""
+        one = RepeatableRequest
+        return one.owner == self.owner, one.key == self.key, one.begun_at == self.at
+
+
+def begin(owner: str, key: str, digest: str) -> Stored | Begun:
+    """The stored response, or the request if it is to be handled now.
 
     Raises BadInput if the key belongs to another request, and StillHandled while the first one is handled.
     """
@@ -33,7 +50,7 @@ def begin(owner: str, key: str, digest: str) -> Stored | None:
         session.execute(delete(RepeatableRequest).where(RepeatableRequest.begun_at < now - _KEPT_S))
         values = {"owner": owner, "key": key, "digest": digest, "begun_at": now}
         if insert_if_absent(session, RepeatableRequest, ("owner", "key"), values) is not None:
-            return None
+            return Begun(owner, key, now)
         mine = (RepeatableRequest.owner == owner, RepeatableRequest.key == key)
         row = session.execute(select(RepeatableRequest).where(*mine).with_for_update()).scalar_one()
         if row.digest != digest:
@@ -43,7 +60,7 @@ def begin(owner: str, key: str, digest: str) -> Stored | None:
         if now - row.begun_at < _ABANDONED_S:
             raise StillHandled("The first request with this Idempotency-Key is still handled; repeat it in a moment.")
         row.begun_at = now
-        return None
+        return Begun(owner, key, now)
 
 
 def is_first(session: Session, owner: str, key: str, digest: str) -> bool:
@@ -60,15 +77,13 @@ def is_first(session: Session, owner: str, key: str, digest: str) -> bool:
     return False
 
 
-def finish(owner: str, key: str, status: int, body: str) -> None:
+def finish(begun: Begun, status: int, body: str) -> None:
     """Store the response."""
-    mine = (RepeatableRequest.owner == owner, RepeatableRequest.key == key)
     with transaction() as session:
-        session.execute(update(RepeatableRequest).where(*mine).values(status=status, body=body))
+        session.execute(update(RepeatableRequest).where(*begun.row).values(status=status, body=body))
 
 
-def abandon(owner: str, key: str) -> None:
+def abandon(begun: Begun) -> None:
     """Forget a request that failed, so that it can be tried again."""
-    mine = (RepeatableRequest.owner == owner, RepeatableRequest.key == key)
     with transaction() as session:
-        session.execute(delete(RepeatableRequest).where(*mine))
+        session.execute(delete(RepeatableRequest).where(*begun.row))
