@@ -35,7 +35,7 @@ from workers.sandbox.folders import remove
 from workers.sandbox.limits import Limits
 from workers.sandbox.memory_disk import MemoryDisk
 from workers.sandbox.walls import Box
-from workers.sandbox.watchdog import CHECK_EVERY_S, Tail, Watchdog, kill_group, pump
+from workers.sandbox.watchdog import CHECK_EVERY_S, Disk, Tail, Watchdog, kill_group, pump
 
 log = structlog.get_logger()
 
@@ -212,6 +212,7 @@ def _open(
         if box.sandboxed:
             if walls.bwrap() is None:
                 raise _not_started("")
+            disk = Disk.measured(box.on_disk, box.limits)
             with walls.command(box) as (arguments, fds):
                 status, tell = os.pipe()
                 reports = leaves.enter_context(os.fdopen(status, "rb", buffering=0))
@@ -227,7 +228,7 @@ def _open(
             watch = Watchdog(
                 process,
                 box.limits,
-                box.on_disk,
+                disk,
                 log,
                 inner=inner,
                 in_memory=[*in_memory, *([box.disk.content] if box.disk else [])],
@@ -244,12 +245,10 @@ def _open(
             plain = {"PATH": "/usr/bin:/bin", "HOME": temporary, "TMPDIR": temporary}
             environment = {**plain, **box.environment, name: value}
             command = [*_dying_with_us(), *_limited(box.limits, group, freezable), *argv]
+            disk = Disk.measured((*box.on_disk, Path(temporary)), box.limits)
             process = _spawn(command, env=environment, cwd=box.folder, **pipes)
             _undo_with(undo, process)
-            folders = (*box.on_disk, Path(temporary))
-            watch = Watchdog(
-                process, box.limits, folders, log, cookie=cookie, group=group, every_s=every_s, leaves=leaves
-            )
+            watch = Watchdog(process, box.limits, disk, log, cookie=cookie, group=group, every_s=every_s, leaves=leaves)
         leaves.callback(_note_shortage, watch)
         undo.callback(watch.end)
         watch.start()

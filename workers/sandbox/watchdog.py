@@ -7,10 +7,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from service.settings import GIB, MIB
 from workers.sandbox import cgroups, usage
@@ -104,12 +106,28 @@ def kill_group(process: AnyProcess) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@dataclass(frozen=True)
+class Disk:
+    """The folders of a program on disk, and what they held before it started: it cannot falsify that."""
+
+    folders: tuple[Path, ...]
+    devices: Mapping[int, Path]  # a folder on each
+    used: int  # bytes
+    free: Mapping[int, usage.Free]  # by device
+
+    @classmethod
+    def measured(cls, folders: Sequence[Path], limits: Limits) -> Self:
+        """Raises OSError if one of the folders cannot be measured."""
+        devices = {os.stat(folder).st_dev: folder for folder in folders}
+        return cls(tuple(folders), devices, usage.used(folders, limits.disk * 64), _free_on(devices))
+
+
 class Watchdog(threading.Thread):
     """Checks one process until it ends, and kills it with everything that it started once it breaks a limit.
 
     `inner` is the first process of a sandbox's namespace: all others in it die with it.  Without a sandbox, `cookie` is
-    in the environment of the process and finds descendants that left their parent.  `folders` are on disk; `in_memory`
-    are file systems in memory, and `group` is the process's control group.
+    in the environment of the process and finds descendants that left their parent.  `in_memory` are file systems in
+    memory, and `group` is the process's control group.
 
     `shortage` is the error number of what the machine has run out of, where it did: then the process, whose limits were
     not broken, is not at fault.
@@ -119,7 +137,7 @@ class Watchdog(threading.Thread):
         self,
         process: AnyProcess,
         limits: Limits,
-        folders: Sequence[Path],
+        disk: Disk,
         log: Tail,
         *,
         inner: int | None = None,
@@ -136,22 +154,14 @@ class Watchdog(threading.Thread):
         self.started = True  # False once it is known that bubblewrap failed to start the program
         self._died_of_memory = False
         self._process, self._limits, self._log, self._cookie = process, limits, log, cookie
-        self._folders, self._leaves = tuple(folders), leaves or ExitStack()
+        self._disk, self._leaves = disk, leaves or ExitStack()
         self._in_memory, self._group = tuple(in_memory), group
         self._inner_pid = inner
         self._inner, self._every_s = _pidfd(inner), every_s
         self._ends = time.monotonic() + limits.wall_s
         self._done, self._ending = threading.Event(), threading.Lock()
+        self._written, self._free = 0, disk.free
         self._next_disk_check = self._earliest_disk_check = 0.0
-
-    def start(self) -> None:
-        """Measure the folders and begin to check.  If this fails, call `end`: the process must not run unwatched."""
-        # Not in the constructor: the process can change its folders so that measuring them fails.
-        self._devices = {os.stat(folder).st_dev: folder for folder in self._folders}
-        self._disk_at_start = usage.used(self._folders, self._limits.disk * 64)
-        self._written, self._free_at_start = 0, self._free_now()
-        self._free = self._free_at_start
-        super().start()
 
     def run(self) -> None:
         # Any failure here kills the process: it must not run without a watchdog.
@@ -200,7 +210,7 @@ class Watchdog(threading.Thread):
         pids = usage.processes(self._process.pid, self._cookie, self._limits.processes)
         if usage.threads(pids) >= self._limits.processes:  # the kernel refuses more, and it might retry without end
             return f"it had {self._limits.processes} processes and threads at once, which is the limit"
-        held = cache(lambda: usage.held(pids, frozenset(self._devices)))
+        held = cache(lambda: usage.held(pids, frozenset(self._disk.devices)))
         return self._memory_broken(pids, held) or self._disk_due(held) or self._machine_short()
 
     def used_up(self) -> str | None:
@@ -224,13 +234,13 @@ class Watchdog(threading.Thread):
 
     def _disk_broken(self, held: usage.Held) -> str | None:
         began = time.monotonic()
-        self._free = self._free_now()
+        self._free = _free_on(self._disk.devices)
         if held.hidden:
             return "it hid its open files: its program may be run, but not read"
-        if held.in_flight and self._fell_by(self._free_at_start, self._limits.disk):
+        if held.in_flight and self._fell_by(self._disk.free, self._limits.disk):
             return "it hid open files in sockets while the disk filled up"
-        most = self._disk_at_start + self._limits.disk
-        self._written = usage.used(self._folders, most) - self._disk_at_start + held.disk
+        most = self._disk.used + self._limits.disk
+        self._written = usage.used(self._disk.folders, most) - self._disk.used + held.disk
         # Walking a large tree takes long: spend at most a twentieth of the time on it, and half if the disk fills up.
         took = time.monotonic() - began
         self._next_disk_check, self._earliest_disk_check = began + 21 * took, began + 2 * took
@@ -238,17 +248,12 @@ class Watchdog(threading.Thread):
             return f"it wrote more than {self._limits.disk / MIB:.0f} MiB to disk"
         return None
 
-    def _fell_by(self, before: dict[int, usage.Free], amount: int) -> bool:
-        now = self._free_now()
+    def _fell_by(self, before: Mapping[int, usage.Free], amount: int) -> bool:
+        now = _free_on(self._disk.devices)
         return any(free.size - now.get(device, free).size > amount for device, free in before.items())
 
-    def _free_now(self) -> dict[int, usage.Free]:
-        """By device."""
-        found = ((device, usage.free(folder)) for device, folder in self._devices.items())
-        return {device: free for device, free in found if free is not None}
-
     def _machine_short(self) -> str | None:
-        for free in self._free_now().values():
+        for free in _free_on(self._disk.devices).values():
             if free.size < MIN_FREE_DISK or (free.files is not None and free.files < MIN_FREE_FILES):
                 self.shortage = errno.ENOSPC
                 return "the disk of the worker is full"
@@ -257,6 +262,12 @@ class Watchdog(threading.Thread):
             self.shortage = errno.ENOMEM
             return "the worker has run out of memory"
         return None
+
+
+def _free_on(devices: Mapping[int, Path]) -> dict[int, usage.Free]:
+    """By device."""
+    found = ((device, usage.free(folder)) for device, folder in devices.items())
+    return {device: free for device, free in found if free is not None}
 
 
 def _pidfd(pid: int | None) -> int | None:
