@@ -18,6 +18,7 @@ from workers.device import exclusive
 from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
+_ENDING_S = 6.0  # how long control waits for its facts check to be given back; the supervisor kills it after 10
 _SOONEST_S = 0.2  # between two looks, however often somebody wakes it: a storm is one look, not thousands
 
 
@@ -60,5 +61,7 @@ def worker() -> None:
 
 
 def run_control() -> None:
-    facts_worker.run_with_control()
+    """Run the periodic tasks, and facts checks in a thread, until SIGTERM or SIGINT."""
+    facts = facts_worker.run_with_control()
     until_stopped(control.run, settings().queue_poll_s, wakeups.CONTROL)
+    facts.join(_ENDING_S)

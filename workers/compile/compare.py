@@ -35,6 +35,7 @@ ABANDONED_S = 86_400
 _ARCH = re.compile(r"sm_[0-9]{2,3}a?")
 _SPAN = re.compile(r"(?P<base>.+?)(?P<dots>\.\.\.?)(?P<head>[^.].*)")
 Say = Callable[[str], None]
+KeepGoing = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ def archs_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ARCH_OF[device] for device in recipe.devices if device in ARCH_OF))
 
 
-def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsReport:
-    """Compile and compare.  Raises BuildFailed when the head does not build or cannot be loaded; writes no rows."""
+def facts(subject: Subject, wish: Wish, say: Say = lambda _: None, keep_going: KeepGoing = lambda: None) -> FactsReport:
+    """Compile and compare.  Raises BuildFailed when the head does not build or cannot be loaded; writes no rows.
+
+    `keep_going` is called about every half second while programs run; what it raises ends them and the comparison.
+    """
     began, notes = time.monotonic(), list[str]()
     _check(wish)
     say("resolving the revisions")
@@ -79,11 +83,11 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         return replace(report, skipped=why, notes=tuple(notes))
     environments.evict(settings().environments_limit)
     say("building the head")
-    after = _build(subject, head)
+    after = _build(subject, head, keep_going)
     say("building the base")
-    before = _base(subject, base, notes)
+    before = _base(subject, base, notes, keep_going)
     with _scratch() as scratch:
-        bench = Bench(sandboxed=subject.sandboxed, scratch=scratch, say=say)
+        bench = Bench(sandboxed=subject.sandboxed, scratch=scratch, say=say, keep_going=keep_going)
         places = [one for one in (after, before) if one is not None]
         jobs = [Job(one, spec, arch) for one in places for arch in wish.archs for spec in providers.values()]
         said = bench.compile(list(dict.fromkeys(jobs)), cases)  # equal trees are one environment
@@ -196,19 +200,25 @@ def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
 # -- compilation ---------------------------------------------------------------------------------------------------
 
 
-def _build(subject: Subject, sha: str) -> Environment:
+def _build(subject: Subject, sha: str, keep_going: KeepGoing) -> Environment:
     return environments.build(
-        subject.source, sha, subject.recipe, subject.adapters, kind=subject.kind, sandboxed=subject.sandboxed
+        subject.source,
+        sha,
+        subject.recipe,
+        subject.adapters,
+        kind=subject.kind,
+        sandboxed=subject.sandboxed,
+        keep_going=keep_going,
     )
 
 
-def _base(subject: Subject, sha: str | None, notes: list[str]) -> Environment | None:
+def _base(subject: Subject, sha: str | None, notes: list[str], keep_going: KeepGoing) -> Environment | None:
     """The environment of the base; without one the head is reported alone."""
     if sha is None:
         notes.append("The head has no parent: there is nothing to compare with.")
         return None
     try:
-        return _build(subject, sha)
+        return _build(subject, sha, keep_going)
     except BuildFailed as failure:
         notes.append(f"There is nothing to compare with, because the base {sha[:10]} does not build: {failure}")
         return None

@@ -21,7 +21,7 @@ from service.settings import settings
 from service.sources import open_source
 from workers.compile import compare
 from workers.compile.subjects import Subject
-from workers.run.heartbeat import stopping
+from workers.run.heartbeat import Stopped, stopping
 from workers.sandbox import sandbox
 
 log = structlog.get_logger()
@@ -48,7 +48,9 @@ def run_with_control() -> threading.Thread:
     """Start a thread that does facts checks at low priority for as long as this process lives."""
 
     def compile_until_stopped() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread and what it starts
+        # Of this thread and what it starts.  Only root may lower a niceness.
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))
         while not stopping.is_set():
             try:
                 compile_due()
@@ -68,19 +70,22 @@ def _claim() -> FactsLease | None:
 
 
 def _take(lease: FactsLease) -> None:
-    """Do one check and end it, whatever the result."""
+    """Do one check and end it, whatever the result; give it back if this process is asked to stop meanwhile."""
     try:
         with reading() as session:
             check = facts_checks.claimed(session, lease)
-        found = _compiled(lease, check)
+        found = _compiled_unless_stopped(lease, check)
     except LeaseLost as lost:
         log.info("check lost", check=lease.check_id, reason=str(lost))
     except BuildFailed as failure:
         _end(lease, FactsState.FAILED, str(failure))
     except SourceFailed as failure:
         _end(lease, None if failure.passing else FactsState.UNAVAILABLE, str(failure))
-    except SandboxFailed as trouble:
-        _give_back(lease, str(trouble))
+    except (Stopped, SandboxFailed) as reason:
+        _give_back(lease, str(reason))
+    except SystemExit:  # how Celery ends a process of its pool on a signal, e.g. from systemd
+        _give_back(lease, str(Stopped()))
+        raise
     except ServiceError as trouble:
         _end(lease, FactsState.UNAVAILABLE, str(trouble))
     except Exception as error:
@@ -88,6 +93,25 @@ def _take(lease: FactsLease) -> None:
         _end(lease, None, f"internal error: {type(error).__name__}: {error}")
     else:
         _end(lease, FactsState.DONE if found else FactsState.SKIPPED, None, found)
+
+
+def _compiled_unless_stopped(lease: FactsLease, check: FactsCheck) -> FactsReport | None:
+    """As `_compiled`.  Raises Stopped instead of any result or error once this process was asked to stop.
+
+    Systemd sends the signal to all processes of a service, so it may also have ended programs of this check.
+    """
+    try:
+        report = _compiled(lease, check)
+    except Exception:
+        _keep_going()
+        raise
+    _keep_going()
+    return report
+
+
+def _keep_going() -> None:
+    if stopping.is_set():
+        raise Stopped
 
 
 def _compiled(lease: FactsLease, check: FactsCheck) -> FactsReport | None:
@@ -100,13 +124,13 @@ def _compiled(lease: FactsLease, check: FactsCheck) -> FactsReport | None:
     trouble = sandbox.self_test()
     if trouble and not (check.trusted and target.allow_unsandboxed):
         raise SandboxFailed(f"The sandbox of the machine that compiles stopped working: {trouble}")
-    source = open_source(target)
+    source = open_source(target, _keep_going)
     sha = check.revision.sha
     source.resolve(sha)
     subject = Subject(target.name, target.kind.value, source, recipe, check.recipe.adapters, trouble is None)
     revisions = f"{check.base}..{sha}" if check.base else sha
     wish = compare.Wish(revisions, archs=archs, keep=True)
-    return compare.facts(subject, wish, _Renewing(lease))
+    return compare.facts(subject, wish, _Renewing(lease), _keep_going)
 
 
 class _Renewing:

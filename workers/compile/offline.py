@@ -60,10 +60,21 @@ Text = tuple[Case, int, str]  # which of the case's kernels, in which kind
 
 
 class Bench:
-    """Runs jobs, two at a time.  `say` is called with their progress."""
+    """Runs jobs, two at a time.
 
-    def __init__(self, *, sandboxed: bool, scratch: Path, say: Callable[[str], None] = lambda _: None) -> None:
-        self._sandboxed, self._scratch, self._say = sandboxed, scratch, say
+    `say` is called with their progress, and `keep_going` before each request and about every half second of a longer
+    one.  What they raise ends all jobs.
+    """
+
+    def __init__(
+        self,
+        *,
+        sandboxed: bool,
+        scratch: Path,
+        say: Callable[[str], None] = lambda _: None,
+        keep_going: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sandboxed, self._scratch, self._say, self._keep_going = sandboxed, scratch, say, keep_going
         self._over = threading.Event()
         self._until = time.monotonic() + BUDGET_S
         self._done: dict[str, int] = {}
@@ -129,7 +140,7 @@ class Bench:
                     while left:
                         ahead = [] if alone else left[1 : AHEAD + 1]
                         limit_s = CASE_LIMIT_S + MORE_S * len(ahead)
-                        answer = line.ask(protocol.compile(left[0], ahead), limit_s, self._unless_over)
+                        answer = self._ask(line, protocol.compile(left[0], ahead), limit_s)
                         answers[str(left.pop(0))] = answer
                         alone = max(0, alone - 1)
                         self._tell(job, 1, total)
@@ -152,7 +163,7 @@ class Bench:
         line = self._contender(job).start()
         try:
             try:
-                ready = line.ask(protocol.start(job.provider, job.arch, 1, None), START_LIMIT_S, self._unless_over)
+                ready = self._ask(line, protocol.start(job.provider, job.arch, 1, None), START_LIMIT_S)
             except ContenderLost as gone:
                 raise CannotStart(f"{job.provider['name']} does not start for {job.arch}: {gone}") from None
             if not ready.get("ready"):
@@ -173,10 +184,12 @@ class Bench:
             label, Role.HEAD, job.provider, job.environment, NO_GPU, sandboxed=self._sandboxed, scratch=scratch
         )
 
-    def _ask(self, line: Connection, message: Mapping[str, Any]) -> dict[str, Any]:
-        return line.ask(message, CASE_LIMIT_S, self._unless_over)
+    def _ask(self, line: Connection, message: Mapping[str, Any], limit_s: float = CASE_LIMIT_S) -> dict[str, Any]:
+        self._keep_going()  # quick answers: a connection calls `_unless_over` only where it waits for half a second
+        return line.ask(message, limit_s, self._unless_over)
 
     def _unless_over(self) -> None:
+        self._keep_going()
         if self._over.is_set():
             raise ContenderLost("no longer wanted")
         if not self._has_time():

@@ -165,6 +165,6 @@ def in_words(session: Session, run: Run) -> str:
 
 
 def give_back(session: Session, lease: FactsLease, reason: str) -> None:
-    """Queue a check again because its worker has no sandbox any more; the attempt does not count."""
+    """Queue a check again because its worker stops, or has no sandbox any more; the attempt does not count."""
     row = claimed(session, lease)
     row.state, row.reason, row.lease_until, row.attempt = FactsState.QUEUED, reason, None, row.attempt - 1

@@ -333,6 +333,21 @@ def test_nothing_is_left_in_the_scratch_folder(norms):
     assert list((settings().state / "scratch").iterdir()) == []
 
 
+def test_what_keep_going_raises_ends_a_compilation_whose_answers_are_quick(norms):
+    class Stop(Exception): ...
+
+    scratch = settings().state / "scratch"
+
+    def keep_going() -> None:
+        if any(scratch.glob("facts-*/*")):
+            raise Stop
+
+    subject = subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    with pytest.raises(Stop):
+        compare.facts(subject, Wish(archs=("sm_90",)), keep_going=keep_going)
+    assert list(scratch.iterdir()) == []
+
+
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
