@@ -187,7 +187,7 @@ def _poll_until_stopped() -> None:
             except Exception:  # e.g. without a database: retried at the next poll
                 log.exception("poll failed")
         with suppress(OSError):  # a full disk must not end the polling
-            (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
+            (settings().state / "polled").touch()  # for the health check of a process that has no row of its own
         stopping.wait(settings().queue_poll_s)
 
 

@@ -76,7 +76,7 @@ def fleet(state: Path, environment: dict[str, str]) -> Iterator[str]:
             control,
         ),
     ):
-        until(lambda: ready(address) and (state / "looked").exists() and (control / "looked").exists(), 120)
+        until(lambda: ready(address) and (state / "polled").exists() and (control / "polled").exists(), 120)
         yield address
 
 

@@ -100,7 +100,7 @@ def test_a_worker_that_is_told_to_end_gives_its_run_back_without_blame(watched, 
 
     with running({"worker": command}, environment, tmp_path / "logs"):
         if taken_by == "a task":
-            until((settings().state / "looked").exists, 60)
+            until((settings().state / "polled").exists, 60)
             deliveries.run_revision("norms", sha)
             door(RABBIT, "fleet.send_wakeup('cpu')")
         until(lambda: "1/1" in (the_run().stage or ""), 60)
