@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from service.domain.policy.recipes import Recipe
 from service.domain.text import without_middle
@@ -42,8 +43,10 @@ _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FULL = 64 * MIB  # a disk with less room left than this
 IN_USE_S = 3600.0  # an environment used so lately is not evicted
 _WHERE = (
-    "import json,sys,sysconfig; p=sysconfig.get_path; print(json.dumps([sys.prefix, sys.base_prefix, p('purelib')]))"
+    "import json,sys,sysconfig; p=sysconfig.get_path; "
+    "print(json.dumps([sys.prefix, sys.base_prefix, p('purelib'), p('platlib'), sys.version]))"
 )
+_COMPILERS = ("cc", "c++", "nvcc")  # of the machine, not of a stack: an upgrade changes what a build makes
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ class BaseStack:
 
     @property
     def key(self) -> str:
-        """Equal for stacks with the same distributions in the same places."""
-        prefix, base, site = _places(self.python)
-        installed = sorted(one.name for folder in (site, *self.paths) for one in folder.glob("*.dist-info"))
-        return _digest(self.python, prefix, base, *self.paths, *installed)
+        """Equal for stacks with the same interpreter and the same distributions in the same places."""
+        at = _places(self.python)
+        folders = dict.fromkeys((at.purelib, at.platlib, *self.paths))
+        installed = sorted(one.name for folder in folders for one in folder.glob("*.dist-info"))
+        return _digest(self.python, at.version, at.prefix, at.base, *self.paths, *installed)
 
     @property
     def tree(self) -> tuple[Path, ...]:
@@ -68,9 +72,9 @@ class BaseStack:
     @property
     def read_only(self) -> tuple[Path, ...]:
         """Paths that a process of this stack must be able to read."""
-        prefix, base, _ = _places(self.python)
+        at = _places(self.python)
         # The interpreter may also be a link or a script in another folder: then only itself, not the folder it is in.
-        return tuple(dict.fromkeys((base, prefix, self.python, *self.commands, *self.paths)))
+        return tuple(dict.fromkeys((at.base, at.prefix, self.python, *self.commands, *self.paths)))
 
     @property
     def commands(self) -> tuple[Path, ...]:
@@ -81,8 +85,7 @@ class BaseStack:
     @property
     def version(self) -> tuple[int, int]:
         """The interpreter's version."""
-        _, _, site = _places(self.python)
-        major, _, minor = site.parent.name.removeprefix("python").partition(".")
+        major, _, minor = _places(self.python).purelib.parent.name.removeprefix("python").partition(".")
         return int(major), int(minor)
 
 
@@ -217,13 +220,39 @@ def _named(name: str) -> Path:
     return _stacks() / name
 
 
+class _Interpreter(NamedTuple):
+    """Its prefix, its base prefix, its folders of packages, and its full version, as it reports them."""
+
+    prefix: Path
+    base: Path
+    purelib: Path
+    platlib: Path
+    version: str
+
+
 @cache
-def _places(python: Path) -> tuple[Path, Path, Path]:
-    """The interpreter's prefix, its base prefix, and its folder of packages, as it reports them."""
+def _places(python: Path) -> _Interpreter:
     command, bare = [str(python), "-I", "-c", _WHERE], {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60)
-    prefix, base, site = json.loads(done.stdout)
-    return Path(prefix), Path(base), Path(site)
+    *places, version = json.loads(done.stdout)
+    prefix, base, purelib, platlib = map(Path, places)
+    return _Interpreter(prefix, base, purelib, platlib, version)
+
+
+def _compilers(base: BaseStack) -> dict[str, str]:
+    """The versions of the compilers that a build on this stack finds."""
+    path = _for_building(base)["PATH"]
+    found = {name: shutil.which(name, path=path) for name in _COMPILERS}
+    return {name: _version_of(Path(file), Path(file).stat().st_mtime_ns) for name, file in found.items() if file}
+
+
+@cache  # by the time of the file, because an upgrade does not restart the worker
+def _version_of(compiler: Path, mtime_ns: int) -> str:  # noqa: ARG001
+    command, bare = [str(compiler), "--version"], {"PATH": "/usr/bin:/bin"}
+    try:
+        return subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):  # a build cannot use it either
+        return ""
 
 
 # -- environments of revisions ----------------------------------------------------------------------------------------
@@ -252,7 +281,8 @@ def build(
         if not _ADAPTER.fullmatch(name):
             raise BadInput(f"{name!r} cannot be an adapter: it must be the name of a file next to the recipe.")
     table = [kind, source.identity(sha), recipe.build.commands, recipe.build.import_paths, sorted(adapters.items())]
-    key = _digest(base.key, json.dumps(table if apart is None else [*table, apart]))
+    compilers = [_compilers(base)] if recipe.build.commands else []
+    key = _digest(base.key, json.dumps([*table, *compilers, *([] if apart is None else [apart])]))
     seed = None if apart is None else apart % 2**32
     final = _environments() / key
     if not (final / "whole").exists():

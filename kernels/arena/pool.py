@@ -12,7 +12,8 @@ from ..cases import Case, Role
 from . import protocol
 from .channel import ContenderLost
 
-RESTARTS = 3  # of a contender in one trial after its process was lost; more losses show nothing new
+# Both count from the last case that was measured.
+RESTARTS = 3  # of a contender after its process was lost; more losses show nothing new
 REPLACEMENTS = 12  # of processes that reported that they cannot go on: a failed capture costs a process
 MAX_MEMORY_SHARE = 0.95  # of a GPU's memory for all contenders; each also has a CUDA context of half a gigabyte
 KEEP_GOING_EVERY_S = 1.0
@@ -106,8 +107,8 @@ class ContenderProcess:
     contender: Contender
     channel: Connection | None = None
     starts: int = 0
-    losses: int = 0
-    replaced: int = 0  # since a case was last measured
+    losses: int = 0  # since a case was last measured
+    replaced: int = 0  # likewise
     silent: int = 0  # processes in a row that were lost before their first answer
     lost: str = ""  # why there is no process
     hopeless: bool = False  # it answered that it cannot run; starting it again would give the same answer

@@ -392,7 +392,7 @@ class _Session:
         books = {process: _Book(process.contender.trusted) for process in cells}
         columns = secrets.randbelow(pace.rounds)  # the round in which sums over all rows are judged
         start = self.random.randrange(max(1, len(cells)))
-        spare = pace.rounds // 2  # rounds that may be repeated because the device was throttled
+        spare = max(1, pace.rounds // 2)  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
         done = number = 0
         while done < pace.rounds:
@@ -413,7 +413,7 @@ class _Session:
                 self.keep_going()
                 self._turn(process, cells[process], pace, books[process], examination)
             number += 1
-            if self._spoiled(cells):
+            if self._spoiled(cells, case.metric):
                 if spare > 0:
                     spare -= 1
                     continue
@@ -423,7 +423,8 @@ class _Session:
         timed = sum(sum(book.turns.claimed) for book in books.values())
         self.trial.seconds["timed"] = self.trial.seconds.get("timed", 0.0) + timed  # part of the rounds
         for process, book in books.items():
-            book.passes.expect(cells[process].samples, len(self.inputs.get(process) or ()))
+            inputs = self.inputs.get(process)  # code of the target may answer anything
+            book.passes.expect(cells[process].samples, len(inputs) if isinstance(inputs, list) else 0)
         wrong: dict[ContenderProcess, str] = {}
         for process, cell in cells.items():
             if clocks:
@@ -480,11 +481,14 @@ class _Session:
         process.freeze()
         cpu_after = process.cpu_s
         book.waits_us += self._waits_for(process)
+        if process.channel is None:  # after a valid answer as well: one that cannot be frozen has no CPU time to audit
+            cell.becomes(FAILED, process.lost)
+            return
         taken = answer.get("samples")
         if not isinstance(taken, list) or not taken or not all(map(_is_count if pace.counts else _is_figure, taken)):
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
-        if examination is not None and process.channel is not None:
+        if examination is not None:
             examination.take_outputs(process.label, process.channel, answer.get("outputs"))
         # On a CPU the number of calls in a sample changes when all contenders are ready; in a graph it cannot.
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
@@ -517,13 +521,16 @@ class _Session:
                     break
         return waits[:1]
 
-    def _spoiled(self, cells: Mapping[ContenderProcess, Cell]) -> bool:
-        """Was the device throttled since the last reading?  Then drop this round for all contenders."""
+    def _spoiled(self, cells: Mapping[ContenderProcess, Cell], metric: Metric) -> bool:
+        """Was the device throttled since the last reading?  Then drop this round for all contenders.
+
+        Bytes and counts do not depend on the device's clocks: they are kept.
+        """
         if self.watch is None:
             return False
         before = self.reading
         self.reading = self.watch.glance()
-        if not (reasons := telemetry.spoiled(self.reading, before)):
+        if not metric.varies or not (reasons := telemetry.spoiled(self.reading, before)):
             return False
         self.trial.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
         for cell in cells.values():
@@ -541,7 +548,7 @@ class _Session:
                 state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
                 cell.becomes(str(state), reason_of(answer) or "gave no reason")
             elif answer:
-                process.replaced = 0
+                process.losses = process.replaced = 0
 
     def _read_code(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
         """After everything that is measured: what happens to a process in this does not count for the case."""

@@ -6,10 +6,13 @@ preparation that is about to time candidates then is aborted, and repeated when 
 """
 
 import importlib
+import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 _TRITON = "triton.runtime.autotuner", "Autotuner"
@@ -59,7 +62,8 @@ def configuration(config: Any) -> str:
 def observe_autotuners(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
     """Observe the autotuners of this process.
 
-    Triton is imported for this only `on_gpu`, Inductor only if the provider is `compiled`.
+    Triton is imported for this only `on_gpu`, Inductor only if the provider is `compiled`: importing it takes seconds,
+    which Quack does not need.  A target that calls torch.compile itself imports it meanwhile.
     """
     tuning = Tuning(alone)
 
@@ -83,9 +87,56 @@ def observe_autotuners(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator
         if on_gpu or "triton" in sys.modules:
             patched.enter_context(_replaced(_TRITON, "_bench", timing))
             patched.enter_context(_replaced(_TRITON, "run", launching))
-        if compiled or _INDUCTOR[0] in sys.modules:  # importing it takes seconds, which Quack does not need
+
+        def observe_inductor() -> None:
             patched.enter_context(_replaced(_INDUCTOR, "bench", timing))
+
+        if compiled or _INDUCTOR[0] in sys.modules:
+            observe_inductor()
+        else:
+            patched.enter_context(_at_import(_INDUCTOR[0], observe_inductor))
         yield tuning
+
+
+@contextmanager
+def _at_import(module: str, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` as soon as a module has been executed, before its importer gets it."""
+    finder = _Finder(module, act)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.remove()
+
+
+class _Finder:
+    """Finds one module, once, as the other finders of `sys.meta_path` find it."""
+
+    def __init__(self, module: str, act: Callable[[], None]) -> None:
+        self._module = module
+        self._act = act
+
+    def remove(self) -> None:
+        with suppress(ValueError):  # it has found its module, or a target has removed it
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._module:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def then_act(module: ModuleType) -> None:
+            execute(module)
+            self._act()
+
+        spec.loader.exec_module = then_act  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager

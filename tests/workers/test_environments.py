@@ -1,5 +1,6 @@
 """Environments of revisions: what is in them, when they are made anew, and what a build that misbehaves gets."""
 
+import json
 import os
 import stat
 import subprocess
@@ -276,6 +277,46 @@ def test_more_folders_of_a_stack_are_imported_from_and_change_its_key(norms, tmp
     assert more.key != plain.key == environments.stack("host").key
     (tmp_path / "bundle" / "liger_kernel-0.8.5.dist-info").mkdir()
     assert environments.stack("more").key != more.key or more.key == environments.stack("more").key
+
+
+def executable(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("compiler", ["cc", "c++", "nvcc"])
+def test_what_is_compiled_is_built_again_by_another_compiler(norms, tmp_path, compiler):
+    python = executable(tmp_path / "bin" / "python", f'exec {sys.executable} "$@"')
+    environments.adopt_stack("host", python, [])
+    sha = norms.commit({"norms.py": "1"})
+    plain, compiled, keys = recipe(), recipe("true"), list[tuple[str, str]]()
+    for number, version in enumerate(("13.0", "13.0", "13.1")):
+        file = executable(python.with_name(compiler), f"echo {compiler} {version}")
+        os.utime(file, (number, number))
+        keys.append((build(norms, sha, plain).key, build(norms, sha, compiled).key))
+    assert keys[0] == keys[1]
+    assert (keys[2][0] == keys[0][0], keys[2][1] == keys[0][1]) == (True, False)
+
+
+def test_a_compiler_that_does_not_run_is_no_obstacle(norms, tmp_path):
+    python = executable(tmp_path / "bin" / "python", f'exec {sys.executable} "$@"')
+    environments.adopt_stack("host", python, [])
+    executable(python.with_name("c++"), "exit 1")
+    assert build(norms, norms.commit({"norms.py": "1"}), recipe("true")).key
+
+
+def test_another_version_of_the_interpreter_or_a_distribution_in_either_folder_changes_the_key(tmp_path):
+    python, keys = tmp_path / "python", set[str]()
+    for version, distribution in (("3.11.4", None), ("3.11.9", None), ("3.11.9", "pure"), ("3.11.9", "plat")):
+        places = ["/prefix", "/base", str(tmp_path / "pure"), str(tmp_path / "plat"), version]
+        executable(python, f"echo '{json.dumps(places)}'")
+        if distribution:
+            (tmp_path / distribution / f"{distribution}-1.dist-info").mkdir(parents=True)
+        environments._places.cache_clear()
+        keys.add(environments.BaseStack("host", python).key)
+    assert len(keys) == 4
 
 
 def test_an_interpreter_under_another_name_is_python_to_a_build(norms, tmp_path):

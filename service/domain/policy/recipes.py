@@ -195,9 +195,13 @@ class Recipe(_Part):
     @field_validator("suites")
     @classmethod
     def _cases(cls, suites: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-        for texts in suites.values():
+        for name, texts in suites.items():
+            listed: dict[Case, str] = {}
             for text in texts:
-                Case.parse(text)
+                case = Case.parse(text)
+                if case in listed:  # a run has one result for each case: storing a second one fails
+                    raise ValueError(f"{name} lists a case twice, as {listed[case]!r} and as {text!r}; remove one")
+                listed[case] = text
         return suites
 
     @model_validator(mode="after")

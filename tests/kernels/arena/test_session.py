@@ -31,6 +31,7 @@ class Stage:
         self.open: Counter[str] = Counter()
         self.running: set[Actor] = set()  # those that are not frozen
         self.cpu: dict[str, float] = {}  # seconds so far
+        self.unstoppable: set[str] = set()  # are lost when they are frozen next
 
     def contender(self, label: str) -> Contender:
         def start() -> "Actor":
@@ -85,6 +86,9 @@ class Actor:
         return scripted or usual.get(message["do"], {"ok": True})
 
     def freeze(self) -> None:
+        if self.label in self.stage.unstoppable:
+            self.stage.unstoppable = set()
+            raise ContenderLost("could not be stopped")
         self.stage.running.discard(self)
 
     def thaw(self) -> None:
@@ -329,6 +333,12 @@ def test_invalid_samples_of_a_contender_do_not_end_the_trial(turn):
     assert all(seconds < 1e6 for seconds in trial.seconds.values())
 
 
+@pytest.mark.parametrize("inputs", [5, True, {"x": 1}, "here", None, []])
+def test_invalid_places_of_inputs_do_not_end_the_trial(inputs):
+    trial = Stage(b_prepare={**prepared(), "inputs": inputs}).trial("a", "b")
+    assert {cell.state for cell in trial.cells.values()} == {"measured"}
+
+
 @pytest.mark.parametrize(("asked", "state"), [("idle", "measured"), ("turn", "invalid")])
 def test_time_that_the_driver_asks_of_a_frozen_contender_is_not_held_against_it(asked, state):
     stage = Stage(b_idle=[{"waited_us": 5.0}] * 99)
@@ -381,6 +391,18 @@ def test_a_lost_contender_is_restarted_for_the_next_case():
     assert stage.started == {"a": 1, "b": 2}
 
 
+def test_a_measured_case_restores_the_restarts():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 14)]
+    lost, measured = ContenderLost("killed by SIGSEGV"), prepared()
+    stage = Stage(b_prepare=[lost, measured, lost, lost, lost, measured, lost, measured, lost, lost, lost, lost])
+
+    trial = stage.trial("a", "b", cases=cases, pace=Pace(rounds=1))
+
+    states = [trial.cells["b", case].state for case in cases]
+    assert states == ["failed", "measured", *["failed"] * 3, "measured", "failed", "measured", *["failed"] * 5]
+    assert trial.cells["b", cases[-1]].reason == "not started again after 4 processes were lost: killed by SIGSEGV"
+
+
 def test_three_restarts_are_enough():
     cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 7)]
     stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")] * 9)
@@ -391,6 +413,37 @@ def test_three_restarts_are_enough():
     assert {trial.cells["b", case].state for case in cases} == {"failed"}
     assert trial.cells["b", cases[-1]].reason == "not started again after 4 processes were lost: killed by SIGSEGV"
     assert all(trial.cells["a", case].state == "measured" for case in cases)
+
+
+@pytest.mark.parametrize("turns", [1, 3, 6])
+def test_a_contender_that_cannot_be_frozen_after_its_turn_ends_only_its_case(turns):
+    stage = Stage()
+    stage.cpu = {"a": 0.0, "b": 0.0}
+
+    def note(message: Mapping[str, Any]) -> None:
+        if stage.said[-1] == ("b", "turn") and stage.turns().count("b") == turns:
+            stage.unstoppable = {"b"}
+
+    stage.note = note
+    trial = stage.trial("a", "b", cases=[CASE, OTHER])
+
+    cell = trial.cells["b", CASE]
+    assert (cell.state, cell.reason, cell.samples) == ("failed", "could not be stopped", [])
+    assert {trial.cells["a", case].state for case in (CASE, OTHER)} == {trial.cells["b", OTHER].state} == {"measured"}
+
+
+def test_a_contender_whose_work_does_not_end_after_its_last_turn_is_not_measured(monkeypatch):
+    monkeypatch.setattr("kernels.arena.session.MAX_LEFT_S", 0.0)
+    stage = Stage(b_idle={"waited_us": 1e6}, a_prepare=prepared(), b_prepare=prepared())
+    target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
+
+    trial = run_trial(
+        [target, stage.contender("b")], [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict)
+    )
+
+    assert trial.cells["a", CASE].state == "failed"
+    assert trial.cells["a", CASE].reason == "its work on the device did not end after its turn"
+    assert trial.cells["b", CASE].state == "measured"
 
 
 def test_a_broken_process_is_replaced():
@@ -508,6 +561,18 @@ def test_repeating_has_a_bound():
     trial = Stage().trial("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
 
     assert trial.cells["a", CASE].samples == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples"),
+    [("compile", [None, 2.0]), ("memory", [2.0]), ("recompiles", [2.0]), ("breaks", [2.0]), ("kernels", [2.0])],
+)
+def test_a_single_round_is_repeated_if_clocks_matter_to_it_and_else_kept(metric, samples):
+    case = Case.parse(f"rmsnorm.fwd.8x8.fp32.{metric}")
+    trial = Stage().trial("a", "b", cases=[case], watch=throttled_at(2))
+
+    assert [trial.cells[label, case].samples for label in "ab"] == [samples] * 2
+    assert len([note for note in trial.telemetry if "reasons" in note]) == len(samples) - 1
 
 
 # -- metrics, together and alone ---------------------------------------------------------------------------------------

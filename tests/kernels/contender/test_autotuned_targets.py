@@ -1,6 +1,8 @@
 """A target with triton.autotune prepares alone, and each trial reports the configuration that it chose."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,60 @@ def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_wha
     assert len(timed) == 4  # two configurations of each contender, each once
     assert timed == sorted(timed, key=timed.index)  # one contender after the other
     assert timed[0] == timed[1] != timed[2] == timed[3]
+
+
+# The first torch.compile of a process imports Inductor, which then times the candidates of a kernel.  The candidate
+# here spills registers, so that no GPU is asked.
+COMPILING = '''
+"""RMSNorm whose first call lets Inductor choose among candidates."""
+import os
+
+import torch
+
+tuned = False
+
+
+class Kernel:
+    custom_kernel, inductor_meta, benchmark_failure_reasons = False, {}, {}
+
+
+class Launcher:
+    n_spills, config = 99, None
+
+
+def forward(x, weight, eps):
+    global tuned
+    if not tuned:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        CachingAutotuner.bench(Kernel(), Launcher())
+        tuned = True
+        with open(os.environ["TIMED_BY"], "a") as log:
+            log.write("timed ")
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+'''
+
+
+def test_a_target_that_compiles_itself_times_candidates_alone_at_its_first_case(tmp_path, open_contender):
+    (tmp_path / "compiling_norm.py").write_text(COMPILING)
+    channel = open_contender(PYTHONPATH=str(tmp_path), TIMED_BY=str(tmp_path / "timed"))
+    spec = protocol.targets_own("norms", {"rmsnorm.fwd": "compiling_norm:forward"})
+    assert channel.ask(protocol.start(spec, "cpu", 1, None), 120)["ready"]
+
+    together = channel.ask(protocol.prepare(CASE, 1, thorough=False, alone=False), 120)
+    assert together["needs_device"] is True
+    assert not (tmp_path / "timed").exists()
+
+    alone = channel.ask(protocol.prepare(CASE, 1, thorough=False, alone=True), 120)
+    assert alone["state"] == "measured", alone
+    assert (tmp_path / "timed").read_text() == "timed "
+
+
+def test_observing_autotuners_imports_no_inductor_and_leaves_no_hook():
+    code = (
+        "import sys; from kernels.contender.tuning import observe_autotuners; before = list(sys.meta_path)\n"
+        "with observe_autotuners(alone=False, on_gpu=False, compiled=False): pass\n"
+        "print('torch' in sys.modules, sys.meta_path == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -134,6 +134,16 @@ def test_which_commits_matter(changed, matters):
             "line 19: providers.norms-compiled: 'batchnorm.fwd' is not op.direction; known ops",
         ),
         ("512x512", "512", "line 24: suites: 'rmsnorm.fwd.512.fp32' is not a case"),
+        (
+            "layernorm.fwd.64x4096.bf16-fp32",
+            "rmsnorm.fwd.512x512.fp32",
+            "line 24: suites: demo lists a case twice, as 'rmsnorm.fwd.512x512.fp32' and as 'rmsnorm.fwd.512x512.fp32'",
+        ),
+        (
+            "layernorm.fwd.64x4096.bf16-fp32",
+            "rmsnorm.fwd.512x512.fp32-fp32",
+            "as 'rmsnorm.fwd.512x512.fp32' and as 'rmsnorm.fwd.512x512.fp32-fp32'; remove one",
+        ),
         ('cpu = "demo"', 'cpu = "dmeo"', "suite: there is no suite 'dmeo'; known: demo"),
         ('default = "quack"', 'default = "quark"', "sota: unknown provider 'quark'; known: eager"),
         ("blocking = true", "bloking = true", "bloking: there is no such key; did you mean blocking?"),

@@ -1,5 +1,6 @@
 """Hybrids of two stacks: tiny distributions in folders, and what the stack's own interpreter imports of them."""
 
+import json
 import stat
 import subprocess
 import sys
@@ -121,10 +122,9 @@ def test_the_arms_of_two_stacks(old: Path, new: Path, tmp_path: Path) -> None:
 
 def test_stacks_of_two_pythons_are_refused(old: Path, tmp_path: Path) -> None:
     other = tmp_path / "python"
-    other.write_text(
-        f'#!/bin/sh\ncase "$*" in *purelib*) echo \'["/x", "/x", "/x/lib/python3.9/site-packages"]\' ;; '
-        f'*) exec {PYTHON} "$@" ;; esac\n'
-    )
+    packages = "/x/lib/python3.9/site-packages"
+    places = json.dumps(["/x", "/x", packages, packages, "3.9.2"])
+    other.write_text(f'#!/bin/sh\ncase "$*" in *purelib*) echo \'{places}\' ;; *) exec {PYTHON} "$@" ;; esac\n')
     other.chmod(0o755)
     before, after = contents(stack("old", old)), contents(environments.adopt_stack("other", other, []))
     with pytest.raises(BadInput, match=r"old has Python 3\.\d+ and other has Python 3\.9: compiled modules of one"):
