@@ -29,6 +29,9 @@ def fixed_by_run(
     its baseline, so that several small improvements fix one large regression: confirmed ones had more trials than the
     direct comparison, which on a noisy case may never decide.  A baseline from before the regression counts as
     `before`: 1, or the full ratio where the slow-down had come gradually.  `smallest_change` is relative.
+
+    A slow-down opens by a share of the smallest change, so `ratio` may be within it.  Hence only a step that shows
+    something closes: an improvement, or as fast as a baseline from before the regression.
     """
     ordinals, nets = [opened], [ratio]
     for step in steps:
@@ -40,7 +43,10 @@ def fixed_by_run(
             net *= step.ratio or 1.0
         if step.direct in CHANGES:
             net = step.direct_ratio or net
-        if step.direct is Outcome.STEADY or (net <= 1 + smallest_change and step.direct is not Outcome.REGRESSION):
+        since_before = step.baseline is not None and step.baseline < opened and before < ratio
+        shown = step.outcome is Outcome.IMPROVEMENT or (step.outcome is Outcome.STEADY and since_before)
+        fixed = shown and net <= 1 + smallest_change and step.direct is not Outcome.REGRESSION
+        if fixed or step.direct in (Outcome.STEADY, Outcome.IMPROVEMENT):
             return step.run_id
         ordinals.append(step.ordinal)
         nets.append(net)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session, aliased
 
 from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, Run, VerdictRow
 from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointReason, PointState, RunState, SearchState
@@ -21,6 +21,7 @@ class StepResult:
     run: Run
     sha: str
     ordinal: int
+    since: int | None  # the ordinal of its baseline; None if that left the mainline
     verdict: VerdictRow
 
 
@@ -44,7 +45,7 @@ def set_state(row: ChangePoint, state: PointState, code: PointReason, **args: An
 def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
     steps = _steps(session, search, row)
     slow = [one for one in steps if one.verdict.outcome == Outcome.REGRESSION.value]
-    steady = [one for one in steps if one.verdict.outcome == Outcome.STEADY.value]
+    steady = _not_repeating(session, search, row, steps)
     if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
         regression = _regression(session, search, row, _evidence(search, slow))
         row.regression_id = regression.id
@@ -57,12 +58,36 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
         set_state(row, PointState.OPEN, PointReason.INCONCLUSIVE, bisection=search.id, said=ended)
 
 
+def _not_repeating(
+    session: Session, search: Bisection, row: ChangePoint, steps: Sequence[StepResult]
+) -> list[StepResult]:
+    """The steady steps that would be slower if the point were of the code.
+
+    Before the point, and between two revisions after it, a real step is steady as well.  The bisection goes there if it
+    is of another series of the incident.  Only the bad end has all of a leak.
+    """
+    place, before = (session.get_one(Revision, one).ordinal for one in (row.revision_id, row.before_id))
+    if place is None:
+        return []
+    last = place - 1 if before is None else before
+    return [
+        one
+        for one in steps
+        if one.verdict.outcome == Outcome.STEADY.value
+        if one.since is not None and one.since <= last
+        if (one.sha == search.bad if row.course else one.ordinal >= place)
+    ]
+
+
 def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepResult]:
     """The results of a bisection's steps at the point's series, in the order of the mainline."""
+    base = aliased(Revision)
+    against = and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
     found = session.execute(
-        select(Run, Revision.sha, Revision.ordinal, VerdictRow)
+        select(Run, Revision.sha, Revision.ordinal, base.ordinal, VerdictRow)
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
+        .outerjoin(base, against)
         .where(Run.bisection_id == search.id, Run.state == RunState.DONE, Revision.ordinal.is_not(None))
         .where(
             VerdictRow.provider == row.provider,
@@ -71,7 +96,7 @@ def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepRe
         )
         .order_by(Revision.ordinal, Run.id.desc())
     )
-    return [StepResult(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]
+    return [StepResult(run, sha, ordinal or 0, since, verdict) for run, sha, ordinal, since, verdict in found]
 
 
 def _evidence(search: Bisection, slow: Sequence[StepResult]) -> StepResult:

@@ -18,12 +18,15 @@ from service.domain.regressions.closing import CaseStep, fixed_by_run
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RunState
 from service.domain.text import short
-from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.baselines import OWN_CODE
+from service.domain.verdicts.judge import CHANGES, Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
 from service.ledger.series import on_device
 
 _NOTHING_KNOWN = CaseStep(0, 0, None, Outcome.NEW, None)
+_UNDECIDED = (Outcome.INCONCLUSIVE, None)
+_DECIDED = (Outcome.STEADY, *CHANGES)
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class LaterRun:
 
     step: CaseStep
     at: float
-    direct: dict[str, tuple[Outcome, float | None]] = field(default_factory=dict)  # by the revision compared with
+    # By the kind of baseline and the revision compared with, which may be the last good and the pinned one.
+    direct: dict[tuple[BaselineKind, str | None], tuple[Outcome, float | None]] = field(default_factory=dict)
 
 
 def close_fixed(
@@ -75,7 +79,7 @@ def close_fixed(
 
 def _fixed_by(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smallest_change: float) -> int | None:
     """The run that shows the regression to be fixed."""
-    steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
+    steps = {one.step.ordinal: _with_direct(one, row) for one in seen if one.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
     return fixed_by_run(list(steps.values()), ordinal, row.ratio, smallest_change, before=before)
 
@@ -102,8 +106,18 @@ def _smallest_changes(session: Session, ids: Sequence[int]) -> dict[int, float]:
     return {regression_id: change for regression_id, change in session.execute(rows) if change is not None}
 
 
-def _with_direct(one: LaterRun, good: str | None) -> CaseStep:
-    outcome, ratio = one.direct.get(good or "", (None, None))
+def _with_direct(one: LaterRun, row: RegressionRow) -> CaseStep:
+    """The step, with the comparison with the good revision that decides about this regression.
+
+    Steady against the pinned baseline is within `leak`, which may be several times the smallest change: that ends a
+    leak and nothing else.  What is slower by more than a leak has not ended, whatever found it.
+    """
+    last_good, pinned = (one.direct.get((kind, row.good), _UNDECIDED) for kind in OWN_CODE)
+    if row.found_by is FoundBy.PINNED:
+        first, other = pinned, last_good
+    else:
+        first, other = last_good, pinned if pinned[0] is Outcome.REGRESSION else _UNDECIDED
+    outcome, ratio = first if first[0] in _DECIDED else other
     return replace(one.step, direct=outcome, direct_ratio=ratio)
 
 
@@ -139,13 +153,12 @@ def _seen_since(
         step = CaseStep(run_id, place, before, Outcome(outcome), ratio)
         found[provider, case][place, run_id] = LaterRun(step, at or 0.0)
     goods = {row.good for row, _ in regressions if row.good is not None}
-    directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
-    directs = directs.where(
-        VerdictRow.baseline_kind.in_([BaselineKind.LAST_GOOD, BaselineKind.PINNED]), VerdictRow.baseline.in_(goods)
-    )
-    for provider, case, run_id, place, at, outcome, ratio, good in session.execute(directs):
+    against = VerdictRow.baseline_kind, VerdictRow.baseline
+    directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, *against))
+    directs = directs.where(VerdictRow.baseline_kind.in_(OWN_CODE), VerdictRow.baseline.in_(goods))
+    for provider, case, run_id, place, at, outcome, ratio, kind, good in session.execute(directs):
         alone = LaterRun(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
-        found[provider, case].setdefault((place, run_id), alone).direct[good] = (Outcome(outcome), ratio)
+        found[provider, case].setdefault((place, run_id), alone).direct[kind, good] = (Outcome(outcome), ratio)
     return {name: [seen for _, seen in sorted(found[name].items())] for name in names}
 
 

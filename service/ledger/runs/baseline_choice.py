@@ -7,7 +7,7 @@ before is measured against the last good revision, until a measurement shows it,
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Row, and_, func, select
@@ -95,12 +95,13 @@ def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[N
     ).scalar_one_or_none()
     if place is None:
         return {}
-    decided, found = set[Name](), dict[Name, str]()
-    for provider, case, state, good in _recorded(session, target_id, device, place):
-        decided.add((provider, case))
-        if state in UNACCEPTED and good is not None:
+    accepted, found = dict[Name, int](), dict[Name, str]()
+    for provider, case, state, good, ordinal in _recorded(session, target_id, device, place):
+        if state not in UNACCEPTED:
+            accepted[provider, case] = ordinal or 0  # the latest one
+        elif good is not None:
             found.setdefault((provider, case), good)  # the earliest open one: what came after it is no better
-    return {**_suspected(session, target_id, device, sha, decided), **found}
+    return {**_suspected(session, target_id, device, sha, accepted), **found}
 
 
 def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
@@ -143,10 +144,10 @@ def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tupl
 
 def _recorded(
     session: Session, target_id: int, device: str, place: int
-) -> Sequence[Row[str, str, RegressionState, str | None]]:
+) -> Sequence[Row[str, str, RegressionState, str | None, int | None]]:
     """The regressions up to a place on the mainline, the earliest first, each with the revision before it."""
     rows = (
-        select(Series.provider, Series.printed, RegressionRow.state, RegressionRow.good)
+        select(Series.provider, Series.printed, RegressionRow.state, RegressionRow.good, Revision.ordinal)
         .select_from(RegressionRow)
         .join(RegressionRow.series)
         .join(Run, Run.id == RegressionRow.run_id)
@@ -158,10 +159,14 @@ def _recorded(
     return session.execute(rows).all()
 
 
-def _suspected(session: Session, target_id: int, device: str, sha: str, decided: set[Name]) -> dict[Name, str]:
-    """The cases that looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
+def _suspected(
+    session: Session, target_id: int, device: str, sha: str, accepted: Mapping[Name, int]
+) -> dict[Name, str]:
+    """The cases that looked slower at `sha` and could be neither confirmed nor cleared.
 
-    They are compared with that last good revision until they are seen to be as fast.
+    They are compared with that last good revision until they are seen to be as fast.  Where a person accepted a
+    regression (`accepted`: its ordinal), its revision is good: a comparison with an earlier one is over, because the
+    accepted slow-down is a part of it.
     """
     good = aliased(VerdictRow)
     same = (good.run_id == VerdictRow.run_id, good.provider == VerdictRow.provider, good.case == VerdictRow.case)
@@ -175,13 +180,23 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
         .order_by(Run.id)
     )
     newest = {(row.provider, row.case): (row, beside) for row, beside in rows}  # not every run has every case
+    unsettled = [(name, baseline) for name, both in newest.items() for baseline in _unsettled(*both)]
+    those = Revision.target_id == target_id, Revision.sha.in_({baseline for _, baseline in unsettled})
+    places = dict(session.execute(select(Revision.sha, Revision.ordinal).where(*those)).all())
     found = dict[Name, str]()
-    for name, (against_parent, against_good) in newest.items():
-        carried = against_good is not None and against_good.outcome in _UNSETTLED
-        row = against_good if carried else against_parent if _slower_perhaps(against_parent) else None
-        if row is not None and row.baseline is not None and name not in decided:
-            found[name] = row.baseline
+    for name, baseline in unsettled:
+        place = places.get(baseline)
+        if name not in accepted or (place is not None and place >= accepted[name]):
+            found.setdefault(name, baseline)
     return found
+
+
+def _unsettled(against_parent: VerdictRow, against_good: VerdictRow | None) -> Iterator[str]:
+    """The baselines of the open questions at a case: first the one that an earlier revision raised."""
+    if against_good is not None and against_good.baseline is not None and against_good.outcome in _UNSETTLED:
+        yield against_good.baseline
+    if against_parent.baseline is not None and _slower_perhaps(against_parent):
+        yield against_parent.baseline
 
 
 def _slower_perhaps(row: VerdictRow) -> bool:

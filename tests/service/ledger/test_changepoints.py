@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import joinedload
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import (
+    Bisection,
     ChangePoint,
     Measurement,
     Quarantine,
@@ -23,7 +25,16 @@ from service.db.models import (
     Target,
 )
 from service.domain.series import SeriesKey
-from service.domain.states import CellState, FoundBy, PointReason, PointState, Purpose, RegressionState, RunState
+from service.domain.states import (
+    CellState,
+    FoundBy,
+    PointReason,
+    PointState,
+    Purpose,
+    RegressionState,
+    RunState,
+    SearchState,
+)
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.bisections import advance, bisections
 from service.ledger.calibration.error_rates import error_rates
@@ -641,6 +652,45 @@ def test_what_a_search_does_not_repeat_is_the_machine(watched):
         watched.measure(1)
         watched.settle()
     assert len(watched.searches()) == asked
+
+
+@pytest.mark.parametrize(
+    ("steps", "leak", "after"),
+    [
+        ({"8/0": "inconclusive", "6/0": "inconclusive", "4/0": "steady"}, False, "inconclusive"),
+        ({"8/0": "inconclusive", "8/7": "steady"}, False, "inconclusive"),  # the proof of another culprit
+        ({"8/0": "inconclusive", "6/0": "steady"}, False, "not_repeated"),
+        ({"8/0": "inconclusive", "6/5": "steady"}, False, "not_repeated"),
+        ({"8/0": "steady"}, False, "not_repeated"),
+        ({"8/0": "inconclusive", "6/0": "steady"}, True, "inconclusive"),  # the leak has only begun
+        ({"8/0": "steady"}, True, "not_repeated"),
+    ],
+)
+def test_only_a_session_with_both_sides_of_a_point_does_not_repeat_it(state, steps, leak, after):
+    """The point is at c6; the bisection of c0..c8 found the culprit of another series of the incident."""
+    target = world.target(RECIPE)
+    with transaction() as session:
+        line = [world.commit(session, target.id, place) for place in range(9)]
+        searched = {"device": "cpu", "suite": "all", "cases": [FIRST], "max_runs": 20, "asked_by": "kernelwatch"}
+        ends = {"good": "c0", "bad": "c8", "line": [one.sha for one in line], "culprit": "c8"}
+        search = Bisection(target_id=target.id, state=SearchState.FOUND, created_at=0.0, **searched, **ends)
+        session.add(search)
+        session.flush()
+        point = ChangePoint(revision_id=line[6].id, before_id=line[5].id, bisection_id=search.id, found_at=0.0)
+        point.series_id = series_of(session, SeriesKey.of(target.id, "cpu", "norms", FIRST))
+        point.ratio, point.low, point.high, point.p, point.level = 1.05, 1.04, 1.06, 1e-6, "block"
+        point.course = [{"revision": "c8", "ratio": 1.05}] if leak else None
+        point.state = PointState.CHECKING
+        session.add(point)
+        for step, outcome in steps.items():
+            head, baseline = step.split("/")
+            sides = {"revision": line[int(head)], "baseline": f"c{baseline}", "bisection_id": search.id}
+            run = world.run(session, **sides, purpose=Purpose.BISECTION, state=RunState.DONE)
+            world.judged(session, run, FIRST, outcome=outcome, baseline=f"c{baseline}")
+    with transaction() as session:
+        rows = session.scalars(select(ChangePoint).options(joinedload(ChangePoint.series))).all()
+        confirm.settle(session, rows)
+        assert [row.reason_code for row in rows] == [after]
 
 
 def test_a_regression_that_the_pair_found_explains_the_point(watched):

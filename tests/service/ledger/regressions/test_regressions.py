@@ -33,6 +33,7 @@ from service.db.models import (
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, Purpose, RegressionState, RunState, SearchState
+from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import auto_start, bisections
 from service.ledger.regressions import after_run, listing, transitions
@@ -73,23 +74,32 @@ class Line:
         baseline: int | None = None,
         good: dict[str, float] | None = None,
         since: int = 0,
-        slow: dict[str, float] | None = None,
+        slow: dict[str, float | tuple[float]] | None = None,
+        release: str = "v1",
         why: str | None = None,
         purpose: Purpose = Purpose.WATCH,
         **cases: float | tuple[float],
     ) -> int:
-        """Record a run: `wide=1.5` against its baseline, and against c`since` (`good`) or the release (`slow`)."""
+        """Record a run: `wide=1.5` against its baseline, and against c`since` (`good`) or the `release` (`slow`)."""
         self.commit(place)
         with transaction() as session:
             run = self._run(session, place, place - 1 if baseline is None else baseline, purpose)
             for name, case in (("fast", FAST), ("wide", WIDE)):
                 judge(session, run, case, cases.get(name, 1.0), why)
-            for against, sha, found in (("last_good", f"c{since}", good), ("pinned", "v1", slow)):
+            for against, sha, found in (("last_good", f"c{since}", good), ("pinned", release, slow)):
                 for name, ratio in (found or {}).items():
                     judge(session, run, {"fast": FAST, "wide": WIDE}[name], ratio, why, against, sha)
             if run.watched:
                 after_run.note_regressions(session, run, Policy())
             return run.id
+
+    def judged(self, place: int, outcome: Outcome, ratio: float | None = None) -> None:
+        """Record a run of which only the outcome at the wide case against the parent is known."""
+        with transaction() as session:
+            run = self._run(session, place, place - 1, Purpose.WATCH)
+            found = {"outcome": outcome, "ratio": ratio, "smallest_change": 0.01, "baseline": run.baseline}
+            world.judged(session, run, WIDE, **found)
+            after_run.note_regressions(session, run, Policy())
 
     def _run(self, session, place: int, baseline: int, purpose: Purpose) -> Run:
         known = {"state": RunState.DONE, "finished_at": clock(session), "purpose": purpose}
@@ -135,8 +145,9 @@ def judge(
 ) -> None:
     """Store what the run found of a case against a baseline; against its own where none is named."""
     suspected, size = isinstance(ratio, tuple), ratio[0] if isinstance(ratio, tuple) else ratio
+    limit = 1.03 if against == "pinned" else 1.01
     outcome = (
-        "inconclusive" if suspected else "regression" if size > 1.01 else "improvement" if size < 0.99 else "steady"
+        "inconclusive" if suspected else "regression" if size > limit else "improvement" if size < 0.99 else "steady"
     )
     found = {"outcome": outcome, "ratio": size, "low": size * 0.99, "high": size * 1.01, "suspected": suspected}
     cause = {"cause_kind": "code", "cause_text": why} if size > 1.01 and why else {}
@@ -193,6 +204,32 @@ def test_what_is_still_slower_than_the_last_good_revision_stands_whatever_the_st
     line.measured(1, wide=1.05)
     line.measured(2, wide=0.95, good={"wide": 1.03})
     line.measured(3)
+    assert line.state() == "open"
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.FAILED, Outcome.INVALID, Outcome.INCONCLUSIVE, Outcome.REMOVED, Outcome.NEW]
+)
+def test_a_run_that_measured_nothing_fixes_nothing_however_small_the_regression_is(line, outcome):
+    line.judged(1, Outcome.REGRESSION, 1.009)
+    line.judged(2, outcome)
+    assert line.history() == ["opened"]
+
+
+@both
+def test_a_pinned_baseline_fixes_nothing_that_is_slower_by_less_than_a_leak(line):
+    """The good revision is the last release: the session measures it twice, with two limits."""
+    line.measured(1, wide=1.025)
+    line.measured(2, good={"wide": 1.025}, slow={"wide": 1.025}, release="c0")
+    line.measured(3, slow={"wide": 1.025}, release="c0")  # the last good revision had no turn
+    assert line.history() == ["opened"]
+    line.measured(4, good={"wide": 1.0}, slow={"wide": 1.025}, release="c0")
+    assert line.history() == ["opened", "fixed"]
+
+
+def test_what_is_slower_than_the_pinned_baseline_stands_whatever_the_steps_say(line):
+    line.measured(1, wide=1.05)
+    line.measured(2, wide=0.955, slow={"wide": 1.04}, release="c0")
     assert line.state() == "open"
 
 
@@ -417,6 +454,15 @@ def test_a_leak_is_opened_when_two_successive_revisions_show_it(line):
     line.measured(5, slow={"wide": 1.05})
     assert len(line.listed()) == 1
     line.measured(6, slow={"wide": 1.0})
+    assert line.history() == ["opened", "fixed"]
+
+
+def test_a_leak_is_over_within_its_own_limit(line):
+    for place in (1, 2):
+        line.measured(place, slow={"wide": 1.05}, release="c0")
+    line.measured(3, wide=0.96, good={"wide": 1.025}, slow={"wide": (1.025,)}, release="c0")
+    assert line.state() == "open", "undecided against the pinned baseline, and slower than the same revision"
+    line.measured(4, good={"wide": 1.02}, slow={"wide": 1.02}, release="c0")
     assert line.history() == ["opened", "fixed"]
 
 
