@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import log
-from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +15,6 @@ from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, same_kernels
-
-REPEATED = 0.5  # of what the first trials showed: fresh ones that show less did not repeat it
 
 
 def against_parent(
@@ -49,7 +45,7 @@ def against_parent(
                 heads[name].facts,
                 parents[name].facts,
                 cell.same_code,
-                refuted=verdict.outcome not in CHANGES and _refuted(cell, seen.ratio),
+                refuted=verdict.refuted,
                 machine=MachineReadings(
                     control=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
                     lost=_lost(heads[name]),
@@ -108,11 +104,6 @@ def _alike(cells: Mapping[Name, Cell], judged: Mapping[Name, Verdict]) -> Counte
     """Count the cases with equal code that were slower (True) and faster (False)."""
     same = (verdict for name, verdict in judged.items() if cells[name].same_code and verdict.suspected)
     return Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
-
-
-def _refuted(cell: Cell, ratio: float) -> bool:
-    fresh = cell.confirmed.effects()
-    return len(fresh) > 1 and fmean(fresh) / log(ratio) < REPEATED
 
 
 def _lost(head: ContenderResult) -> float:

@@ -35,7 +35,8 @@ class Estimate:
 
         The variance over trials is moderated by the `prior` of the family (Smyth 2004), then raised to `at_least`.
         Without a prior it is the sample variance; if that is zero, only the size of the effect decides.  The variance
-        of the session's `offset` is added, because more trials do not average it out.
+        of the session's `offset` is added, because more trials do not average it out.  It counts with one degree of
+        freedom for each control, its common part too, although that is one draw for each provider.
         """
         count = len(effects)
         if count < 2:

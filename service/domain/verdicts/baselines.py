@@ -8,7 +8,7 @@ spent over several screenings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log1p
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from service.domain.states import BaselineKind
 from service.domain.stats.counts import smallest
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg
+from service.domain.stats.offsets import Offset
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.counted import counted
 from service.domain.verdicts.estimation import comparison, family, group_of, usual
@@ -96,6 +97,17 @@ class BaselineCase:
 
 
 @dataclass(frozen=True)
+class SessionOffset:
+    """What equal code of the session shows at a case, as the comparison with the parent reads it."""
+
+    offset: Offset | None = None  # a part of the error
+    doubt: Reason | None = None  # why the session cannot decide the case
+
+
+NO_OFFSET = SessionOffset()
+
+
+@dataclass(frozen=True)
 class BaselineVerdict:
     """`slower` is beyond the limit of the rule, and not by chance; `q` is p among all cases of the run.
 
@@ -122,6 +134,7 @@ class _Tested:
     limit: float
     p: float
     q: float
+    doubt: Reason | None = None  # why the session cannot decide it
 
     def verdict(self, outcome: Outcome, why: Reason, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
         why = counted(self.at.pairs, self.at.baseline, smallest(self.limit)) or why
@@ -133,13 +146,15 @@ def judge_baseline(
     cases: Sequence[BaselineCase],
     policy: Policy,
     controls: Mapping[Name, float | None] = MappingProxyType({}),
+    offsets: Mapping[Name, SessionOffset] = MappingProxyType({}),
 ) -> dict[Name, BaselineVerdict]:
     """Judge every case of a run against one kind of baseline other than the parent.
 
     `controls`: how far the A/A control of each case was off, as a ratio; it widens the interval of a flag.
+    `offsets`: what equal code of the session shows at each case; it counts for earlier revisions of the target.
     """
     rule = RULES[kind]
-    tested = _tested(cases, policy, rule)
+    tested = _tested(cases, policy, rule, offsets if kind in OWN_CODE else {})
     verdicts = {one.name: BaselineVerdict(one.baseline, Outcome.NEW, one.missing) for one in cases}
     for name, one in tested.items():
         slower = one.q <= rule.error_rate(policy)
@@ -150,25 +165,36 @@ def judge_baseline(
     return verdicts
 
 
-def _tested(cases: Iterable[BaselineCase], policy: Policy, rule: Rule) -> dict[Name, _Tested]:
+def _tested(
+    cases: Iterable[BaselineCase], policy: Policy, rule: Rule, offsets: Mapping[Name, SessionOffset]
+) -> dict[Name, _Tested]:
     """The cases that have times, each tested for being slower than its limit."""
     timed = [(one, one.pairs.effects()) for one in cases]
     priors = family([(one.case, effects) for one, effects in timed], policy)
-    found = []
+    found = list[_Tested]()
     for one, effects in timed:
-        if (estimate := Estimate.of(effects, priors.get(group_of(one.case)))) is not None:
+        here = offsets.get(one.name, NO_OFFSET)
+        if (estimate := Estimate.of(effects, priors.get(group_of(one.case)), offset=here.offset)) is not None:
             limit = rule.limit(policy.at(one.case), one.case, one.pairs)
-            found.append((one, estimate, limit, estimate.p_above(rule.share * log1p(limit))))
-    qs = benjamini_hochberg([p for *_, p in found])
+            compared, p = (
+                comparison(estimate, one.pairs, policy.confidence),
+                estimate.p_above(rule.share * log1p(limit)),
+            )
+            found.append(_Tested(one, estimate, compared, limit, p, 1.0, here.doubt))
+    # What cannot be decided must not make room among the discoveries for what can.
+    families = [[one for one in found if (one.doubt is not None) is doubted] for doubted in (False, True)]
     return {
-        one.name: _Tested(one, estimate, comparison(estimate, one.pairs, policy.confidence), limit, p, q)
-        for (one, estimate, limit, p), q in zip(found, qs, strict=True)
+        one.at.name: replace(one, q=q)
+        for members in families
+        for one, q in zip(members, benjamini_hochberg([one.p for one in members]), strict=True)
     }
 
 
 def _compared(one: _Tested, slower: bool, beta: float) -> BaselineVerdict:
     """Slower, shown not to be slower, or undecided.  There is no confirmation: this opens nothing by itself."""
     ratio, baseline = one.comparison.ratio, one.at.baseline
+    if one.doubt is not None:
+        return one.verdict(Outcome.INCONCLUSIVE, one.doubt, slower=False)
     if one.estimate.p_below(log1p(one.limit)) <= beta:
         faster = one.comparison.high < 1 and ratio * (1 + one.limit) <= 1
         outcome = Outcome.IMPROVEMENT if faster else Outcome.STEADY

@@ -19,6 +19,7 @@ from service.domain.states import CellState, Equal
 from service.domain.stats.estimates import CONSTANT
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
+from service.domain.verdicts.estimation import usual
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
 from service.domain.verdicts.session_result import ContenderResult, cells
 
@@ -41,6 +42,7 @@ class Compared:
     trials: int
     alarmed: bool  # it would have been reported as a change
     kind: Equal = Equal.COPY
+    value: float = 0.0  # what the original took, in the unit of the metric
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kin
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
-            found.append(Compared(cell.provider, cell.case, ratio, student(effects), len(effects), alarmed, kind))
+            p, value = student(effects), usual(cell.screened.baseline, policy.screening[0]) or 0.0
+            found.append(Compared(cell.provider, cell.case, ratio, p, len(effects), alarmed, kind, value))
     return found
 
 
@@ -136,13 +139,15 @@ def variance_of(ratio: float, p: float, trials: int) -> float | None:
     return found if found > CONSTANT**2 else None
 
 
-def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
+def matters(ratio: float, p: float, case: str, policy: Policy, value: float = 0.0) -> bool:
     """Whether a comparison of equal code counts against its case: beyond chance, and enough for a suspicion.
+
+    `value`: what the case takes, on which its smallest change depends; 0 if that is unknown.
 
     A precise case whose copies differ by a hair all the same has never alarmed anybody, and would be lost to its
     quarantine.
     """
-    least = MIN_SHARE * math.log1p(policy.at(case).smallest_change)
+    least = MIN_SHARE * math.log1p(policy.smallest_change_at(case, value))
     return p < policy.calibrate.nominal and abs(math.log(ratio)) > least
 
 

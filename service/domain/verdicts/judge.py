@@ -20,6 +20,7 @@ from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
+from service.domain.verdicts.baselines import NO_OFFSET, SessionOffset
 from service.domain.verdicts.counted import compare_counts
 from service.domain.verdicts.estimation import compare, comparison
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
@@ -30,6 +31,10 @@ __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge",
 Why = Literal["look", "confirm"]  # what more trials are for
 
 MANY_DOUBTED = 0.1
+# Of the trials that were made.  With fewer lost, the interval is about 1 / sqrt(0.75), at most 15 %, wider than that of
+# all trials: the noise leaves the case open, not the loss.
+MANY_LOST = 0.25
+REPEATED = 0.5  # of the size that raised a suspicion: confirmation trials that show less in the end did not repeat it
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
 
@@ -47,6 +52,8 @@ class Verdict:
     doubt: Doubt | None = None  # why equal code of the session leaves it inconclusive
     known_before: bool = False  # an earlier revision was invalid or failed at this case too
     quarantined_by: str | None = None  # who quarantines the case, if that makes a confirmed change inconclusive
+    refuted: bool = False  # the confirmation trials speak against the suspicion, although they do not decide
+    session_offset: SessionOffset = NO_OFFSET  # for comparisons with other baselines of the session
 
 
 def judge(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Verdict]:
@@ -107,7 +114,17 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
     decide = _after_confirmation if reading.suspected else _after_screening
     verdict = decide(cell, reading, policy)
     doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
-    return replace(verdict, suspected=reading.suspected, smallest_change=reading.smallest_change, doubt=doubt)
+    return replace(
+        verdict,
+        suspected=reading.suspected,
+        smallest_change=reading.smallest_change,
+        doubt=doubt,
+        session_offset=_session_offset(reading),
+    )
+
+
+def _session_offset(reading: Reading) -> SessionOffset:
+    return SessionOffset(reading.offset, _doubt(reading, reading.doubt) if reading.doubt else None)
 
 
 def _of_counts(cell: Cell, policy: Policy) -> Verdict:
@@ -129,10 +146,9 @@ def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
     elif reading.doubt is not None:
         why = _doubt(reading, reading.doubt)
-    elif len(reading.screened) < policy.screening[-1] or None in reading.screened:
-        why = _cut_short(reading.screened, policy.screening, suspected=False)
     else:
-        why = reason(ReasonCode.TOO_WIDE, trials=len(reading.screened))
+        cut_short = _cut_short(reading.screened, policy.screening, suspected=False)
+        why = cut_short or reason(ReasonCode.TOO_WIDE, trials=seen.trials)
     return _of(outcome, why, seen, cell.screened, policy)
 
 
@@ -145,7 +161,8 @@ def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict
     if reading.doubt is not None:
         return _undecided(cell, reading, _doubt(reading, reading.doubt), policy)
     if fresh.zone is not reading.first.zone:
-        return _undecided(cell, reading, _unconfirmed(reading, policy), policy)
+        why = _unconfirmed(reading, policy)
+        return replace(_undecided(cell, reading, why, policy), refuted=_refuted(reading, why, policy))
     if cell.same_code:
         return _of(Outcome.INCONCLUSIVE, reason(ReasonCode.SAME_CODE), fresh, cell.confirmed, policy)
     if cell.quarantined:
@@ -191,10 +208,23 @@ def _doubt(reading: Reading, doubt: Doubt) -> Reason:
 
 
 def _unconfirmed(reading: Reading, policy: Policy) -> Reason:
-    cut = len(reading.confirmed) < policy.confirmation[-1] or None in reading.confirmed
-    if reading.fresh.zone is Zone.OPEN and cut:
-        return _cut_short(reading.confirmed, policy.confirmation, suspected=True)
-    return reason(ReasonCode.UNCONFIRMED)
+    contradicted = reading.fresh.zone is not Zone.OPEN
+    cut_short = None if contradicted else _cut_short(reading.confirmed, policy.confirmation, suspected=True)
+    return cut_short or reason(ReasonCode.UNCONFIRMED)
+
+
+def _refuted(reading: Reading, why: Reason, policy: Policy) -> bool:
+    """Whether the confirmation trials exclude a change of the smallest size, or in the end did not repeat the change.
+
+    Confirmation that was cut short refutes only by its interval: the size that two trials show says little.
+    """
+    first, fresh = reading.first.estimate, reading.fresh.estimate
+    if first is None or fresh is None:
+        return False
+    low, high = fresh.interval(policy.confidence)
+    most = high if first.centre > 0 else -low
+    not_repeated = why.code is ReasonCode.UNCONFIRMED and fresh.centre / first.centre < REPEATED
+    return most < math.log1p(reading.smallest_change) or not_repeated
 
 
 def _undecided(cell: Cell, reading: Reading, why: Reason, policy: Policy) -> Verdict:
@@ -210,8 +240,11 @@ def _of(outcome: Outcome, why: Reason, seen: Decision, pairs: Pairs, policy: Pol
     return Verdict(outcome, why, compared, p=seen.p, q=seen.q)
 
 
-def _cut_short(trials: Effects, steps: Sequence[int], *, suspected: bool) -> Reason:
-    """Why fewer trials count than the policy allows: the session ended, or all rounds of a trial were dropped."""
+def _cut_short(trials: Effects, steps: Sequence[int], *, suspected: bool) -> Reason | None:
+    """Why too few trials count: the session ended, or many trials lost all their rounds.  None if enough count."""
     if len(trials) < steps[-1]:
         return reason(ReasonCode.SESSION_ENDED, suspected=suspected)
-    return reason(ReasonCode.ROUNDS_LOST, suspected=suspected, lost=trials.count(None), trials=len(trials))
+    lost = trials.count(None)
+    if lost < MANY_LOST * len(trials):
+        return None
+    return reason(ReasonCode.ROUNDS_LOST, suspected=suspected, lost=lost, trials=len(trials))

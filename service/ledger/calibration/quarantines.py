@@ -86,33 +86,38 @@ def review(session: Session, target_id: int, device: str, found: Sequence[Compar
         name = one.provider, one.case
         row = standing.get(name)
         if row is not None and row.by == KERNELWATCH:
-            _release_if_trusted(session, row, policy)
+            _release_if_trusted(session, row, policy, one.value)
         # Only a comparison that counts against the case can change the decision.
-        elif row is None and calibration.matters(one.ratio, one.p, one.case, policy):
-            _quarantine_if_distrusted(session, SeriesKey.of(target_id, device, *name), policy)
+        elif row is None and calibration.matters(one.ratio, one.p, one.case, policy, one.value):
+            _quarantine_if_distrusted(session, SeriesKey.of(target_id, device, *name), policy, one.value)
 
 
-def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy) -> None:
+def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy, value: float) -> None:
     series_id = series_of(session, key)
     released = [row.released_at or 0.0 for row in _earlier(session, series_id)]
     since, most = max(released, default=0.0), calibration.most(policy.calibrate)
-    against = _against(session, series_id, key.printed, policy, since, most)
+    against = _against(session, series_id, key.printed, policy, value, since, most)
     why = calibration.distrusted(against, policy.calibrate)
     if why and quarantine(session, key, KERNELWATCH, why):
         happenings.quarantine_changed(session, key, series_id, why, released=False)
 
 
-def _release_if_trusted(session: Session, row: Quarantine, policy: Policy) -> None:
+def _release_if_trusted(session: Session, row: Quarantine, policy: Policy, value: float) -> None:
     times = sum(one.by == KERNELWATCH for one in _earlier(session, row.series_id))
     needed = calibration.patience(times, policy.calibrate)
-    against = _against(session, row.series_id, row.case, policy, row.since, needed)
+    against = _against(session, row.series_id, row.case, policy, value, row.since, needed)
     if why := calibration.trusted_again(against, times, policy.calibrate):
         _release(session, [row], KERNELWATCH, why)
         happenings.quarantine_changed(session, row.series.key, row.series_id, why, released=True)
 
 
-def _against(session: Session, series_id: int, case: str, policy: Policy, since: float, most: int) -> list[bool]:
-    """Which of the last comparisons of a case count against it, oldest first, of all workers."""
+def _against(
+    session: Session, series_id: int, case: str, policy: Policy, value: float, since: float, most: int
+) -> list[bool]:
+    """Which of the last comparisons of a case count against it, oldest first, of all workers.
+
+    `value`: what the case takes now; it is not stored with the earlier comparisons.
+    """
     if since and since > clock(session):  # the clock was set back: no new comparison would count until it has caught up
         since = 0.0
     rows = session.execute(
@@ -121,7 +126,7 @@ def _against(session: Session, series_id: int, case: str, policy: Policy, since:
         .order_by(Calibration.id.desc())
         .limit(most)
     ).all()
-    return [calibration.matters(ratio, p, case, policy) for ratio, p in reversed(rows)]
+    return [calibration.matters(ratio, p, case, policy, value) for ratio, p in reversed(rows)]
 
 
 def _earlier(session: Session, series_id: int) -> Sequence[Quarantine]:

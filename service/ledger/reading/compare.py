@@ -210,13 +210,13 @@ class _Comparer:
         if (pair := self._pair(name, medians)) is not None:
             return pair
         before, after = (medians.get((run.id, Role.HEAD), {}).get(name) for run in (of_base, of_head))
-        smallest = self.policy.at(name[1]).smallest_change
         indirect = sorted(self._indirect(name, of_base, of_head), key=lambda one: one[1].half_width)
         if not indirect or before is None or after is None:
             reason = "one of them has no time at this case" if None in (before, after) else _NOT_TOGETHER
             both = (of_head.id, of_base.id)
             return ComparedCase(*name, ComparisonMethod.UNPAIRED, "unknown", before, after, None, both, reason=reason)
         method, ratio, via, runs = indirect[0]
+        smallest = self.policy.smallest_change_at(name[1], before)
         reason = "no session measured both: the interval is that of several sessions"
         return ComparedCase(*name, method, direction(ratio, smallest), before, after, ratio, runs, via, reason=reason)
 
@@ -262,7 +262,8 @@ def _of_pair(name: Name, one: _Verdict, medians: Medians, *, turned: bool, polic
     of_other = medians.get((one.run.id, one.kind.value), {}).get(name)
     before, after = (of_head, of_other) if turned else (of_other, of_head)
     outcome = _OPPOSITE.get(one.outcome, one.outcome) if turned and one.outcome else one.outcome
-    smallest = one.smallest_change or policy.at(name[1]).smallest_change
+    # Only verdicts against the parent store it.
+    smallest = one.smallest_change or policy.smallest_change_at(name[1], of_other or 0.0)
     said = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
     stored = outcome.value if outcome else None
     return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (one.run.id,), outcome=stored)

@@ -68,9 +68,10 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
     """A row for each case and each baseline that took part, other than the parent; and the gaps of a mainline run."""
     watched = decided.run.purpose is Purpose.WATCH  # bisections and calibrations do not compare with SOTA
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
+    offsets = {name: verdict.session_offset for name, verdict in decided.judged.items()}
     rows = list[VerdictRow]()
     for kind in (*OWN_CODE, *(OTHER_CODE if watched else ())):
-        verdicts = judge_baseline(kind, baseline_cases(kind, decided.result), decided.policy, controls)
+        verdicts = judge_baseline(kind, baseline_cases(kind, decided.result), decided.policy, controls, offsets)
         if kind in OWN_CODE:
             causes = collect.against_baseline(decided.result, kind, verdicts)
         else:

@@ -1,7 +1,7 @@
 """Judge every stored run again by another policy.  Reads only."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,7 +12,7 @@ from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RegressionState
 from service.domain.verdicts import calibration
-from service.domain.verdicts.baselines import judge_baseline
+from service.domain.verdicts.baselines import SessionOffset, judge_baseline
 from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
@@ -64,7 +64,7 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
     }
     known = known_variances(session, run, policy)
     found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
-    flags = _flags(stored, policy)
+    flags = _flags(stored, policy, {_name(one): one.verdict.session_offset for one in found})
     for (provider, metric), own in summed(found).items():
         group = run.device, provider, metric
         here = [
@@ -83,11 +83,11 @@ def _name(one: Replayed) -> Name:
     return one.provider, one.case
 
 
-def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
+def _flags(stored: Rebuilt, policy: Policy, offsets: Mapping[Name, SessionOffset]) -> dict[Name, Sum]:
     """The flags *behind SOTA* and *slower than the pinned baseline*, as stored and as replayed."""
 
     def now(kind: BaselineKind) -> set[Name]:
-        verdicts = judge_baseline(kind, baseline_cases(kind, stored.result), policy)
+        verdicts = judge_baseline(kind, baseline_cases(kind, stored.result), policy, offsets=offsets)
         return {name for name, verdict in verdicts.items() if verdict.slower}
 
     behind, leaking = now(BaselineKind.SOTA), now(BaselineKind.PINNED)

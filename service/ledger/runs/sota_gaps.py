@@ -71,7 +71,8 @@ def note_gaps(
         _update(gap, run, now)
         session.add(gap)
         if now.behind:
-            notes[name] = GapNote(sota.behind_since(now, before, policy.at(name[1]).smallest_change), before)
+            smallest = policy.smallest_change_at(name[1], now.own)
+            notes[name] = GapNote(sota.behind_since(now, before, smallest), before)
     return notes
 
 

@@ -74,6 +74,34 @@ def test_a_pair_has_its_stored_verdict(sessions: Measured) -> None:
     assert (found["counts"], found["methods"]) == ({"slower": 1}, {"paired": 1})
 
 
+@pytest.mark.parametrize(("us", "said"), [(3.0, "same"), (300.0, "slower")])
+def test_a_short_case_is_slower_by_what_matters_there(sessions: Measured, us: float, said: str) -> None:
+    """Verdicts against the pinned baseline store no smallest change: 2 % from 2.5 to 100 us, 1 % above."""
+    with transaction() as session:
+        for number in range(3):
+            run = world.run(session, world.commit(session, sessions.target.id, number), device="gpu", worker="box")
+            run.state = RunState.DONE
+            world.measured(session, run, CASE, us * 1.0135)
+        world.measured(session, run, CASE, us, role="pinned")
+        pinned = {"baseline_kind": "pinned", "baseline": "c0", "ratio": 1.0135, "low": 1.011, "high": 1.016}
+        world.judged(session, run, CASE, **pinned)
+    [one] = sessions.compare("c0", "c2")["cases"]
+    assert (one["method"], one["direction"]) == ("paired", said)
+
+
+@pytest.mark.parametrize(("us", "said"), [(3.0, "same"), (300.0, "slower")])
+def test_so_is_one_that_no_session_measured_with_the_other(sessions: Measured, us: float, said: str) -> None:
+    with transaction() as session:
+        for number, ratio in enumerate((1.0, 1.0135)):
+            run = world.run(session, world.commit(session, sessions.target.id, number), device="gpu", worker="box")
+            run.state = RunState.DONE
+            world.measured(session, run, CASE, us * ratio)
+            sota = {"baseline_kind": "sota", "baseline": "quack", "ratio": ratio}
+            world.judged(session, run, CASE, **sota, low=ratio * 0.999, high=ratio * 1.001)
+    [one] = sessions.compare("c0", "c1")["cases"]
+    assert (one["method"], one["direction"]) == ("sota", said)
+
+
 def test_the_other_way_round_it_is_the_inverse(sessions: Measured) -> None:
     sessions.commit(0, 1.0)
     sessions.commit(1, 1.1, outcome="regression")

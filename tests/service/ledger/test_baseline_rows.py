@@ -229,6 +229,18 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
         assert session.execute(select(RegressionRow.state)).scalars().all() == [RegressionState.FIXED]
 
 
+def test_a_session_whose_control_is_off_closes_no_regression(ledger):
+    ledger.run(0, HEAD)
+    ledger.run(1, SLOW_HEAD, PARENT, CONTROL)
+    parent, good = replace(SLOW_HEAD, role=Role.PARENT), Took(Role.LAST_GOOD, fast=None)
+    copy = replace(parent, role=Role.CONTROL, wide=130.0)
+    run = ledger.run(2, HEAD, parent, copy, good, good={WIDE: "c0"}, repeated=True)
+    against = [ledger.rows(run, kind)[WIDE] for kind in ("parent", "last_good")]
+    assert {(row.outcome, row.reason_code) for row in against} == {("inconclusive", "control_off")}
+    with reading() as session:
+        assert session.execute(select(RegressionRow.state)).scalars().all() == [RegressionState.OPEN]
+
+
 def test_an_acknowledged_regression_is_a_baseline_again_and_a_dismissed_one_as_well(ledger):
     ledger.run(0, HEAD)
     ledger.run(1, SLOW_HEAD, PARENT, CONTROL)
@@ -267,6 +279,54 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     assert ledger.last_good(2) == {WIDE: "c0"}, "nobody has shown that it is as it was"
     ledger.run(3, HEAD, parent, copy, Took(Role.LAST_GOOD, fast=None), good={WIDE: "c0"})
     assert ledger.last_good(3) == {}
+
+
+@pytest.mark.parametrize("accepted", [RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED])
+def test_what_was_accepted_ends_no_suspicion_of_a_later_revision(ledger, accepted):
+    ledger.run(0, HEAD)
+    ledger.run(1, SLOW_HEAD, PARENT, CONTROL)
+    ledger.becomes(accepted)
+    parent = replace(SLOW_HEAD, role=Role.PARENT)
+    slower = replace(SLOW_HEAD, wide=150.0, facts={**OTHER, "code": "c"})
+    unsettled = [replace(one, confirmed=()) for took in (slower, parent) for one in took.taken()]
+    ledger.run(2, SLOW_HEAD, parent, replace(parent, role=Role.CONTROL))
+    ledger.run(3, *(Given(one) for one in unsettled))
+    assert ledger.last_good(3) == {WIDE: "c2"}
+
+    still = replace(slower, role=Role.PARENT)
+    copy, good = replace(still, role=Role.CONTROL), replace(SLOW_HEAD, role=Role.LAST_GOOD, fast=None)
+    ledger.run(4, slower, still, copy, good, good={WIDE: "c2"})
+    assert opened() == [("c1", "c0", accepted), ("c3", "c2", RegressionState.OPEN)]
+    assert ledger.last_good(4) == {WIDE: "c2"}
+    ledger.becomes(accepted)
+    assert ledger.last_good(4) == {}
+
+
+def test_what_was_accepted_ends_the_suspicions_that_it_is_a_part_of(ledger):
+    """Since c0 the case is slower by what was accepted at c2; nothing of that is c1's."""
+    ledger.run(0, HEAD)
+    unsettled = [
+        replace(one, confirmed=()) for took in (replace(SLOW_HEAD, wide=103.0), PARENT) for one in took.taken()
+    ]
+    ledger.run(1, *(Given(one) for one in unsettled))
+    assert ledger.last_good(1) == {WIDE: "c0"}
+    parent, good = replace(HEAD, role=Role.PARENT), Took(Role.LAST_GOOD, fast=None)
+    ledger.run(2, SLOW_HEAD, parent, replace(parent, role=Role.CONTROL), good, good={WIDE: "c0"})
+    assert opened() == [("c2", "c1", RegressionState.OPEN)]
+    ledger.becomes(RegressionState.ACKNOWLEDGED)
+    assert ledger.last_good(2) == {}
+
+
+def opened() -> list[tuple[str, str | None, RegressionState]]:
+    """The revision of each record, its good revision and its state."""
+    of_record = Revision.sha, RegressionRow.good, RegressionRow.state
+    with reading() as session:
+        rows = (
+            select(*of_record)
+            .join(Run, Run.revision_id == Revision.id)
+            .join(RegressionRow, RegressionRow.run_id == Run.id)
+        )
+        return [tuple(row) for row in session.execute(rows.order_by(Revision.ordinal))]
 
 
 def test_a_run_of_other_cases_does_not_hide_a_suspicion(ledger):
@@ -406,6 +466,18 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
     quiet = ledger.run(2, HEAD, PARENT, CONTROL, FAR)
     assert words.of_verdict(ledger.rows(quiet, "sota")[WIDE]) == "behind quack since c0; the gap did not change"
     assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
+
+
+@pytest.mark.parametrize(
+    ("sota", "said"),
+    [(39.6, "the gap did not change"), (38.0, "the gap grew from 1.25 to 1.32 times")],
+)
+def test_a_gap_of_a_short_case_grows_by_what_matters_there(ledger, sota, said):
+    """1.25 to 1.263 are 1 %, and 2 % is the smallest change of a case of 50 us."""
+    short = [Took(role, wide=50.0, fast=50.0) for role in (Role.HEAD, Role.PARENT, Role.CONTROL)]
+    ledger.run(0, short[0], replace(SOTA, wide=40.0, fast=40.0))
+    again = ledger.run(1, *short, replace(SOTA, wide=sota, fast=sota))
+    assert words.of_verdict(ledger.rows(again, "sota")[WIDE]) == f"behind quack since c0; {said}"
 
 
 def test_a_session_whose_control_is_off_closes_no_gap(ledger):

@@ -6,7 +6,17 @@ import pytest
 
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
-from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, RULES, BaselineCase, Method, best_of, judge_baseline
+from service.domain.stats.offsets import Offset
+from service.domain.verdicts.baselines import (
+    OTHER_CODE,
+    OWN_CODE,
+    RULES,
+    BaselineCase,
+    Method,
+    SessionOffset,
+    best_of,
+    judge_baseline,
+)
 from service.domain.verdicts.reasons import ReasonCode as R
 from service.domain.verdicts.reasons import reason
 from service.domain.verdicts.samples import Outcome, Pairs
@@ -61,6 +71,51 @@ def test_still_slow_is_past_the_same_share_of_the_smallest_change_as_a_regressio
         BaselineKind.LAST_GOOD, [trials_of("rmsnorm.fwd.1x4096.bf16", ratio, noise=0)], POLICY
     ).values()
     assert one.q == q
+
+
+NARROW, WIDE = Offset(0.0005**2, 0.0, 20, 1), Offset(0.006**2, 0.0, 20, 1)
+COPIES = reason(R.COPIES_DIFFER, spread=0.006, smallest_change=0.01)
+OFF = reason(R.CONTROL_OFF, size=0.006, smallest_change=0.01)
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+@pytest.mark.parametrize(
+    ("ratio", "shows", "outcome", "why"),
+    [
+        (1.0, SessionOffset(NARROW), Outcome.STEADY, R.NOT_SLOWER),
+        (1.1, SessionOffset(NARROW), Outcome.REGRESSION, R.CHANGED),
+        (1.0, SessionOffset(WIDE, COPIES), Outcome.INCONCLUSIVE, R.COPIES_DIFFER),
+        (1.0, SessionOffset(None, OFF), Outcome.INCONCLUSIVE, R.CONTROL_OFF),
+        (1.1, SessionOffset(None, OFF), Outcome.INCONCLUSIVE, R.CONTROL_OFF),
+        (0.9, SessionOffset(None, OFF), Outcome.INCONCLUSIVE, R.CONTROL_OFF),
+    ],
+)
+def test_a_session_in_doubt_decides_against_no_earlier_revision(kind, ratio, shows, outcome, why):
+    cases = family(ratio)
+    first, *others = judge_baseline(kind, cases, POLICY, offsets={cases[0].name: shows}).values()
+    assert (first.outcome, first.slower, first.reason.code) == (outcome, outcome is Outcome.REGRESSION, why)
+    assert {one.outcome for one in others} == {Outcome.STEADY}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BaselineKind if kind is not BaselineKind.PARENT])
+def test_the_interval_against_an_earlier_revision_includes_the_spread_of_copies(kind):
+    cases = family(1.0)
+    offsets = {one.name: SessionOffset(WIDE) for one in cases}
+    [plain, *_], [wide, *_] = (judge_baseline(kind, cases, POLICY, offsets=known).values() for known in ({}, offsets))
+    half = (wide.comparison.high / wide.comparison.low) ** 0.5 - 1
+    assert (half > 0.006) is (kind in OWN_CODE)
+    assert (wide == plain) is (kind not in OWN_CODE)
+
+
+def test_what_is_in_doubt_makes_no_room_among_the_discoveries():
+    """A p of 0.02 is 0.2 among ten cases, and 0.02 beside nine that are surely slow."""
+    cases = family(*[1.1] * 19, noise=0)
+    cases[-1] = trials_of(cases[-1].case, 1.0075, noise=0.0015, seed=4)
+    offsets = {one.name: SessionOffset(doubt=OFF) for one in cases[:-1]}
+    among, alone = (
+        judge_baseline(BaselineKind.LAST_GOOD, cases, POLICY, offsets=known)[cases[-1].name] for known in ({}, offsets)
+    )
+    assert (among.p, alone.q) == (alone.p, alone.p)
 
 
 def test_hardly_anything_is_told_where_nothing_is():

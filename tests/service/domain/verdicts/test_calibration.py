@@ -57,9 +57,9 @@ def test_a_calibration_compares_two_builds_and_two_processes_of_one():
         took(role, *(us,) * 3) for role, us in ((Role.HEAD, 202), (Role.PARENT, 200), (Role.CONTROL, 201))
     )
     found = compared([head, parent, control], Policy(), calibration=True)
-    assert [(one.kind, one.ratio) for one in found] == [
-        (Equal.COPY, pytest.approx(1.005)),
-        (Equal.BUILD, pytest.approx(1.01)),
+    assert [(one.kind, one.ratio, one.value) for one in found] == [
+        (Equal.COPY, pytest.approx(1.005), 200),
+        (Equal.BUILD, pytest.approx(1.01), 200),
     ]
 
 
@@ -131,6 +131,22 @@ def test_on_a_fair_machine_the_test_is_nominal():
 )
 def test_what_speaks_against_a_case(ratio: float, p: float, said: bool):
     assert matters(ratio, p, CASE, Policy()) is said
+
+
+@pytest.mark.parametrize(
+    ("value_us", "ratio", "said"),
+    [
+        (200.0, 1.005, True),
+        (3.0, 1.005, False),  # a suspicion begins at 0.4 of 2 %
+        (3.0, 1.0081, True),
+        (1.0, 1.0081, False),  # … and here at 0.4 of 50 ns
+        (1.0, 1.021, True),
+    ],
+)
+def test_what_is_too_small_for_a_suspicion_does_not_speak_against_a_short_case(
+    value_us: float, ratio: float, said: bool
+):
+    assert matters(ratio, 0.01, CASE, Policy(), value_us) is said
 
 
 # -- when a case is quarantined

@@ -47,6 +47,11 @@ def pairs(
     return Pairs(tuple(candidate), tuple(baseline))
 
 
+def lost(whole: Pairs, trials: int) -> Pairs:
+    """The same without the rounds of the first trials."""
+    return Pairs(((None,) * 20,) * trials + whole.candidate[trials:], whole.baseline)
+
+
 def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
     [only] = judge([cell], policy).values()
     return only.outcome
@@ -138,6 +143,15 @@ def test_fresh_launches_that_repeat_nothing_say_so():
             Pairs(((None,),) * 7 + ((),), ((None,),) * 7 + ((),)),  # the last trial ended before the case
             Pairs(),
             reason(R.SESSION_ENDED, suspected=False),
+        ),
+        # Without one of eight, what is left is as wide but for 7 %: the noise is the reason.
+        (lost(pairs(1.0, 8, trial_noise=0.05), 1), Pairs(), reason(R.TOO_WIDE, trials=7)),
+        (lost(pairs(1.0, 8, trial_noise=0.05), 2), Pairs(), reason(R.ROUNDS_LOST, suspected=False, lost=2, trials=8)),
+        (pairs(1.05), lost(pairs(1.02, 8, trial_noise=0.02, seed=3), 1), reason(R.UNCONFIRMED)),
+        (
+            pairs(1.05),
+            lost(pairs(1.02, 8, trial_noise=0.02, seed=3), 2),
+            reason(R.ROUNDS_LOST, suspected=True, lost=2, trials=8),
         ),
         (pairs(1.05), pairs(0.95), reason(R.UNCONFIRMED)),
         (pairs(1.05), pairs(1.02, 8, trial_noise=0.02, seed=3), reason(R.UNCONFIRMED)),
