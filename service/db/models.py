@@ -126,8 +126,15 @@ def _large(*of: Any) -> MappedColumn[Any]:
     return mapped_column(*of, deferred=True)
 
 
+def _references(name: str, column: str) -> Index:
+    """The index of a foreign key that may be null, for those who delete a row that it refers to."""
+    there = text(f"{column} IS NOT NULL")
+    return Index(name, column, sqlite_where=there, postgresql_where=there)
+
+
 class Target(Base):
     __tablename__ = "targets"
+    __table_args__ = (_references("ix_targets_recipe", "recipe_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     name: Mapped[str] = mapped_column(String(80), unique=True)
     kind: Mapped[TargetKind] = mapped_column(_enum(TargetKind))
@@ -198,6 +205,7 @@ class PushRow(Base):
     """One report that commits appeared: a webhook delivery, a poll or a command."""
 
     __tablename__ = "pushes"
+    __table_args__ = (Index("ix_pushes_target", "target_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     origin: Mapped[Origin] = mapped_column(_enum(Origin))
@@ -281,6 +289,8 @@ class Run(Base):
         Index("ix_runs_target", "target_id", "device", "purpose", "state", "id"),  # the newest of a target
         Index("ix_runs_pull", "target_id", "pull", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
         Index("ix_runs_pulls", "target_id", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
+        Index("ix_runs_recipe", "recipe_id", "revision_id"),  # SQLite takes it for runs of one revision, too
+        _references("ix_runs_push", "push_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -540,6 +550,8 @@ class FactsCheck(Base):
     __table_args__ = (
         UniqueConstraint("revision_id", "recipe_id", "base"),
         Index("ix_facts_checks_queue", "state", "id"),
+        Index("ix_facts_checks_target", "target_id"),
+        Index("ix_facts_checks_recipe", "recipe_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
@@ -641,6 +653,7 @@ class Incident(Base):
     __table_args__ = (
         Index("ix_incidents_target", "target_id", "device", "closed_at"),
         Index("ix_incidents_opened", "opened_at"),
+        Index("ix_incidents_revision", "revision_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
@@ -699,6 +712,7 @@ class RegressionEvent(Base):
     __table_args__ = (
         Index("ix_regression_events", "regression_id", "id"),
         Index("ix_regression_events_at", "at"),
+        _references("ix_regression_events_run", "run_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id"))
@@ -717,6 +731,10 @@ class ChangePoint(OfSeries, Base):
     __table_args__ = (
         UniqueConstraint("series_id", "revision_id"),
         Index("ix_change_points_state", "state"),
+        Index("ix_change_points_revision", "revision_id"),
+        Index("ix_change_points_before", "before_id"),
+        _references("ix_change_points_bisection", "bisection_id"),
+        _references("ix_change_points_regression", "regression_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the first after the step
@@ -743,7 +761,11 @@ class Bisection(Base):
     """A search between a good and a bad revision of the mainline; its steps are runs."""
 
     __tablename__ = "bisections"
-    __table_args__ = (Index("ix_bisections_state", "state"),)
+    __table_args__ = (
+        Index("ix_bisections_state", "state"),
+        Index("ix_bisections_target", "target_id"),
+        _references("ix_bisections_incident", "incident_id"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     device: Mapped[str] = mapped_column(String(40))
@@ -788,7 +810,7 @@ class CalibrationTotals(Base):
     """The comparisons of equal code of one session, in numbers."""
 
     __tablename__ = "calibration_totals"
-    __table_args__ = (Index("ix_calibration_totals_at", "at"),)
+    __table_args__ = (Index("ix_calibration_totals_at", "at"), Index("ix_calibration_totals_target", "target_id"))
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     at: Mapped[float]
@@ -822,7 +844,11 @@ class Gap(OfSeries, Base):
     """A mainline case that runs behind SOTA: since which run, how far then and now, and who moved."""
 
     __tablename__ = "gaps"
-    __table_args__ = (UniqueConstraint("series_id"),)
+    __table_args__ = (
+        UniqueConstraint("series_id"),
+        _references("ix_gaps_since_run", "since_run_id"),
+        Index("ix_gaps_last_run", "last_run_id"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     behind_sota: Mapped[bool]
     since_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None while not behind
@@ -838,7 +864,11 @@ class GapEvent(OfSeries, Base):
     """A case fell behind SOTA, or is no longer behind: the history of its gap."""
 
     __tablename__ = "gap_events"
-    __table_args__ = (Index("ix_gap_events_at", "at"),)
+    __table_args__ = (
+        Index("ix_gap_events_at", "at"),
+        Index("ix_gap_events_run", "run_id"),
+        Index("ix_gap_events_series", "series_id", "at"),  # SQLite takes it for the events of a target in a week, too
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
     at: Mapped[float]
@@ -853,7 +883,12 @@ class ConfigurationDrift(OfSeries, Base):
     """A session ran another configuration of a kernel than its baseline or an earlier session of the revision."""
 
     __tablename__ = "configuration_drifts"
-    __table_args__ = (UniqueConstraint("run_id", "series_id", "moved_by"), Index("ix_configuration_drifts_at", "at"))
+    __table_args__ = (
+        UniqueConstraint("run_id", "series_id", "moved_by"),
+        Index("ix_configuration_drifts_at", "at"),
+        Index("ix_configuration_drifts_earlier_run", "earlier_run_id"),
+        Index("ix_configuration_drifts_series", "series_id", "at"),  # as that of gap events
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # whose session chose differently
     # The session before, of the same revision; of a commit `run_id`, which measured both sides.
@@ -871,6 +906,7 @@ class OutboxMessage(Base):
     __table_args__ = (
         Index("ix_outbox_messages_state", "state", "next_at"),
         Index("ix_outbox_messages_run", "run_id"),
+        Index("ix_outbox_messages_target", "target_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
@@ -893,6 +929,7 @@ class Subscription(Base):
     """Who is notified of what: events of a target, or of all, are sent to a channel of the settings."""
 
     __tablename__ = "subscriptions"
+    __table_args__ = (_references("ix_subscriptions_target", "target_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     channel: Mapped[str] = mapped_column(String(80))
     target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))  # None for all, and for workers
@@ -919,7 +956,7 @@ class NoticeMessage(Base):
     channel: Mapped[str] = mapped_column(String(80))
     document: Mapped[dict[str, Any]]  # a service.reports.schema.notices.document.NoticeDocument
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
-    attempts: Mapped[int] = mapped_column(default=0)
+    attempts: Mapped[int] = mapped_column(default=0)  # that the receiver refused
     next_at: Mapped[float] = mapped_column(default=0.0)
     error: Mapped[str | None]
     created_at: Mapped[float]
@@ -933,6 +970,8 @@ class Notice(Base):
     __table_args__ = (
         UniqueConstraint("subscription_id", "key"),
         Index("ix_notices_state", "state", "subscription_id"),
+        _references("ix_notices_target", "target_id"),
+        _references("ix_notices_message", "message_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
@@ -962,6 +1001,7 @@ class ChannelHealth(Base):
 
 class Worker(Base):
     __tablename__ = "workers"
+    __table_args__ = (_references("ix_workers_run", "run_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     name: Mapped[str] = mapped_column(String(120), unique=True)
     device: Mapped[str] = mapped_column(String(40))
@@ -994,7 +1034,7 @@ class Role(Base):
     """What a person may do with one target, as the forge's permissions were when they were last asked for."""
 
     __tablename__ = "roles"
-    __table_args__ = (UniqueConstraint("account_id", "target_id"),)
+    __table_args__ = (UniqueConstraint("account_id", "target_id"), Index("ix_roles_target", "target_id"))
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
@@ -1037,7 +1077,10 @@ class KeyGrant(Base):
     """A scope of a key."""
 
     __tablename__ = "key_grants"
-    __table_args__ = (UniqueConstraint("key_id", "scope", "target_id"),)
+    __table_args__ = (
+        UniqueConstraint("key_id", "scope", "target_id"),
+        _references("ix_key_grants_target", "target_id"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key_id: Mapped[int] = mapped_column(ForeignKey("api_keys.id"))
     scope: Mapped[Scope] = mapped_column(_enum(Scope, 16))

@@ -26,7 +26,8 @@ from service.ledger.locking import insert_if_absent
 from service.settings import settings
 
 DAY_S = 86_400.0
-_MANY = 500  # rows that one statement deletes
+_MANY = 500  # texts that one transaction deletes
+_IS_UNUSED = ~exists().where(KernelTextRow.text_id == CodeText.id)
 
 
 def keep(
@@ -107,10 +108,17 @@ def forget_due() -> int:
     with transaction() as session:
         oldest = clock(session) - settings().code_texts_days * DAY_S
         session.execute(delete(KernelTextRow).where(KernelTextRow.made_at < oldest))
-        unused = select(CodeText.id).where(~exists().where(KernelTextRow.text_id == CodeText.id)).limit(_MANY)
-        ids = list(session.scalars(unused))
-        session.execute(delete(CodeText).where(CodeText.id.in_(ids)))
-    return len(ids)
+    forgotten, after, found = 0, 0, _MANY
+    while found == _MANY:
+        with transaction() as session:
+            some = select(CodeText.id).where(CodeText.id > after, _IS_UNUSED).order_by(CodeText.id).limit(_MANY)
+            # Passes over a text that `keep` holds at this moment; those found it cannot get until they are deleted.
+            ids = session.scalars(some.with_for_update(skip_locked=True)).all()
+            # Asked again: a kernel may have been committed after that statement began and before it locked the text.
+            gone = delete(CodeText).where(CodeText.id.in_(ids), _IS_UNUSED).returning(CodeText.id)
+            forgotten += len(session.scalars(gone).all())
+            found, after = len(ids), max(ids, default=after)
+    return forgotten
 
 
 def _of(run_id: int | None, check_id: int | None) -> ColumnElement[bool]:

@@ -43,7 +43,6 @@ class ClaimedNotice:
     id: int
     channel: str
     public_id: str
-    attempts: int
     document: NoticeDocument
 
 
@@ -115,9 +114,9 @@ def _claim(now: float | None) -> ClaimedNotice | None:
         row = session.scalar(first)
         if row is None:
             return None
-        row.next_at, row.attempts = here + _CLAIM_S, row.attempts + 1
+        row.next_at = here + _CLAIM_S
         public_id = f"msg_{int(row.created_at * 1000)}_{row.id}"
-        return ClaimedNotice(row.id, row.channel, public_id, row.attempts, NoticeDocument.model_validate(row.document))
+        return ClaimedNotice(row.id, row.channel, public_id, NoticeDocument.model_validate(row.document))
 
 
 def _arrived(claimed: ClaimedNotice, now: float | None) -> None:
@@ -137,8 +136,10 @@ def _failed(claimed: ClaimedNotice, failure: ChannelFailed, now: float | None) -
             return
         row.error = str(failure)
         if failure.refused:
-            row.next_at = here + _pause_s(claimed.attempts)
-            if claimed.attempts >= _MAX_REFUSALS:
+            # Other failures do not count: that the channel was away says nothing of the message.
+            row.attempts += 1
+            row.next_at = here + _pause_s(row.attempts)
+            if row.attempts >= _MAX_REFUSALS:
                 row.state = OutboxState.FAILED
         else:
             row.next_at = here

@@ -8,6 +8,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import URL, Engine, inspect, make_url, select, text
+from sqlalchemy.engine.interfaces import ReflectedIndex
 from sqlalchemy.orm import Session
 
 from service.db import migrate
@@ -194,6 +195,37 @@ def test_what_was_decided_from_texts_gets_codes_once(url: str) -> None:
     assert waits == [True, False, False]
 
 
+WAITED = (
+    "INSERT INTO subscriptions (id, channel, severity, created_at, created_by, owner_kind)"
+    " VALUES (1, 'chat', 'fail', 0.0, 'ada', 'local')",
+    *(
+        "INSERT INTO notice_messages (id, subscription_id, channel, document, state, attempts, next_at, created_at)"
+        f" VALUES ({number}, 1, 'chat', '{{}}', '{state}', 6, 0.0, 0.0)"
+        for number, state in enumerate(("waiting", "sent"))
+    ),
+)
+
+
+def test_attempts_of_an_outage_are_no_refusals_and_the_indexes_go_and_come(url: str) -> None:
+    migrate.upgrade(url, "0031")
+    before = described(url)
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for row in WAITED:
+            connection.execute(text(row))
+
+    migrate.upgrade(url, "0032")
+
+    with engine.connect() as connection:
+        attempts = connection.execute(text("SELECT attempts FROM notice_messages ORDER BY id")).scalars().all()
+    assert attempts == [0, 6]
+    assert described(url) != before
+    downgrade(engine, "0031")
+    engine.dispose()
+    assert described(url) == before
+    migrate.upgrade(url)
+
+
 def downgrade(engine: Engine, to: str) -> None:
     with engine.begin() as connection:
         config = migrate.configuration()
@@ -211,12 +243,18 @@ def described(url: str) -> dict[str, object]:
             found.get_pk_constraint(name)["constrained_columns"],
             sorted((key["constrained_columns"], key["referred_table"]) for key in found.get_foreign_keys(name)),
             sorted(unique["column_names"] for unique in found.get_unique_constraints(name)),
-            sorted((str(index["name"]), index["column_names"]) for index in found.get_indexes(name)),
+            sorted((str(one["name"]), one["column_names"], _condition(one)) for one in found.get_indexes(name)),
         )
         for name in tables
     }
     engine.dispose()
     return described
+
+
+def _condition(index: ReflectedIndex) -> str:
+    """Which rows the index has; empty for all."""
+    options = index.get("dialect_options", {})
+    return str(options.get("sqlite_where", options.get("postgresql_where", "")))
 
 
 def _empty(url: str) -> None:

@@ -231,21 +231,29 @@ def test_after_a_week_the_rest_is_counted(channels: Channels, target: Target) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "attempts", "ends"),
-    [(400, 5, OutboxState.FAILED), (410, 5, OutboxState.WAITING), (302, 5, OutboxState.WAITING)],
+    ("answers", "refusals", "ends"),
+    [
+        ([400] * 5, 5, OutboxState.FAILED),
+        ([410] * 5, 0, OutboxState.WAITING),
+        ([302] * 5, 0, OutboxState.WAITING),
+        ([503] * 6 + [422], 1, OutboxState.WAITING),
+        ([400, 503] * 4 + [400], 5, OutboxState.FAILED),
+    ],
 )
-def test_a_message_that_is_refused_is_given_up_and_a_lost_address_is_not(
-    channels: Channels, target: Target, status: int, attempts: int, ends: OutboxState
+def test_a_message_that_is_refused_five_times_is_given_up_and_one_whose_channel_is_away_is_not(
+    channels: Channels, target: Target, answers: list[int], refusals: int, ends: OutboxState
 ) -> None:
     subscribe("hook", target)
-    channels.hook.status, channels.hook.headers = status, {"location": f"{channels.slack.address}/elsewhere"}
+    channels.hook.headers = {"location": f"{channels.slack.address}/elsewhere"}
     slower(target, 1, CASE)
     at = now() + WAIT_S
-    for _ in range(attempts):
+    for status in answers:
+        channels.hook.status = status
         send(at := at + 3600)
+    assert len(channels.hook.received) == len(answers)
     with reading() as session:
         message = session.scalars(select(NoticeMessage)).one()
-        assert (message.state, message.attempts) == (ends, attempts)
+        assert (message.state, message.attempts) == (ends, refusals)
         assert message.error is not None
         assert f"answered {status}" in message.error
     assert channels.slack.received == [], "redirects are not followed"
