@@ -11,17 +11,23 @@
 # shellcheck enable=all disable=SC2250,SC2310,SC2312
 set -u
 
-key=${KERNELWATCH_KEY:-} target=${KERNELWATCH_TARGET:-} fork=${KERNELWATCH_FORK:-}
+# A secret often ends with a line break, with which it would not be masked.
+key=$(printf '%s' "${KERNELWATCH_KEY:-}" | tr -d '[:space:]')
+target=${KERNELWATCH_TARGET:-} fork=${KERNELWATCH_FORK:-}
 report=${KERNELWATCH_REPORT:-kernelwatch-report}
 command=${KERNELWATCH_COMMAND:-}
 output=${GITHUB_OUTPUT:-/dev/null} summary=${GITHUB_STEP_SUMMARY:-/dev/null}
 
 on_github() { [ "${GITHUB_ACTIONS:-}" = true ]; }
 
+# Print a line as it is.  `echo` of some shells makes a line break of a backslash and an n, with which a text of the
+# repository could give a command to the runner.
+print_line() { printf '%s\n' "$1"; }
+
 # Print a sentence where the CI system shows it first.
 annotate() { # LEVEL SENTENCE
   if on_github; then
-    echo "::$1 title=kernelwatch::$(printf '%s' "$2" | sed 's/%/%25/g' | tr '\r\n' '  ')"
+    print_line "::$1 title=kernelwatch::$(printf '%s' "$2" | sed 's/%/%25/g' | tr '\r\n' '  ')"
   else
     printf 'kernelwatch: %s\n' "$2"
   fi
@@ -33,7 +39,7 @@ value() { sed -n "s/^$1=//p" "$report/result.env"; }
 # Pass the values on to later steps, and end.
 finish() { # CODE
   cat "$report/result.env" >> "$output"
-  echo "report=$report" >> "$output"
+  print_line "report=$report" >> "$output"
   exit "$1"
 }
 
@@ -48,7 +54,7 @@ stop() { # OUTCOME CODE SENTENCE
 revision() {
   for found in "${KERNELWATCH_REVISION:-}" "${CI_MERGE_REQUEST_SOURCE_BRANCH_SHA:-}" "${CI_COMMIT_SHA:-}" \
     "${GIT_COMMIT:-}"; do
-    if [ -n "$found" ]; then echo "$found" && return; fi
+    if [ -n "$found" ]; then print_line "$found" && return; fi
   done
   git rev-parse HEAD
 }
@@ -56,11 +62,11 @@ revision() {
 # This job, such as `github-712-1-gate`: a job that is started again by a person is another one.
 job() {
   if [ -n "${GITHUB_RUN_ID:-}" ]; then
-    echo "github-$GITHUB_RUN_ID-${GITHUB_RUN_ATTEMPT:-1}-${GITHUB_JOB:-}"
+    print_line "github-$GITHUB_RUN_ID-${GITHUB_RUN_ATTEMPT:-1}-${GITHUB_JOB:-}"
   elif [ -n "${CI_JOB_ID:-}" ]; then
-    echo "gitlab-$CI_JOB_ID"
+    print_line "gitlab-$CI_JOB_ID"
   else
-    echo "${BUILDKITE_JOB_ID:-${BUILD_TAG:-}}"
+    print_line "${BUILDKITE_JOB_ID:-${BUILD_TAG:-}}"
   fi
 }
 
@@ -79,7 +85,7 @@ install() {
 }
 
 mkdir -p "$report" && rm -f "$report/result.env" "$report/report.json" "$report/report.md" || exit 2
-if [ -n "$key" ] && on_github; then echo "::add-mask::$key"; fi
+if [ -n "$key" ] && on_github; then print_line "::add-mask::$key"; fi
 [ "${CI_MERGE_REQUEST_SOURCE_PROJECT_ID:-}" = "${CI_MERGE_REQUEST_PROJECT_ID:-}" ] || fork=true
 if [ -z "$key" ] && [ "$fork" = true ]; then
   why="Not measured: jobs of a fork get no secrets, so there is no key."

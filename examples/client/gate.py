@@ -36,11 +36,13 @@ def main() -> int:
 
 
 def measured(client: Client, target: str, revision: str) -> list[RunDocument]:
-    """The finished runs of the revision, one for each device.  A revision that was measured is not measured again."""
+    """The runs of the revision, one for each device, finished or held.  What was measured is not measured again."""
     runs = client.runs.start(target, revision).items
     for run in runs:
         for progress in client.runs.events(run.id):
             print(f"run {run.id} on {run.device}: {progress.stage or progress.state}")
+            if progress.state == "held":  # until a maintainer approves it, which no job waits for
+                break
     return [client.runs.get(run.id) for run in runs]
 
 

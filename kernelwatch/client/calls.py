@@ -26,6 +26,12 @@ class Page(BaseModel, Generic[Item]):
     next: str | None = None
 
 
+class SlashedName(str):
+    """A name with slashes that are sent as they are: the server takes several segments of the path for it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """`GET /runs/{run_id}` with a value for `run_id`.  `read` makes the result from the body of the answer."""
@@ -45,7 +51,7 @@ class Call(Generic[T]):
     @property
     def path(self) -> str:
         """The path with its variables."""
-        return self.template.format_map({name: _segment(str(value)) for name, value in self.variables.items()})
+        return self.template.format_map({name: _quoted(value) for name, value in self.variables.items()})
 
     @property
     def query(self) -> dict[str, Value]:
@@ -144,6 +150,11 @@ class Reader(Generic[T]):
 
     def __call__(self, body: bytes) -> T:
         return TypeAdapter[T](self.kind).validate_json(body)
+
+
+def _quoted(value: object) -> str:
+    """A value as a part of a path."""
+    return "/".join(map(_segment, value.split("/"))) if isinstance(value, SlashedName) else _segment(str(value))
 
 
 def _segment(value: str) -> str:

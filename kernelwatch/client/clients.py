@@ -1,5 +1,6 @@
 """`Client` and `AsyncClient`: all resources of one server, with one key."""
 
+import re
 from types import TracebackType
 from typing import Generic, Self
 
@@ -21,6 +22,7 @@ from .resources import Async, Mode, Sync
 
 API = "/api/v1"
 TIMEOUT_S = 30.0
+MAX_PORT = 65535
 
 
 class Resources(Generic[Mode]):
@@ -107,13 +109,35 @@ class AsyncClient(Resources[Async]):
 
 
 def _base(server: str) -> str:
-    if not server.startswith(("http://", "https://")):
+    if not _is_address(server):
         raise BadArgument(f"{server!r} is no address of a server; write it as https://kernelwatch.example.org.")
     return server.rstrip("/") + API
+
+
+def _is_address(server: str) -> bool:
+    try:
+        url = httpx.URL(server)
+    except httpx.InvalidURL:
+        return False
+    return url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
 
 
 def _exchange(key: str | None, retries: Retries | None) -> Exchange:
     headers = {"user-agent": "kernelwatch-client"}
     if key is not None:
-        headers["authorization"] = f"Bearer {key}"
+        headers["authorization"] = f"Bearer {_checked(key)}"
     return Exchange(headers, retries or Retries())
+
+
+def _checked(key: str) -> str:
+    """The key without the line break that files and secrets of CI systems often end with.
+
+    The error does not quote it: errors are printed into logs that others read.
+    """
+    text = key.strip()
+    if not re.fullmatch("[!-~]+", text):
+        raise BadArgument(
+            "The API key is empty, or has a character that keys do not have, such as white space or a letter outside "
+            "ASCII: copy it again as it was printed."
+        )
+    return text

@@ -6,6 +6,7 @@ blocking and one with asynchronous input and output.
 
 import json
 import random
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Generator, Mapping
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from .calls import Call
-from .errors import KINDS, ApiError, NotAServer, Unreachable
+from .errors import KINDS, ApiError, BadArgument, NotAServer, Unreachable
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class Exchange:
         headers = {**self.headers, "accept": call.accept, **call.body_headers}
         body = call.body
         if call.method == "POST" and not call.secret:
-            headers["idempotency-key"] = call.idempotency_key or uuid.uuid4().hex
+            headers["idempotency-key"] = _repeat_key(call.idempotency_key or uuid.uuid4().hex)
         return Send(call.method, call.path, call.query, headers, body)
 
     def answer(self, request: Send) -> Flow[Answer]:
@@ -160,6 +161,15 @@ class Exchange:
             self._known[key] = answer
         while len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _repeat_key(text: str) -> str:
+    """An idempotency key that can be a header."""
+    if not re.fullmatch("[!-~]([ -~]*[!-~])?", text):
+        raise BadArgument(
+            f"{text!r} is no idempotency key: it has printable characters of ASCII only, and no space at its ends."
+        )
+    return text
 
 
 def is_still_handled(answer: Answer) -> bool:

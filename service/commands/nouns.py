@@ -1,6 +1,8 @@
 """The commands by name.  The module of a command is imported when the command is used."""
 
 import importlib
+import io
+import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -136,6 +138,8 @@ class Root(Verbs):
 
     def main(self, *given: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line.  A mistake in it is printed as one sentence, and exits with 2."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # the exit code is the verdict, whatever the terminal can show
         if not standalone_mode:
             return self._main(*given, **extra)
         try:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from kernelwatch.client import Client, Invalid
+from kernelwatch.client import ApiError, Client, Invalid, KernelwatchError, NotAServer, Retries, Unreachable
 from service import cli
+from service.commands import connection
 from service.commands.measure import waiting
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched
@@ -106,6 +108,92 @@ def test_options_of_a_wait_need_a_wait(kernelwatch: Run) -> None:
         assert (code, said) == (2, "kernelwatch: --fail-on, --timeout and --save need --wait.\n")
 
 
+def test_head_is_refused_because_the_server_has_another(kernelwatch: Run) -> None:
+    code, _, said = kernelwatch("run", "start", "norms", "HEAD", "--wait")
+    assert (code, said.count("\n")) == (2, 1)
+    assert 'write "$(git rev-parse HEAD)" for the commit of your checkout' in said
+
+
+@pytest.mark.parametrize("key", ["kw_secret\nkw_secret", "kw_sécret"])
+def test_no_error_quotes_the_key(kernelwatch: Run, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("KERNELWATCH_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setenv("KERNELWATCH_KEY", key)
+    code, printed, said = kernelwatch("run", "start", "norms", "main", "--wait")
+    assert (code, printed) == (2, "")
+    assert said.startswith("kernelwatch: The API key is empty, or has a character that keys do not have")
+    assert "kw_s" not in said
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "sentence"),
+    [
+        ("http://host:abc", [], "'http://host:abc' is no address of a server"),
+        ("http://127.0.0.1:9", ["--idempotency-key", "jöb"], "'jöb' is no idempotency key"),
+    ],
+)
+def test_what_no_server_could_take_is_one_sentence(
+    kernelwatch: Run, monkeypatch: pytest.MonkeyPatch, server: str, options: list[str], sentence: str
+) -> None:
+    monkeypatch.setenv("KERNELWATCH_SERVER", server)
+    monkeypatch.setenv("KERNELWATCH_KEY", "kw_secret")
+    code, _, said = kernelwatch("run", "start", "norms", "main", *options)
+    assert (code, said.count("\n")) == (2, 1)
+    assert sentence in said
+
+
+def test_a_server_that_is_restarted_is_asked_again_with_the_same_idempotency_key(
+    kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        if len(keys) == 1:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(503 if len(keys) == 2 else 403, json={"detail": "No."})
+
+    def opened(url: str, key: str | None) -> Client:
+        return Client(url, key, retries=Retries(attempts=1), transport=httpx.MockTransport(answer))
+
+    monkeypatch.setenv("KERNELWATCH_SERVER", "http://watch.example")
+    monkeypatch.setattr(connection, "open_client", opened)
+    monkeypatch.setattr(waiting, "EVERY_S", 0.01)
+    code, _, said = kernelwatch("run", "start", "norms", "main", "--wait")
+    assert (code, said) == (2, "the server does not answer, trying again\nkernelwatch: No.\n")
+    assert (len(keys), len(set(keys))) == (3, 1)
+
+    keys.clear()
+    assert kernelwatch("run", "start", "norms", "main")[0] == 2
+    assert len(keys) == 1, "without --wait nobody waits"
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (Unreachable("refused"), True),
+        (ApiError(503, "busy", {"title": "Unavailable"}, None), True),
+        (ApiError(502, "Bad Gateway", {}, None), True),
+        (ApiError(502, "github.com does not answer.", {"title": "SourceFailed"}, None), False),
+        (ApiError(500, "bug", {}, None), False),
+        (NotAServer("a page"), False),
+    ],
+)
+def test_only_a_server_that_is_away_is_waited_for(error: KernelwatchError, away: bool) -> None:
+    asked = list[int]()
+
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            raise error
+        return "answered"
+
+    if away:
+        assert waiting.until_answered(ask) == "answered"
+    else:
+        with pytest.raises(type(error)):
+            waiting.until_answered(ask)
+
+
 def test_a_job_that_is_started_again_queues_nothing_twice(
     story: Story,  # noqa: F811
     kernelwatch: Run,
@@ -126,6 +214,31 @@ def test_a_job_that_is_started_again_queues_nothing_twice(
         client.runs.start("norms", slow, idempotency_key="job 9")
         with pytest.raises(Invalid, match="was used for another request"):
             client.runs.start("norms", slow, again=True, idempotency_key="job 9")
+
+
+def test_a_wait_begins_while_the_server_is_restarted(
+    seeded: Seeded, kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("KERNELWATCH_SERVER", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("KERNELWATCH_KEY", new_key("run:norms"))
+    ended = threading.Event()
+
+    def start() -> None:
+        time.sleep(6)  # longer than the client repeats a request
+        with reachable(port):
+            until(ended.is_set, 60)
+
+    server = threading.Thread(target=start, daemon=True)
+    server.start()
+    number = seeded.runs["steady"]
+    try:
+        code, _, said = kernelwatch("run", "wait", str(number))
+    finally:
+        ended.set()
+        server.join(90)
+    assert code == 0
+    assert said.splitlines() == [f"run {number}: the server does not answer, trying again"]
 
 
 def test_a_wait_goes_on_while_the_server_is_restarted(

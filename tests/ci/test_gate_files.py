@@ -4,18 +4,21 @@ import re
 import subprocess
 import sys
 import tomllib
+import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.project.test_docs import blocks, lines
-from tests.project.test_wheel import needed
+from tests.project.test_wheel import Environment, needed, wheel  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 ACTION, TEMPLATE = ROOT / "action.yml", ROOT / "ci" / "kernelwatch.gitlab-ci.yml"
 SCRIPT = ROOT / "ci" / "kernelwatch.sh"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,7 @@ def test_the_gate_installs_the_versions_of_the_server() -> None:
     building = gate.pop("setuptools")
     assert "--hash=sha256:" in building
     assert gate == {name: server.get(name) for name in gate}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert needed(*project["dependencies"]) <= gate.keys()
+    assert needed(*PROJECT["dependencies"]) <= gate.keys()
 
 
 def test_every_input_of_the_action_is_a_variable_of_the_script() -> None:
@@ -58,7 +60,8 @@ def test_every_input_of_the_action_is_a_variable_of_the_script() -> None:
     passed = {text.removeprefix("${{ inputs.").removesuffix(" }}") for text in step["env"].values() if "inputs" in text}
     assert passed == action["inputs"].keys()
     read = set(re.findall(r"\$\{?(KERNELWATCH_\w+)", SCRIPT.read_text()))
-    assert read == {*step["env"], "KERNELWATCH_COMMAND"}
+    set_by_the_step = set(re.findall(r"KERNELWATCH_\w+", " ".join([*step["env"], step["run"]])))
+    assert read == set_by_the_step | {"KERNELWATCH_COMMAND"}
     named = set(re.findall(r"^#.*", SCRIPT.read_text(), re.MULTILINE))
     assert {name for line in named for name in re.findall(r"KERNELWATCH_\w+", line)} == read
 
@@ -94,3 +97,29 @@ def test_the_configurations_of_the_page_are_valid(tmp_path: Path) -> None:
                 required = {name for name, one in action["inputs"].items() if one.get("required")}
                 assert required <= step["with"].keys() <= action["inputs"].keys()
     assert (workflows, gitlab) == (2, 1)
+
+
+def of_extra(extra: str) -> Iterator[str]:
+    """The requirements of an extra, with those of the extras that it includes."""
+    for text in PROJECT["optional-dependencies"][extra]:
+        included = re.fullmatch(r"kernelwatch\[(\w+)\]", text)
+        yield from of_extra(included[1]) if included else (text,)
+
+
+def test_the_workflow_without_a_gpu_installs_what_its_commands_need(
+    wheel: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    [text] = [text for text in blocks(ROOT / "docs" / "ci.md", "yaml") if "pip install" in text]
+    [extra] = re.findall(r"pip install '?\./\.kernelwatch(?:\[(\w+)\])?'?$", text, re.MULTILINE)
+    installed = needed(*PROJECT["dependencies"], *(of_extra(extra) if extra else ()))
+    made = Environment(tmp_path / "environment")
+    venv.create(made.folder, symlinks=True)
+    made.install(wheel)
+    made.link(installed)
+    command = made.folder / "bin" / "kernelwatch"
+    assert set(re.findall(r"kernelwatch ((?:stack )?\w+) ", text)) == {"stack list", "stack create", "facts"}
+    listed = made.run(command, "stack", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "is not the checkout of a git repository" in made.run(command, "facts", "./").stderr
+    assert "uv" in installed, "`stack create` installs torch with it"

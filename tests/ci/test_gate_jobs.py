@@ -18,6 +18,7 @@ from tests.project.test_wheel import Environment, small, stand_in, wheel  # noqa
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from tests.stories.test_story_client import worker
 
+REPOSITORY = "acme/norms"
 STRANGERS = "::error::text of a stranger"
 MERGE = "ab" * 20  # the merge commit of a pull request, which only GitHub has
 
@@ -34,9 +35,10 @@ class Jobs:
     attempt: int = 0
 
     def github(self, sha: str, event: str = "push", *, fork: bool = False, **given: str) -> Ended:
-        """A job of GitHub with a step that uses the action."""
+        """A job of GitHub with a step that uses the action, in a repository that is itself a fork."""
         self.attempt += 1
-        pull = {"pull_request": {"head": {"sha": sha, "repo": {"fork": fork}}}}
+        head = {"sha": sha, "repo": {"full_name": "stranger/norms" if fork else REPOSITORY, "fork": True}}
+        pull = {"pull_request": {"head": head}}
         github = {
             "sha": sha if event == "push" else MERGE,
             "event": pull if event == "pull_request" else {},
@@ -44,7 +46,9 @@ class Jobs:
             "run_attempt": str(self.attempt),
         }
         usual = {"server": self.story.address, "target": "norms", "key": self.key}
-        environment = {"KERNELWATCH_COMMAND": str(self.command)} if self.command else {}
+        environment = {"GITHUB_REPOSITORY": REPOSITORY}
+        if self.command:
+            environment["KERNELWATCH_COMMAND"] = str(self.command)
         given = {name.replace("_", "-"): value for name, value in given.items()}
         folder = self.folder / f"github-{self.attempt}"
         return use_action(self.checkout, folder, usual | given, github=github, environment=environment)
@@ -160,16 +164,18 @@ def test_a_job_of_a_fork_has_no_key_and_says_so(jobs: Jobs) -> None:
     assert skipped.annotations == [("notice", "Not measured: jobs of a fork get no secrets, so there is no key.")]
     failed = jobs.github(sha, "pull_request", fork=True, key="", no_key="fail")
     assert (failed.code, failed.outputs["outcome"], failed.annotations[0][0]) == (2, "no-key", "error")
-    missing = jobs.github(sha, key="")
-    assert (missing.code, missing.outputs["outcome"]) == (2, "error")
-    assert missing.annotations == [("error", "No key: add one with the scope run:norms to the secrets of this job.")]
+    for event in ("push", "pull_request"):
+        missing = jobs.github(sha, event, key=" ")
+        assert (missing.code, missing.outputs["outcome"]) == (2, "error")
+        sentence = "No key: add one with the scope run:norms to the secrets of this job."
+        assert missing.annotations == [("error", sentence)]
     assert jobs.story.runs(sha) == []
 
 
 def test_a_server_that_refuses_or_does_not_answer_is_one_sentence(jobs: Jobs) -> None:
     sha = jobs.story.commit()
     for given, sentence in (
-        ({"server": "http://127.0.0.1:1"}, "No answer from http://127.0.0.1:1/"),
+        ({"server": "http://127.0.0.1:1", "timeout": "1"}, "No answer from http://127.0.0.1:1/"),
         ({"key": "kw_0000000000_wrong"}, "key"),
         ({"key": new_key("read")}, "scope"),
         ({"target": "norm"}, "No target norm"),
@@ -193,6 +199,32 @@ def test_inputs_are_values_and_the_key_is_masked(jobs: Jobs) -> None:
     assert ended.masks == [jobs.key]
     assert jobs.key not in ended.log
     assert "***" in ended.log
+
+
+def test_a_key_is_in_no_log_whatever_its_ends_are(jobs: Jobs) -> None:
+    sha = jobs.story.commit()
+    late = jobs.github(sha, key=f"{jobs.key}\r\n", timeout="1")
+    assert "is still queued" in late.annotations[0][1], late.log
+    assert late.masks == [jobs.key]
+    refused = jobs.github(sha, key=f"{jobs.key}\n{jobs.key}")
+    assert (refused.code, refused.outputs["outcome"]) == (2, "error")
+    assert "The API key is empty, or has a character" in refused.annotations[0][1]
+    written = [file for file in jobs.folder.rglob("*") if file.is_file() and jobs.folder / "small" not in file.parents]
+    assert [file.name for file in written if jobs.key in file.read_text(errors="replace")] == []
+
+
+def test_backslashes_of_a_repository_are_no_line_breaks(checkout: Path, tmp_path: Path) -> None:
+    """The echo of dash would make lines of them, of which the second is a command, after commands are obeyed again."""
+    said = r"boom\n::warning file=norms.py::approved"
+    command = tmp_path / "kernelwatch"
+    command.write_text(f"#!/bin/sh\nprintf '%s\\n' 'kernelwatch: {said}'\nexit 2\n")
+    command.chmod(0o755)
+    given = {"server": "https://watch.example", "target": "norms", "key": "kw_secret"}
+    github = {"sha": MERGE, "run_id": "712", "run_attempt": "1"}
+    environment = {"GITHUB_REPOSITORY": REPOSITORY, "KERNELWATCH_COMMAND": str(command)}
+    ended = use_action(checkout, tmp_path / "job", given, github=github, environment=environment)
+    assert ended.annotations == [("error", said)]
+    assert ended.outputs["headline"] == said
 
 
 def test_a_build_log_gives_no_commands_to_the_runner(jobs: Jobs) -> None:

@@ -1,8 +1,11 @@
 """The Python client against a real server with a few days of data."""
 
 import asyncio
+import runpy
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +22,9 @@ from kernelwatch.client import (
     StillRunning,
     Unreachable,
 )
-from service.db.engine import transaction
-from service.db.models import Run
+from kernelwatch.client.models import RequestedRunsDocument
+from service.db.engine import clock, transaction
+from service.db.models import Run, Worker
 from service.domain.states import RunState
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import CASES, Seeded, watched
@@ -98,6 +102,37 @@ def test_a_missing_thing_is_an_error_that_says_so(client: Client) -> None:
 def test_a_name_cannot_lead_to_another_path(client: Client, name: str) -> None:
     with pytest.raises(BadArgument, match="is not the name of anything"):
         client.targets.get(name)
+
+
+def test_a_worker_is_named_with_its_slash(server: str) -> None:
+    name = "box/h200-0"  # as workers name themselves
+    with transaction() as session:
+        now = clock(session)
+        session.add(Worker(name=name, device="h200", description="NVIDIA H200", started_at=now, seen_at=now))
+    with Client(server, new_key("worker")) as admin:
+        assert admin.workers.pause(name).paused_at is not None
+        assert admin.workers.drain(name).paused_at is not None
+        assert admin.workers.resume(name).paused_at is None
+        for wrong in ("", "host/", "/h200-0", "host//h200-0", "host/../h200-0", "./h200-0", "../runs/7"):
+            with pytest.raises(BadArgument, match="is not the name of anything"):
+                admin.workers.pause(wrong)
+
+
+def test_the_example_ends_at_a_held_run_as_the_command_does(seeded: Seeded, client: Client) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "client" / "gate.py"))
+    held = client.runs.get(seeded.runs["held"])
+    requested = RequestedRunsDocument.model_construct(created=[], items=[held])
+    runs = SimpleNamespace(start=lambda *_: requested, events=client.runs.events, get=client.runs.get)
+    [run] = example["measured"](SimpleNamespace(runs=runs), "norms", held.revision)
+    assert (run.state, run.gate.exit_code) == ("held", 2)
+
+
+@pytest.mark.parametrize(
+    "server", ["http://host:abc", "http://host:99999", "https://", "https://watch.example\n", "http://[::1", "ftp://a"]
+)
+def test_what_is_no_address_is_an_error_before_anything_is_sent(server: str) -> None:
+    with pytest.raises(BadArgument, match="is no address of a server"):
+        Client(server)
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:

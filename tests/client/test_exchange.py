@@ -9,6 +9,7 @@ import pytest
 
 from kernelwatch.client import (
     ApiError,
+    BadArgument,
     Client,
     Conflict,
     NotAllowed,
@@ -59,6 +60,28 @@ def test_the_key_is_sent_as_a_bearer_token_below_the_path_of_the_server() -> Non
     [request] = server.requests
     assert request.headers["authorization"] == "Bearer kw_secret"
     assert str(request.url) == "https://watch.example/api/api/v1/targets?limit=100"
+
+
+@pytest.mark.parametrize("key", ["kw_secret\n", "kw_secret\r\n", "  kw_secret\t"])
+def test_white_space_around_the_key_is_left_out(key: str) -> None:
+    server = Scripted(ok())
+    list(server.client(key).targets.list())
+    assert server.requests[0].headers["authorization"] == "Bearer kw_secret"
+
+
+@pytest.mark.parametrize(
+    "key", ["", "\n", "kw_secret\nkw_secret", "kw_secr\ret", "kw secret", "kw_s\0cret", "kw_sécret"]
+)
+def test_a_wrong_key_is_refused_without_being_quoted(key: str) -> None:
+    with pytest.raises(BadArgument, match=r"^The API key is empty, or has a character") as found:
+        Scripted().client(key)
+    assert not key.strip() or "kw" not in str(found.value)
+
+
+@pytest.mark.parametrize("key", ["jöb", "job\n", " job", "job\r\nx: y"])
+def test_an_idempotency_key_that_is_no_header_is_refused(key: str) -> None:
+    with pytest.raises(BadArgument, match="is no idempotency key"):
+        Scripted().client().runs.start("norms", "main", idempotency_key=key)
 
 
 @pytest.mark.parametrize(

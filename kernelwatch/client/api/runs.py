@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from ..calls import Call, Listing, get, get_events, get_list, get_text, post
+from ..calls import Call, Listing, SlashedName, get, get_events, get_list, get_text, post
 from ..errors import StillRunning
 from ..exchange import Flow, Sleep
 from ..models import (
@@ -191,17 +191,17 @@ class Workers(Resource[Mode]):
     @endpoint
     def pause(self, worker: str) -> Call[WorkerItem]:
         """Let it take no further run; the run that it measures goes on."""
-        return post("/workers/{name}/pause", WorkerItem, name=worker)
+        return post("/workers/{name}/pause", WorkerItem, name=SlashedName(worker))
 
     @endpoint
     def drain(self, worker: str) -> Call[WorkerItem]:
         """Let it end its run and take no other; it is drained when `run_id` is None."""
-        return post("/workers/{name}/drain", WorkerItem, name=worker)
+        return post("/workers/{name}/drain", WorkerItem, name=SlashedName(worker))
 
     @endpoint
     def resume(self, worker: str) -> Call[WorkerItem]:
         """Let it take runs again."""
-        return post("/workers/{name}/resume", WorkerItem, name=worker)
+        return post("/workers/{name}/resume", WorkerItem, name=SlashedName(worker))
 
 
 class Queue(Resource[Mode]):

@@ -120,7 +120,7 @@ def chosen(server: str | None) -> str | None:
 
 def key_for(url: str) -> str | None:
     """The key for a server: of the environment, or of `login`."""
-    return os.environ.get(KEY) or logins.read().keys.get(url.rstrip("/"))
+    return os.environ.get(KEY, "").strip() or logins.read().keys.get(url.rstrip("/"))
 
 
 def open_client(url: str, key: str | None) -> "Client":

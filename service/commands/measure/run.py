@@ -1,5 +1,6 @@
 """`kernelwatch run`: measure revisions."""
 
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from service.domain.states import RunState
 from service.errors import BadInput
 
 if TYPE_CHECKING:
+    from kernelwatch.client.models import RunDocument
     from service.commands.output.views import View
 
 app = Noun("Measure revisions, and follow the runs that do it.")
@@ -46,17 +48,28 @@ def start(
 
     if not wait and (fail_on or timeout or save):
         raise BadInput("--fail-on, --timeout and --save need --wait.")
+    if revision.strip() == "HEAD":
+        raise BadInput(
+            "HEAD would be the tip of the default branch, wherever you are: "
+            'write "$(git rev-parse HEAD)" for the commit of your checkout, or the name of a branch.'
+        )
     wanted = read_findings(fail_on)
-    asked = client().runs.start(
-        target, revision, device=device, suite=suite, again=again or None, idempotency_key=idempotency_key
-    )
-    ids = [one.id for one in asked.items]
-    view = views.started([client().runs.get(one) for one in ids])
+    repeat_key = idempotency_key or uuid.uuid4().hex  # the same in each repetition, which thus queues nothing twice
+
+    def queued() -> "list[RunDocument]":
+        runs = client().runs
+        asked = runs.start(
+            target, revision, device=device, suite=suite, again=again or None, idempotency_key=repeat_key
+        )
+        return [runs.get(one.id) for one in asked.items]
+
+    found = waiting.until_answered(queued, timeout) if wait else queued()
+    view = views.started(found)
     if not wait:
         return view
     for said in view.parts:
         line(str(said), to=err)
-    return waiting.results(waiting.until_done(ids, timeout), wanted, save)
+    return waiting.results(waiting.until_done([one.id for one in found], timeout), wanted, save)
 
 
 @app.verb("list")

@@ -1,8 +1,9 @@
 """Wait for runs, and print what they found."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreachable
 from kernelwatch.client.models import RunDocument
@@ -13,22 +14,42 @@ from service.commands.output.progress import progress
 from service.commands.output.views import View
 from service.commands.views import reports, runs
 
+T = TypeVar("T")
 EVERY_S = 1.0
 MAX_SILENT_S = 180.0  # a server is restarted for an upgrade in less
-_AWAY = (502, 503, 504)  # of the server, or of a proxy before it
+_BUSY = 503  # of the server, or of a proxy before it
+_GATEWAY = (502, 504)  # of a proxy; the server answers so, with a title, if a repository does not answer
+
+
+def until_answered(ask: Callable[[], T], timeout_s: float | None = None) -> T:
+    """Ask a server that may be away for three minutes until it answers.  What is asked may be asked again.
+
+    Raises:
+        KernelwatchError: The server refuses, or was away for longer, or for longer than `timeout_s`.
+    """
+    began = time.monotonic()
+    with progress() as shown:
+        while True:
+            try:
+                return ask()
+            except KernelwatchError as error:
+                silent_s = time.monotonic() - began
+                if (timeout_s is not None and silent_s > timeout_s) or not _is_away(error, silent_s):
+                    raise
+            shown.show(0, "the server does not answer, trying again", None)
+            time.sleep(EVERY_S)
 
 
 def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDocument]:
     """Wait until all runs have ended, or wait for approval, and return them.
 
-    A server that has answered once may then be away for three minutes.
+    The server may be away for three minutes at a time.
 
     Raises:
         StillRunning: After `timeout_s`.
         KernelwatchError: The server refuses, or was away for longer.
     """
-    began = time.monotonic()
-    answered_at = None
+    began = answered_at = time.monotonic()
     with progress() as shown:
         while True:
             over = timeout_s is not None and time.monotonic() - began > timeout_s
@@ -39,7 +60,7 @@ def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDo
                     return found
                 left_s = {one.id: one.eta_s for one in client().queue.list() if one.id in ids}
             except KernelwatchError as error:
-                if over or answered_at is None or not _is_away(error, time.monotonic() - answered_at):
+                if over or not _is_away(error, time.monotonic() - answered_at):
                     raise
                 for one in ids:
                     shown.show(one, f"run {one}: the server does not answer, trying again", None)
@@ -54,7 +75,10 @@ def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDo
 
 def _is_away(error: KernelwatchError, silent_s: float) -> bool:
     """Whether the server, or a proxy before it, may answer soon."""
-    unanswered = isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _AWAY)
+    if isinstance(error, ApiError):
+        unanswered = error.status == _BUSY or (error.status in _GATEWAY and not error.title)
+    else:
+        unanswered = isinstance(error, Unreachable)
     return unanswered and silent_s <= MAX_SILENT_S
 
 

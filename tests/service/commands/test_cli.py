@@ -17,7 +17,7 @@ from kernels.cases import QUACK
 from service import cli
 from service.db import migrate
 from service.db.engine import clock, transaction
-from service.db.models import Revision, Run, Target
+from service.db.models import Revision, Run, Target, Worker
 from service.domain.states import Purpose, RunState
 from service.ledger import queries
 from service.ledger.intake import deliveries, targets
@@ -279,6 +279,26 @@ def test_without_a_terminal_every_list_prints_whole_words(tmp_path: Path) -> Non
         assert whole.split(f"## {command}\n")[1].split("##")[0].strip(), f"{command} printed something"
     shown = whole.split(f"## report {story.runs['slow']}\n")[1].split("##")[0]
     assert any(case in line and " regression " in line for case in CASES for line in shown.splitlines())
+
+
+def test_a_worker_is_paused_by_its_name_in_the_list(seeded: Seeded) -> None:
+    name = "box/h200-0"
+    with transaction() as session:
+        now = clock(session)
+        session.add(Worker(name=name, device="h200", description="NVIDIA H200", started_at=now, seen_at=now))
+    assert name in kernelwatch("worker", "list").stdout
+    for verb, paused in (("pause", True), ("drain", True), ("resume", False)):
+        done = kernelwatch("worker", verb, name, "--format", "json")
+        assert (done.exit_code, json.loads(done.stdout)["paused_at"] is not None) == (0, paused)
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_a_terminal_that_lacks_a_character_changes_no_verdict(seeded: Seeded, form: str) -> None:
+    report = f"kernelwatch report {seeded.runs['steady']} --all --format {form}"
+    whole, ascii_only = piped(report), piped(f"PYTHONIOENCODING=ascii {report}")
+    assert not whole.stdout.isascii()
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+    assert ascii_only.stdout == whole.stdout.encode("ascii", "replace").decode()
 
 
 # -- a closed pipe is no verdict
