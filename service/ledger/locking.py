@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from service.db.models import Base, Target
+from service.errors import NotFound
 
 
 def insert_if_absent(
@@ -32,7 +33,18 @@ def insert_if_absent(
 def lock(session: Session, target_id: int) -> None:
     """Take turns on a target, so that ordinals have no gaps and no incident is opened twice.
 
-    SQLite has one writer anyway.
+    SQLite has one writer anyway.  Raises NotFound where the target was removed, perhaps while this waited.
     """
     # FOR NO KEY UPDATE: rows that refer to the target may still be written by others.
-    session.execute(select(Target.id).where(Target.id == target_id).with_for_update(key_share=True))
+    _lock(session, target_id, key_share=True)
+
+
+def lock_to_remove(session: Session, target_id: int) -> None:
+    """As `lock`; until this transaction ends, nobody else adds rows that refer to the target either."""
+    _lock(session, target_id, key_share=False)
+
+
+def _lock(session: Session, target_id: int, *, key_share: bool) -> None:
+    row = select(Target.id).where(Target.id == target_id).with_for_update(key_share=key_share)
+    if session.scalar(row) is None:
+        raise NotFound("target", target_id, "It was removed.")

@@ -82,22 +82,23 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
     with reading() as session:
         person = session.get_one(Account, account_id)
         due = _due(session, person, older_than_s)
-        asked_at = clock(session)
-    if not due:
-        return
     kind = _forge_of(person)
-    found = {target_id: _permission(kind, repo, person) for target_id, repo in due.items()} if kind else {}
+    if not due or kind is None:
+        return
+    found = _asked(kind, due, person)
     with transaction() as session:
         # Several requests of a person may get here at once.  A DELETE that waits for another transaction does not see
         # the rows which that one has inserted, so they take turns before it.
         session.get_one(Account, account_id, with_for_update={"key_share": True})
-        newer = select(Role.target_id).where(Role.account_id == account_id, Role.checked_at > asked_at)
-        replaced = found.keys() - set(session.scalars(newer))
+        # A target may have been removed since it was asked about.  FOR KEY SHARE: none is from here on.
+        there = select(Target.id).where(Target.id.in_(due)).order_by(Target.id)
+        watched = set(session.scalars(there.with_for_update(read=True, key_share=True)))
+        stored = select(Role.target_id, Role.checked_at).where(Role.account_id == account_id)
+        known = dict(session.execute(stored).all())
+        fresh = [one for one in found if one.target_id in watched and known.get(one.target_id, 0.0) <= one.checked_at]
+        replaced = [one.target_id for one in fresh]
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(replaced)))
-        session.add_all(
-            Role(account_id=account_id, target_id=target_id, permission=found[target_id], checked_at=asked_at)
-            for target_id in replaced
-        )
+        session.add_all(fresh)
 
 
 def has_old_roles(session: Session, account_id: int) -> bool:
@@ -120,12 +121,24 @@ def _forge_of(person: Account) -> ForgeKind | None:
     return next((kind for kind, address in addresses().items() if address == person.issuer), None)
 
 
-def _permission(kind: ForgeKind, repo: str, person: Account) -> str:
-    try:
-        return connect(kind).permission(repo, person.login, _user_id(person))
-    except ForgeFailed as failure:
-        log.warning("no permission of a person", repo=repo, login=person.login, error=str(failure))
-        return "none"
+def _asked(kind: ForgeKind, due: Mapping[int, str], person: Account) -> list[Role]:
+    """What the forge lets a person do with these targets; nothing where it does not answer.
+
+    It is not asked again after an outage: each request would wait for as long as the first.
+    """
+    roles, asked_at, away = list[Role](), 0.0, False
+    for target_id, repo in due.items():
+        permission = "none"
+        if not away:
+            with reading() as session:
+                asked_at = clock(session)
+            try:
+                permission = connect(kind).permission(repo, person.login, _user_id(person))
+            except ForgeFailed as failure:
+                log.warning("no permission of a person", repo=repo, login=person.login, error=str(failure))
+                away = failure.outage
+        roles.append(Role(account_id=person.id, target_id=target_id, permission=permission, checked_at=asked_at))
+    return roles
 
 
 def _user_id(person: Account) -> int:

@@ -155,9 +155,16 @@ def one(session: Session, which: str) -> ApiKey:
     return row
 
 
+def _locked(session: Session, which: str) -> ApiKey:
+    """The key as it is now, locked, so that one that is revoked at this moment gets no successor.  Raises NotFound."""
+    row = one(session, which)
+    session.refresh(row, ["revoked_at", "expires_at"], with_for_update=True)
+    return row
+
+
 def revoke(session: Session, which: str) -> ApiKey:
     """Revoke a key: the next request with it is refused.  A key that is revoked stays as it is."""
-    row = one(session, which)
+    row = _locked(session, which)
     if row.revoked_at is None:
         row.revoked_at, row.revoked_by = clock(session), acting().actor.name
         audit.record(session, "key.revoke", of=f"key {row.prefix}", details={"name": row.name})
@@ -171,7 +178,7 @@ def rotate(session: Session, which: str, *, overlap_s: float = DAY_S) -> tuple[A
     """
     if not 0 <= overlap_s <= _MAX_OVERLAP_S:
         raise BadInput(f"The old key may be valid for 0 to {_MAX_OVERLAP_S / DAY_S:.0f} more days.")
-    old, now = one(session, which), clock(session)
+    old, now = _locked(session, which), clock(session)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Refused(f"The key {old.prefix} has ended. Create a new one.")
     lifetime = None if old.expires_at is None else old.expires_at - old.created_at

@@ -35,7 +35,7 @@ from service.forge.forge import ForgeFailed
 from service.ledger.access import audit
 from service.ledger.intake import check_actions, comments, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
-from service.ledger.locking import insert_if_absent, lock
+from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
 from service.ledger.notify import installations
 from service.ledger.runs import revisions
@@ -345,7 +345,6 @@ def request_runs(
     with transaction() as session:
         target = adopted(session, target, recipe)
         devices = [device] if device else revisions.recipe_of(session, target)[1].devices
-        lock(session, target.id)
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
             run_wanted(session, target, found, device=one, suite=suite, again=again, trusted=trusted) for one in devices
@@ -559,7 +558,7 @@ def _record(target: Target, source: Source, push: Push, *, asked_for: str | None
     """
     recipe = branch_recipe(target, source)
     with transaction() as session:
-        result = record_push(session, adopted(session, target, recipe), push)
+        result = record_push(session, adopted(session, target, recipe, rewritten=bool(push.gone)), push)
         if asked_for is not None:
             details = {"revisions": asked_for, "queued": result.queued}
             audit.record(session, "target.backfill", target=target.name, of=f"target {target.name}", details=details)

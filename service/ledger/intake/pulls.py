@@ -19,7 +19,7 @@ from service.domain.forges import pull_name
 from service.domain.states import Origin
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import PullChanged
-from service.ledger.intake.branch_recipes import RecipeFiles, adopted, branch_recipe
+from service.ledger.intake.branch_recipes import BranchRecipe, adopted, branch_recipe
 from service.ledger.regressions import accepting
 from service.ledger.runs.revisions import Push, locked_pull, pull_closed, record_push
 from service.sources.source import Found, Source
@@ -123,7 +123,7 @@ def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -
 
 
 def _record(
-    target: Target, source: Source, recipe: RecipeFiles | None, wanted: Wanted, head: str | ServiceError, version: int
+    target: Target, source: Source, recipe: BranchRecipe | None, wanted: Wanted, head: str | ServiceError, version: int
 ) -> str | None:
     """Record one head: what was done, or None where the row has another version by now.  Raises ServiceError."""
     name = pull_name(target.forge_kind, wanted.number)
@@ -177,7 +177,7 @@ def _base(target: Target, source: Source, wanted: Wanted) -> str:
     return source.mainline(target.branch, 1)[0].sha
 
 
-def _refuse(target: Target, recipe: RecipeFiles | None, wanted: Wanted, why: ServiceError, version: int) -> None:
+def _refuse(target: Target, recipe: BranchRecipe | None, wanted: Wanted, why: ServiceError, version: int) -> None:
     """Record a head that cannot be fetched as runs that failed, so that its author reads the reason."""
     sha = list(wanted.announced)[-1]
     reason = str(why)

@@ -17,7 +17,7 @@ from service.errors import BadInput, Conflict, LaterChange, NotFound, Stale
 from service.ledger.access import audit
 from service.ledger.intake import targets
 from service.ledger.intake.branch_recipes import RecipeFiles, branch_recipe
-from service.ledger.locking import lock
+from service.ledger.locking import lock, lock_to_remove
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, record_push
 from service.sources import forget, open_source
@@ -78,7 +78,7 @@ def add(
         with transaction() as session:
             registered = register(session)
             if from_branch is not None:
-                targets.adopt_recipe(session, registered, *from_branch)
+                targets.adopt_recipe(session, registered, from_branch.text, from_branch.adapters)
             _record(session, "add", registered)
             if not backfill:
                 return 0
@@ -109,11 +109,10 @@ def edit(
 
     def change(session: Session) -> Target:
         row = targets.target_named(session, name)
-        if seen_recipe is not None:
-            lock(session, row.id)
-            session.refresh(row, ["recipe_id", "recipe"])
-            if (row.recipe_id or 0) != seen_recipe:
-                raise Stale(f"The recipe of {name}", _recipe_changes(session, row, seen_recipe))
+        lock(session, row.id)  # the mainline may bring another recipe at this moment
+        session.refresh(row, ["recipe_id", "recipe_from_branch", "recipe"])
+        if seen_recipe is not None and (row.recipe_id or 0) != seen_recipe:
+            raise Stale(f"The recipe of {name}", _recipe_changes(session, row, seen_recipe))
         text, adapters = recipe or ((row.recipe.text, row.recipe.adapters) if row.recipe else (None, {}))
         from_branch = recipe_from_branch or (row.recipe_from_branch and recipe is None)
         row.location = location or row.location
@@ -157,7 +156,7 @@ def edit(
             row = change(session)
             row.poll_at = clock(session)
             if from_branch is not None:
-                targets.adopt_recipe(session, row, *from_branch)
+                targets.adopt_recipe(session, row, from_branch.text, from_branch.adapters)
             _record(session, "edit", row, before)
     if target.location != before.location:
         forget(before)
@@ -237,9 +236,11 @@ def remove(name: str) -> None:
     """
     with transaction() as session:
         target = targets.target_named(session, name)
-        lock(session, target.id)
-        leased = select(Run.id).where(Run.target_id == target.id, Run.state == RunState.LEASED).order_by(Run.id)
-        if busy := session.scalars(leased.with_for_update()).all():
+        lock_to_remove(session, target.id)
+        runs = select(Run.id).where(Run.target_id == target.id).order_by(Run.id)
+        session.execute(runs.where(Run.state == RunState.QUEUED).with_for_update())  # from here on nobody leases one
+        # Without a lock: a worker that records such a run holds its row, and waits for the target.
+        if busy := session.scalars(runs.where(Run.state == RunState.LEASED)).all():
             named = ", ".join(f"`kernelwatch run cancel {run_id}`" for run_id in busy)
             raise Conflict(f"Target {name} is being measured: wait, or {named}; then remove it.")
         old = _copy(target)

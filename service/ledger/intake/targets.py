@@ -17,6 +17,7 @@ from service.domain.policy import recipes
 from service.domain.states import ForgeKind, TargetKind
 from service.errors import BadInput, Conflict, NotFound
 from service.forge import clients
+from service.ledger.locking import insert_if_absent
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}")
@@ -111,15 +112,10 @@ def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[
     """Make this the target's recipe, as a new version when it is not one that it had before."""
     check_adapters(recipes.parse(text), adapters)
     digest = hashlib.sha256(json.dumps([text, dict(adapters)], sort_keys=True).encode()).hexdigest()
-    recipe = session.execute(
-        select(RecipeRow).where(RecipeRow.target_id == target.id, RecipeRow.digest == digest)
-    ).scalar_one_or_none()
-    if recipe is None:
-        recipe = RecipeRow(
-            target_id=target.id, digest=digest, text=text, adapters=dict(adapters), created_at=clock(session)
-        )
-        session.add(recipe)
-        session.flush()
+    unique = {"target_id": target.id, "digest": digest}
+    values = unique | {"text": text, "adapters": dict(adapters), "created_at": clock(session)}
+    insert_if_absent(session, RecipeRow, tuple(unique), values)
+    recipe = session.execute(select(RecipeRow).filter_by(**unique)).scalar_one()
     target.recipe_id = recipe.id
     session.flush()
     session.expire(target, ["recipe"])

@@ -15,7 +15,7 @@ from service.domain.states import FactsState, Priority, Purpose, RunState
 from service.domain.times import is_due
 from service.errors import LeaseLost
 from service.ledger import code_texts
-from service.ledger.locking import insert_if_absent
+from service.ledger.locking import insert_if_absent, lock
 from service.reports import facts_markdown
 
 FACTS = "facts"  # the queue of the facts workers
@@ -105,7 +105,9 @@ def end(
     session: Session, lease: FactsLease, state: FactsState, reason: str | None = None, found: Findings | None = None
 ) -> None:
     """Store the findings, and have the runs of the revision reported again.  Raises LeaseLost."""
-    row = claimed(session, lease)
+    # Who reports a run holds this lock from before it reads the findings until its state counts as reported.
+    lock(session, claimed(session, lease).target_id)
+    row = claimed(session, lease)  # again: the lease may have been lost while this waited
     row.state, row.reason, row.lease_until = state, reason, None
     row.findings, row.finished_at = found.as_json() if found else None, clock(session)
     if state is not FactsState.SKIPPED:

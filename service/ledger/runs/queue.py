@@ -28,6 +28,10 @@ from service.settings import settings
 _FIRST_WAIT_S, _MAX_WAIT_S = 30.0, 90.0
 # A run that kills its worker before its code starts, or whose source is away for an hour, is given up in the end.
 MAX_LOSSES = 50
+_OF_ITS_STATE = (
+    *("state", "attempt", "max_attempts", "losses", "worker", "lease_until", "not_before"),
+    *("priority", "stage", "reason", "log", "started_at", "finished_at"),
+)
 _may_run_unsandboxed = select(Target.id).where(Target.allow_unsandboxed)
 
 
@@ -211,14 +215,22 @@ def _close_attempt(
     )
 
 
+def locked_run(session: Session, run_id: int) -> Run:
+    """A run, locked, with the state that it has now.  Raises NotFound."""
+    run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
+    if run is None:
+        raise NotFound("run", run_id)
+    # The caller may have read it in this session before a worker changed it, and the query above leaves that as it is.
+    session.refresh(run, _OF_ITS_STATE)
+    return run
+
+
 def cancel(session: Session, run_id: int, who: str) -> bool:
     """Cancel a run; False where it had ended already.
 
     A leased run is taken from its worker, which stops at its next heartbeat; the fence refuses its results.
     """
-    run = session.execute(select(Run).where(Run.id == run_id).with_for_update()).scalar_one_or_none()
-    if run is None:
-        raise NotFound("run", run_id)
+    run = locked_run(session, run_id)
     if run.state not in OPEN_STATES:
         return False
     now = clock(session)

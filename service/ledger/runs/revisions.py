@@ -18,7 +18,7 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.regressions import transitions
-from service.ledger.runs.queue import pull_of
+from service.ledger.runs.queue import locked_run, pull_of
 from service.sources.source import Found
 
 log = structlog.get_logger()
@@ -247,9 +247,7 @@ def retry(session: Session, run_id: int) -> Run:
 
     A stranger's commit that was never approved is held again.
     """
-    run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
-    if run is None:
-        raise NotFound("run", run_id)
+    run = locked_run(session, run_id)
     if run.purpose is not Purpose.WATCH:
         raise Conflict(f"Run {run_id} is part of a {run.purpose}, which decides about it: start another {run.purpose}.")
     if run.state is RunState.DONE:

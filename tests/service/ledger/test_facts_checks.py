@@ -6,12 +6,14 @@ import time
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import FactsCheck, Run
 from service.domain.codefacts.findings import Finding, Findings
 from service.domain.states import FactsState, Priority, RunState
 from service.errors import LeaseLost
+from service.ledger.notify import compose
 from service.ledger.runs import facts_checks
 from service.ledger.runs.facts_checks import FactsLease
 from tests import world
@@ -65,6 +67,38 @@ def test_a_revision_is_compiled_once_for_all_its_devices(target):
         assert {run.notified_state for run in runs} == {""}, "both are told anew"
         assert "registers 40 → 50" in facts_checks.in_words(session, runs[0])
     assert Findings.from_json(check().findings) == FOUND
+
+
+def test_findings_that_come_while_a_run_is_reported_are_reported_afterwards(target, monkeypatch):
+    appeared(target, "head")
+    planned()
+    lease = claimed()
+    assert lease is not None
+    composed, ended = threading.Event(), threading.Event()
+
+    def comment(session: Session, run: Run, _pull: int) -> None:
+        assert facts_checks.in_words(session, run) == ""
+        composed.set()
+        ended.wait(0.5)  # in vain: the end waits until the run is reported
+
+    def end() -> None:
+        assert composed.wait(30)
+        with transaction() as session:
+            facts_checks.end(session, lease, FactsState.DONE, found=FOUND)
+        ended.set()
+
+    monkeypatch.setattr(compose, "_comment", comment)
+    with reading() as session:
+        first = session.scalars(select(Run.id).order_by(Run.id)).first()
+    with transaction() as session:
+        session.get_one(Run, first).state = RunState.LEASED
+    worker = threading.Thread(target=end)
+    worker.start()
+    with transaction() as session:
+        compose._notify(session, first)
+    worker.join()
+    with reading() as session:
+        assert {run.notified_state for run in session.scalars(select(Run))} == {""}
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction
 from service.db.models import Attempt, Pull, Run, Target
 from service.domain.states import Priority, RunState
-from service.errors import LeaseLost, NotFound
-from service.ledger.runs import queue
+from service.errors import Conflict, LeaseLost, NotFound
+from service.ledger.runs import queue, revisions
 from tests import world
 
 pytestmark = pytest.mark.usefixtures("either")
@@ -277,6 +280,49 @@ def test_cancel_leaves_an_ended_run_as_it_is(target, found):
     with transaction() as session:
         assert not queue.cancel(session, run, "the operator")
     assert state_of(run) is found
+
+
+@contextmanager
+def behind(first: Callable[[Session], object], run_id: int) -> Iterator[Session]:
+    """A transaction that has read the run while another one, which did `first`, was not committed yet."""
+    done, known = threading.Event(), threading.Event()
+
+    def do() -> None:
+        with transaction() as session:
+            first(session)
+            session.flush()
+            done.set()
+            known.wait(0.5)  # in vain on SQLite, where nobody else has a transaction until this one ends
+
+    other = threading.Thread(target=do)
+    other.start()
+    assert done.wait(30)
+    with transaction() as session:
+        kept = session.get_one(Run, run_id)  # as the API does, to check that the caller may
+        known.set()
+        yield session
+        del kept  # until here: a session forgets a row that nobody holds
+    other.join()
+
+
+@pytest.mark.parametrize("ended", [RunState.DONE, RunState.FAILED])
+def test_a_run_that_its_worker_ends_at_this_moment_is_not_cancelled(target, ended):
+    """Its measurements are stored: measured again, it could not store them a second time."""
+    run_id, lease = want(target, "a"), claim()
+    with behind(lambda session: queue.end(session, lease, ended), run_id) as session:
+        assert not queue.cancel(session, run_id, "the operator")
+    assert state_of(run_id) is ended
+
+
+def test_a_run_that_somebody_retries_at_this_moment_is_not_retried_again(target):
+    run_id, lease = want(target, "a"), claim()
+    with transaction() as session:
+        queue.end(session, lease, RunState.FAILED)
+    with (
+        pytest.raises(Conflict, match="is queued"),
+        behind(lambda session: revisions.retry(session, run_id), run_id) as session,
+    ):
+        revisions.retry(session, run_id)
 
 
 def test_cancelling_what_is_not_there_says_so():

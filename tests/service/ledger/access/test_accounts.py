@@ -10,7 +10,9 @@ from sqlalchemy import select
 
 from service.db.engine import reading, transaction
 from service.db.models import Account, Role
+from service.forge.forge import ForgeFailed
 from service.ledger.access import accounts
+from service.ledger.intake import registry
 from service.settings import settings
 from tests import world
 
@@ -22,11 +24,16 @@ class FakeForge:
 
     def __init__(self) -> None:
         self.role = "write"
+        self.requests = 0
+        self.failure: ForgeFailed | None = None
         self.before_answer: Callable[[], object] = lambda: None
 
     def permission(self, _repo: str, _login: str, _user_id: int) -> str:
+        self.requests += 1
         role = self.role
         self.before_answer()
+        if self.failure is not None:
+            raise self.failure
         return role
 
 
@@ -51,7 +58,8 @@ def ada(either: str, forge: FakeForge) -> int:
 
 def roles_of(account_id: int) -> list[str]:
     with reading() as session:
-        return [*session.scalars(select(Role.permission).where(Role.account_id == account_id))]
+        ours = select(Role.permission).where(Role.account_id == account_id).order_by(Role.target_id)
+        return [*session.scalars(ours)]
 
 
 def test_several_requests_of_a_person_refresh_roles_at_once(ada: int, forge: FakeForge) -> None:
@@ -80,8 +88,35 @@ def test_an_older_answer_does_not_replace_a_newer_one(ada: int, forge: FakeForge
         time.sleep(0.01)  # SQLite's clock counts milliseconds
         forge.role, forge.before_answer = newer, lambda: None
         accounts.refresh_roles(ada, older_than_s=0.0)
-        forge.role = older  # of the other target, which the slow request asks about next: it began before as well
+        time.sleep(0.01)
+        forge.role = older  # of the other target, which the slow request asks about only now
         go_on.set()
         slow.result(30)
 
-    assert roles_of(ada) == [newer, newer]
+    assert roles_of(ada) == [newer, older]
+
+
+@pytest.mark.parametrize(
+    ("failure", "requests"),
+    [
+        (ForgeFailed("The forge does not answer.", passing=True), 1),
+        (ForgeFailed("There is no such repository.", code=404, passing=False), 2),
+    ],
+    ids=["an outage", "a refusal"],
+)
+def test_a_forge_that_is_away_is_asked_once(ada: int, forge: FakeForge, failure: ForgeFailed, requests: int) -> None:
+    """Each further request would hold up the person, and a thread of the API, until its timeout."""
+    forge.requests, forge.failure = 0, failure
+    accounts.refresh_roles(ada, older_than_s=0.0)
+    assert forge.requests == requests
+    assert roles_of(ada) == ["none", "none"]
+
+
+def test_a_target_that_is_removed_meanwhile_does_not_matter(ada: int, forge: FakeForge) -> None:
+    def remove() -> None:
+        forge.before_answer = lambda: None
+        registry.remove("norms")
+
+    forge.role, forge.before_answer = "triage", remove
+    accounts.refresh_roles(ada, older_than_s=0.0)
+    assert roles_of(ada) == ["triage"]
