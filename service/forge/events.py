@@ -31,7 +31,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class PullChanged:
-    """A pull request has a new head, or was closed (`action` is "closed").  A `fork` is any other repository.
+    """A pull request has a new head or base, or was closed (`action` is "closed").  A `fork` is any other repository.
 
     `merged_as` is the commit on the base branch, where it was closed by merging it.
     """
@@ -133,8 +133,9 @@ def _push(said: dict[str, Any]) -> Event:
 
 def _pull_request(said: dict[str, Any]) -> Event:
     number, action, pull = pull_number(said["number"]), text(said["action"]), said["pull_request"]
-    if action not in _NEW_HEAD and action != "closed":
-        return Ignored(f"pull request {number} was {action[:40]}; its head did not change")
+    new_base = action == "edited" and "base" in said["changes"]  # else it was its title or its text
+    if action not in _NEW_HEAD and action != "closed" and not new_base:
+        return Ignored(f"pull request {number} was {action[:40]}; neither its head nor its base changed")
     head, base = commit(pull["head"]["sha"]), commit(pull["base"]["sha"])
     if head is None or base is None:
         raise BadInput(f"Pull request {number} has no head or no base.")

@@ -12,6 +12,8 @@ from service.forge.fields import MAX_BRANCH, branch_name, commit, identifier, mo
 _PATH = re.compile(r"[\w.-]{1,100}(?:/[\w.-]{1,100}){1,20}", re.ASCII)
 # GitLab's actions in GitHub's words.  `update` is anything from a label to a push; a push has `oldrev`.
 _ACTIONS = {"open": "opened", "reopen": "reopened", "update": "synchronize", "close": "closed", "merge": "closed"}
+# Changes that another target branch shows as: before 2024, GitLab named only that it checks anew whether it can merge.
+_OF_BASE = frozenset({"target_branch", "merge_status"})
 # Accounts that GitLab makes for the access tokens of projects and groups, and for service accounts.
 _BOT = re.compile(r"(?:project|group)_[0-9]+_bot(?:_[0-9a-z]+)?|service_account_\w+", re.ASCII)
 
@@ -53,8 +55,8 @@ def _merge_request(said: dict[str, Any]) -> Event:
     action = _ACTIONS.get(written)
     if action is None:
         return Ignored(f"{name}: {written[:40] or 'no action'}; its head did not change")
-    if written == "update" and not about.get("oldrev"):
-        return Ignored(f"{name} was updated; its head did not change")
+    if written == "update" and not about.get("oldrev") and _OF_BASE.isdisjoint(said.get("changes", ())):
+        return Ignored(f"{name} was updated; neither its head nor its base changed")
     head = commit((about["last_commit"] or {}).get("id") or "0" * 40)
     if head is None:
         return Ignored(f"{name} has no commits")

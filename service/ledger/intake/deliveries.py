@@ -334,6 +334,7 @@ def request_runs(
 ) -> RequestedRuns:
     """Queue this revision, for one device or for all of the recipe.  Requesting it twice queues it once.
 
+    It is compared with where it left the mainline; a revision of the mainline, with its parent.
     A commit that is on no branch of the repository may be a stranger's: its runs are held, whoever names it.
     """
     target = _named(name)
@@ -341,13 +342,15 @@ def request_runs(
     source.refresh()
     found = source.describe(source.resolve(revision))
     trusted = source.is_on_branch(found.sha)
+    baseline = pulls.baseline_of(target, source, found)
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = adopted(session, target, recipe)
         devices = [device] if device else revisions.recipe_of(session, target)[1].devices
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
-            run_wanted(session, target, found, device=one, suite=suite, again=again, trusted=trusted) for one in devices
+            run_wanted(session, target, found, device=one, trusted=trusted, baseline=baseline, suite=suite, again=again)
+            for one in devices
         ]
         for one in runs:
             details = {"revision": found.sha, "device": one.device, "suite": one.suite, "again": again}

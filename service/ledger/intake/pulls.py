@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import reading, transaction
 from service.db.models import Pull, Target
 from service.domain.forges import pull_name
-from service.domain.states import Origin
+from service.domain.states import Origin, TargetKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import PullChanged
 from service.ledger.intake.branch_recipes import BranchRecipe, adopted, branch_recipe
@@ -165,6 +165,27 @@ def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | N
         trusted=wanted.vouched or (not wanted.fork and source.is_on_branch(head)),
         delivery_id=max(wanted.deliveries, default=None),
     )
+
+
+def baseline_of(target: Target, source: Source, found: Found) -> str | None:
+    """What a revision that a person requests is compared with: where it left the mainline; on it, its parent.
+
+    The same holds after a merge commit brought it there.  A revision without a common ancestor keeps its parent.
+    """
+    if target.kind is TargetKind.PACKAGE:
+        return found.parent
+    tip = source.mainline(target.branch, 1)[0].sha
+    try:
+        base = source.merge_base(tip, found.sha)
+    except NotFound:
+        return found.parent
+    if base != found.sha:
+        return base
+    after = source.between(found.sha, tip)
+    left = after[0].parent if after else None  # where the mainline was before it had the revision
+    # A source lists only so many revisions: of a very old one the first of these may be much younger.
+    was_merged = left not in (None, found.sha) and source.merge_base(left, found.sha) == left
+    return left if was_merged else found.parent
 
 
 def _base(target: Target, source: Source, wanted: Wanted) -> str:

@@ -3,6 +3,8 @@
 A run is reported whenever its state differs from the one reported last, so no other code has to trigger it.
 """
 
+from dataclasses import replace
+
 import structlog
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
@@ -10,18 +12,19 @@ from sqlalchemy.orm import Session
 from service.db.engine import reading, transaction
 from service.db.models import OutboxMessage, Pull, Run
 from service.domain.markup import escaped
-from service.domain.policy.policy import GateAction, GateKind
 from service.domain.slash_commands import CommandName
 from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
 from service.domain.text import one_line
+from service.domain.verdicts.judge import Outcome
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queries import pull_reports, report_on, whole_run
 from service.ledger.regressions import accepting
 from service.ledger.runs import facts_checks, queue
-from service.ledger.runs.revisions import UNDONE
+from service.ledger.runs.revisions import UNDONE, baseline_in_key
 from service.reports import comment_head, markdown, report
 from service.reports.forge.annotations import annotations
+from service.reports.gate import gate
 from service.reports.report import Report
 from service.reports.schema.outbox import CheckAction, CheckPayload, CommentPayload
 
@@ -84,10 +87,13 @@ def _notify(session: Session, run_id: int) -> None:
 
 
 def _accepted(check: CheckPayload, found: Report, pull: Pull) -> CheckPayload:
-    """The check of a head that somebody accepted: it passes, unless something else than slower cases fails it."""
-    failing = [one for one in found.gate.reasons if one.action is GateAction.FAIL]
-    if not found.regressions or any(one.kind is not GateKind.REGRESSION for one in failing):
+    """The check of a head whose slower cases somebody accepted: it is decided by everything else that was found."""
+    if not found.regressions:
         return check
+    rows = [replace(row, outcome=Outcome.STEADY) if row.outcome is Outcome.REGRESSION else row for row in found.rows]
+    rest = gate(found.state, rows, found.policy, build_failed=found.build_failed, purpose=found.purpose)
+    if rest.commit_status != "success":
+        return check.model_copy(update={"conclusion": rest.conclusion, "commit_status": rest.commit_status})
     title = one_line(f"Accepted by {pull.accepted_by}: {pull.accepted_why}", 140)
     return check.model_copy(update={"conclusion": "neutral", "commit_status": "success", "title": title})
 
@@ -125,10 +131,14 @@ def _acceptance(pull: Pull | None, run: Run) -> str:
 
 
 def _represents_commit(session: Session, run: Run) -> bool:
-    """Whether this is the run of the default suite, and not a duplicate of a pull request's run."""
+    """Whether this is the run of the default suite, and not a duplicate of a pull request's run or outdated by one."""
     recipe = report.readable(run.recipe.text)
     if recipe is not None and run.suite != recipe.suite_on(run.device):
         return False
-    of_a_pull = (Run.revision_id == run.revision_id, Run.device == run.device, Run.pull.is_not(None))
-    theirs = select(Run.id).where(*of_a_pull, Run.state.not_in(UNDONE)).limit(1)
-    return run.pull is not None or session.execute(theirs).first() is None
+    of_device = (Run.revision_id == run.revision_id, Run.device == run.device)
+    if run.pull is not None:
+        newer = select(Run).where(*of_device, Run.pull == run.pull, Run.suite == run.suite, Run.id > run.id)
+        # A run that was begun before the base changed may end after the run against the new one.
+        return all(baseline_in_key(one) == baseline_in_key(run) for one in session.scalars(newer))
+    theirs = select(Run.id).where(*of_device, Run.pull.is_not(None), Run.state.not_in(UNDONE)).limit(1)
+    return session.execute(theirs).first() is None

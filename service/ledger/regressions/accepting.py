@@ -4,6 +4,8 @@ The acceptance is of exactly one head; a new push voids it.  Merge commit and ac
 before or after the mainline is measured, so each of the three looks for the others.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -16,6 +18,7 @@ from service.errors import Conflict
 from service.ledger.access import audit
 from service.ledger.locking import lock
 from service.ledger.regressions import incidents, transitions
+from service.ledger.runs.revisions import baseline_in_key
 
 
 def accept(session: Session, target: Target, pull: Pull, who: str, why: str) -> int:
@@ -25,13 +28,7 @@ def accept(session: Session, target: Target, pull: Pull, who: str, why: str) -> 
     """
     lock(session, target.id)
     runs = _runs_of_head(session, pull)
-    slower = (
-        select(VerdictRow.provider, VerdictRow.case)
-        .where(VerdictRow.run_id.in_([run.id for run in runs]), VerdictRow.outcome == Outcome.REGRESSION)
-        .where(VerdictRow.baseline_kind == BaselineKind.PARENT)
-        .distinct()
-    )
-    cases = len(session.execute(slower).all())
+    cases = len(_slower(session, runs))
     if not cases:
         raise Conflict(f"No case is slower at {(pull.head or 'the head')[:10]}; there is nothing to accept.")
     pull.accepted_head, pull.accepted_by, pull.accepted_why = pull.head, who[:MAX_NAME], why
@@ -49,20 +46,27 @@ def is_accepted(pull: Pull | None, sha: str) -> bool:
 
 
 def acknowledge_merged(session: Session, pull: Pull) -> None:
-    """Acknowledge the open regressions of the commit that an accepted pull request was merged as."""
+    """Acknowledge the open regressions of the commit that an accepted pull request was merged as.
+
+    A rebase or a fast-forward brings several commits to the mainline, and each of them is measured: at those before the
+    last one, the regressions of the accepted cases are acknowledged.
+    """
     if pull.merged_as is None or pull.accepted_by is None or not is_accepted(pull, pull.head or ""):
         return
     lock(session, pull.target_id)
-    rows = session.scalars(
-        select(RegressionRow)
+    runs = _runs_of_head(session, pull)
+    accepted, earlier = _slower(session, runs), _commits_before_last(session, pull, runs)
+    found = session.execute(
+        select(RegressionRow, Revision.sha, Series.provider, Series.printed)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .join(RegressionRow.series)
-        .where(Series.target_id == pull.target_id, Revision.sha == pull.merged_as)
+        .where(Series.target_id == pull.target_id, Revision.sha.in_({pull.merged_as, *earlier}))
         .where(RegressionRow.state.in_(OPEN_REGRESSIONS), RegressionRow.state != RegressionState.ACKNOWLEDGED)
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     ).all()
+    rows = [row for row, sha, *name in found if sha == pull.merged_as or tuple(name) in accepted]
     now = clock(session)
     for row in rows:
         if possible(row.state, Action.ACKNOWLEDGE):
@@ -73,20 +77,61 @@ def acknowledge_merged(session: Session, pull: Pull) -> None:
 
 
 def acknowledge_at(session: Session, run: Run) -> None:
-    """The same for the pull request that was merged as the revision of a mainline run, if there is one."""
-    merged = select(Pull).join(Revision, Revision.sha == Pull.merged_as)
-    ours = (Pull.target_id == run.target_id, Revision.id == run.revision_id)
+    """The same for the pull requests that may have brought the revision of a mainline run, or were merged later."""
+    ordinal = select(Revision.ordinal).where(Revision.id == run.revision_id).scalar_subquery()
+    same_target = (Revision.target_id == Pull.target_id, Pull.target_id == run.target_id)
+    merged = select(Pull).join(Revision, Revision.sha == Pull.merged_as).where(*same_target)
+    ours = (Pull.accepted_head == Pull.head, Revision.ordinal >= ordinal)
     for pull in session.scalars(merged.where(*ours).order_by(Pull.id)):
         acknowledge_merged(session, pull)
 
 
+def _slower(session: Session, runs: Sequence[Run]) -> set[tuple[str, str]]:
+    """Provider and case of everything that these runs found slower than the base."""
+    rows = (
+        select(VerdictRow.provider, VerdictRow.case)
+        .where(VerdictRow.run_id.in_([run.id for run in runs]), VerdictRow.outcome == Outcome.REGRESSION)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT)
+    )
+    return {(provider, case) for provider, case in session.execute(rows)}
+
+
+def _commits_before_last(session: Session, pull: Pull, runs: Sequence[Run]) -> set[str]:
+    """The commits that a pull request brought to the mainline before the one that it was merged as.
+
+    After a fast-forward they are its own commits, and after a rebase copies with the same authors and subjects.  Other
+    commits may have come between its base and these, and regressions of those are not what was accepted.
+    """
+
+    def known(sha: str | None) -> Revision | None:
+        return session.scalar(select(Revision).where(Revision.target_id == pull.target_id, Revision.sha == sha))
+
+    last, base = known(pull.merged_as), known(runs[0].baseline if runs else None)
+    if last is None or last.ordinal is None or base is None or base.ordinal is None:
+        return set()
+    own, one = list[Revision](), known(pull.head)
+    while one is not None and one.sha != base.sha and (one.ordinal is None or one.ordinal > base.ordinal):
+        own.append(one)
+        one = known(one.parent)
+    brought = {one.sha for one in own} | {(one.author, one.subject) for one in own}
+    line = (
+        select(Revision)
+        .where(Revision.target_id == pull.target_id, Revision.ordinal > base.ordinal, Revision.ordinal < last.ordinal)
+        .order_by(Revision.ordinal.desc())
+        .limit(max(0, len(own) - 1))
+    )
+    return {one.sha for one in session.scalars(line) if not brought.isdisjoint({one.sha, (one.author, one.subject)})}
+
+
 def _runs_of_head(session: Session, pull: Pull) -> list[Run]:
-    """The newest run of the head that is done, for each device."""
+    """The newest run of the head that is done, for each device; none of before its base changed."""
     rows = (
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == pull.target_id, Run.pull == pull.number, Revision.sha == pull.head)
-        .where(Run.purpose == Purpose.WATCH, Run.state == RunState.DONE)
+        .where(Run.purpose == Purpose.WATCH)
         .order_by(Run.id)
     )
-    return list({run.device: run for run in session.scalars(rows)}.values())
+    runs = session.scalars(rows).all()
+    against_base = [run for run in runs if baseline_in_key(run) == baseline_in_key(runs[-1])]
+    return list({run.device: run for run in against_base if run.state is RunState.DONE}.values())

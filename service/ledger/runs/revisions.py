@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 NO_RELEVANT_CHANGE = "no path of the recipe changed"
 ATTEMPTS = 3
+_KEY_BASELINE = 12  # characters of a baseline in the key of a run
 STORED_PATHS, STORED_PATH_CHARACTERS = 200, 16_384  # of one revision, for its readers
 UNDONE = (RunState.CANCELLED, RunState.SUPERSEDED)  # ended without an answer: appearing again queues them again
 
@@ -35,8 +36,8 @@ class Push:
 
     On the mainline every revision is measured against its parent: `later` names the known revisions that follow, and
     `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
-    its older heads that were not started are superseded.  What is not `trusted` is held for approval.  With `refused`,
-    its newest head could not be fetched, for this reason, and only the sha is known.
+    its older heads, or of another baseline, that were not started are superseded.  What is not `trusted` is held for
+    approval.  With `refused`, its newest head could not be fetched, for this reason, and only the sha is known.
     """
 
     origin: Origin
@@ -97,7 +98,11 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     if push.mainline:
         _place(session, target, push.found, push.later)
         transitions.revisions_returned(session, target.id)
-    superseded = _new_head(session, target, push.pull, rows[head]) if push.pull is not None else 0
+    earlier = _runs_of_head(session, rows[head], push.pull) if push.pull is not None else ()
+    moved = bool(earlier) and push.refused is None and not _is_against(earlier[-1], push.baseline)
+    approved = moved and any(map(_is_approved, earlier))  # the commit, whatever it is compared with
+    base = baseline_in_key(earlier[-1]) if earlier and push.refused is not None else None  # a refusal knows none
+    superseded = _new_head(session, target, push.pull, rows[head], moved=moved) if push.pull is not None else 0
     wanted = push.found if push.pull is None else push.found[-1:]
     states = Counter[RunState]()
     for one in wanted:
@@ -112,8 +117,11 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
             "state": push.state(matters=matters),
             "reason": push.refused,
         }
+        if approved and values["state"] is RunState.HELD:
+            values["state"] = RunState.QUEUED
         for device in recipe.devices:
-            run, fresh = _run(session, target, rows[one.sha], row, device, recipe.suite_on(device), values)
+            suite = recipe.suite_on(device)
+            run, fresh = _run(session, target, rows[one.sha], row, device, suite, values, again=moved, base=base)
             if push.pull is not None:
                 run.notified_state = ""  # a newer head may have been reported since, which is gone now
             states[run.state] += fresh
@@ -127,6 +135,12 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     )
 
 
+def _runs_of_head(session: Session, revision: Revision, pull: int) -> Sequence[Run]:
+    """The runs that the head of a pull request has already, oldest first."""
+    same = (Run.revision_id == revision.id, Run.pull == pull, Run.purpose == Purpose.WATCH)
+    return session.scalars(select(Run).where(*same).order_by(Run.id)).all()
+
+
 def run_wanted(
     session: Session,
     target: Target,
@@ -134,11 +148,13 @@ def run_wanted(
     *,
     device: str,
     trusted: bool,
+    baseline: str | None = None,
     suite: str | None = None,
     again: bool = False,
 ) -> Run:
     """The run of this revision on this device, requested by a person.  `again` repeats one that was measured.
 
+    It is compared with `baseline`, by default its parent; a pull request's run of the same comparison serves as well.
     What is not `trusted` is held for approval.
     """
     lock(session, target.id)
@@ -146,7 +162,7 @@ def run_wanted(
     revision = _revision(session, target, found)
     push = _push_row(session, target, Origin.MANUAL, found.sha, None, None)
     values = {
-        "baseline": found.parent,
+        "baseline": baseline or found.parent,
         "push_id": push.id,
         "pull": None,
         "trusted": trusted,
@@ -154,12 +170,29 @@ def run_wanted(
         "state": RunState.QUEUED if trusted else RunState.HELD,
         "reason": None,
     }
-    run, fresh = _run(session, target, revision, row, device, name, values, again=again)
+    run = None if again else _run_of_pull(session, revision, row, device, name, values)
+    fresh = False
+    if run is None:
+        run, fresh = _run(session, target, revision, row, device, name, values, again=again)
     if run.state is RunState.SKIPPED:
         _requeue(session, run, values)
     elif run.state is RunState.QUEUED and not fresh:
         run.priority, run.not_before = min(run.priority, Priority.PULL_REQUEST), 0.0
     return run
+
+
+def _run_of_pull(
+    session: Session, revision: Revision, recipe: RecipeRow, device: str, suite: str, values: dict[str, Any]
+) -> Run | None:
+    """The newest run of a pull request that answers a request of the same comparison.
+
+    Not one that was cancelled, superseded or skipped, nor one that is held although its commit is trusted now.
+    """
+    same = (Run.revision_id == revision.id, Run.device == device, Run.suite == suite, Run.recipe_id == recipe.id)
+    theirs = select(Run).where(*same, Run.pull.is_not(None), Run.purpose == Purpose.WATCH).order_by(Run.id.desc())
+    no_answer = {*UNDONE, RunState.SKIPPED, *([RunState.HELD] if values["trusted"] else [])}
+    alike = (run for run in session.scalars(theirs) if _is_against(run, values["baseline"]))
+    return next((run for run in alike if run.state not in no_answer), None)
 
 
 def run_of_revision(
@@ -201,7 +234,8 @@ def run_of_revision(
         "reason": None,
     }
     measured = bool(alike) and alike[-1].state is RunState.DONE
-    run, fresh = _run(session, target, revision, row, device, name, values, again=again and measured)
+    base = baseline_in_key(newest)
+    run, fresh = _run(session, target, revision, row, device, name, values, again=again and measured, base=base)
     if not fresh and (run.state is RunState.SKIPPED or (again and run.state is RunState.FAILED)):
         _requeue(session, run, values)
     details = {"revision": revision.sha, "device": device, "suite": name, "again": again}
@@ -422,12 +456,24 @@ def _run(
     values: dict[str, Any],
     *,
     again: bool = False,
+    base: str | None = None,
 ) -> tuple[Run, bool]:
-    """The run of this revision, device, suite and recipe, and whether it is new or queued anew."""
-    dedupe = f"{target.id}:{revision.sha}:{device}:{suite}:{values['pull'] or ''}:{recipe.digest[:12]}"
+    """The run of this revision, device, suite, recipe and baseline, and whether it is new or queued anew.
+
+    `base` is the baseline as another run has it in its key.
+    """
+    pull, baseline = values["pull"], values["baseline"]
+    unbased = f"{target.id}:{revision.sha}:{device}:{suite}:{pull or ''}:{recipe.digest[:12]}"
+    if base is None:
+        base = "" if baseline is None or (pull is None and baseline == revision.parent) else baseline[:_KEY_BASELINE]
+    dedupe = f"{unbased}^{base}" if base else unbased
     if again:
         dedupe = _one_more(session, dedupe)
     run = session.execute(select(Run).where(Run.dedupe == dedupe)).scalar_one_or_none()
+    if run is None and pull is not None and not again:
+        # Of a head that could not be fetched, or older than baselines in keys.
+        run = session.execute(select(Run).where(Run.dedupe == unbased)).scalar_one_or_none()
+        run = run if run is not None and _is_against(run, baseline) else None
     if run is not None:
         approvable = run.state is RunState.HELD and values["trusted"]  # its commit came onto a branch meanwhile
         never_fetched = run.state is RunState.FAILED and not run.attempt and values["state"] is not RunState.FAILED
@@ -451,6 +497,20 @@ def _run(
     session.flush()
     _settle(session, run)
     return run, True
+
+
+def baseline_in_key(run: Run) -> str:
+    """The beginning of the sha that the run was to be compared with; empty for its parent, and where it is unknown."""
+    return run.dedupe.partition("^")[2].partition("+")[0]
+
+
+def _is_against(run: Run, baseline: str | None) -> bool:
+    """Whether a run was to be compared with this revision.
+
+    Its `baseline` says so only until it is measured: then it is an earlier revision where this one does not build.
+    """
+    base = baseline_in_key(run)
+    return base == (baseline or "")[:_KEY_BASELINE] if base else run.baseline in (baseline, None)
 
 
 def _one_more(session: Session, dedupe: str) -> str:
@@ -483,13 +543,22 @@ def _settle(session: Session, run: Run) -> None:
     session.flush()
 
 
-def _new_head(session: Session, target: Target, pull: int, newest: Revision) -> int:
-    """Make this the head of a pull request.  Returns how many runs of older heads it superseded."""
+def _new_head(session: Session, target: Target, pull: int, newest: Revision, *, moved: bool) -> int:
+    """Make this the head of a pull request; its base `moved` if the head is known with another one.
+
+    Returns how many runs of older heads, or of the other base, it superseded.
+    """
     row = locked_pull(session, target.id, pull)
     row.head, row.version = newest.sha, row.version + 1
+    name = pull_name(target.forge_kind, pull)
+    ended = 0
+    if moved:
+        row.accepted_head = None  # as by a new head: other cases may be slower than this base
+        why = f"{name} has another base"
+        ended = _end(session, target, pull, RunState.SUPERSEDED, why, Run.revision_id == newest.id)
     session.flush()
-    why = f"{newest.short} is a newer head of {pull_name(target.forge_kind, pull)}"
-    return _end(session, target, pull, RunState.SUPERSEDED, why, Run.revision_id != newest.id)
+    why = f"{newest.short} is a newer head of {name}"
+    return ended + _end(session, target, pull, RunState.SUPERSEDED, why, Run.revision_id != newest.id)
 
 
 def _end(session: Session, target: Target, pull: int | None, state: RunState, why: str, *which: Any) -> int:

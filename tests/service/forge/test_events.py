@@ -93,7 +93,17 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ("pull_request", pull_request(head_repository={"full_name": "mallory/norms"}), opened(fork=True)),
         ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
         ("pull_request", pull_request(head_repository=None), opened(fork=True)),
-        ("pull_request", pull_request("labeled"), Ignored("pull request 7 was labeled; its head did not change")),
+        ("pull_request", pull_request("edited", changes={"base": {"ref": {"from": "next"}}}), opened("edited")),
+        (
+            "pull_request",
+            pull_request("edited", changes={"title": {"from": "Quicker"}}),
+            Ignored("pull request 7 was edited; neither its head nor its base changed"),
+        ),
+        (
+            "pull_request",
+            pull_request("labeled"),
+            Ignored("pull request 7 was labeled; neither its head nor its base changed"),
+        ),
         ("issue_comment", issue_comment(), commented("/kernelwatch rerun")),
         ("issue_comment", issue_comment(body="/kernelwatch stop\r\nIt is hot."), commented("/kernelwatch stop")),
         ("issue_comment", issue_comment(body="thanks\n/kernelwatch stop"), commented("thanks")),

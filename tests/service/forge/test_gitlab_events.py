@@ -54,6 +54,15 @@ def test_changes_of_merge_requests(forge: FakeGitLab, action: str, oldrev: str |
     assert found.merge_unnamed == (action == "merge")
 
 
+@pytest.mark.parametrize("changed", ["target_branch", "merge_status"])
+def test_another_target_branch_is_a_change_like_another_head(forge: FakeGitLab, changed: str) -> None:
+    """In 2023 GitLab named of it only that it checks anew whether it can merge."""
+    said = {**forge.pull_event(REPO, 7, "update"), "changes": {changed: {"previous": "a", "current": "b"}}}
+    found = read(CHANGE, said)
+    assert isinstance(found, PullChanged)
+    assert found.action == "synchronize"
+
+
 def test_times_of_old_and_new_versions_are_the_same(forge: FakeGitLab) -> None:
     said = forge.pull_event(REPO, 7, "open")
     for written in ("2026-11-23 07:00:00 UTC", "2026-11-23T07:00:00Z", "2026-11-23T08:00:00.000+01:00"):
@@ -101,7 +110,8 @@ def test_what_is_ignored_says_why(forge: FakeGitLab) -> None:
         ("Pipeline Hook", {}, "does not use 'Pipeline Hook' events"),
         ("Tag Push Hook", {}, "does not use 'Tag Push Hook' events"),
         ("Confidential Note Hook", note, "does not use"),
-        (CHANGE, forge.pull_event(REPO, 7, "update"), "its head did not change"),
+        (CHANGE, forge.pull_event(REPO, 7, "update"), "neither its head nor its base changed"),
+        (CHANGE, {**forge.pull_event(REPO, 7, "update"), "changes": {"labels": {}}}, "neither its head nor its base"),
         (CHANGE, with_about(change, action="approved"), "approved; its head did not change"),
         (CHANGE, with_about(change, last_commit=None), "has no commits"),
         (NOTE, with_about(note, action="update"), "only a new one can be a command"),

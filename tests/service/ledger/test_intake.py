@@ -16,14 +16,15 @@ from sqlalchemy.orm import selectinload
 
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
-from service.db.models import Delivery, PushRow, RegressionRow, Revision, Run, Target
+from service.db.models import Delivery, Pull, PushRow, RegressionRow, Revision, Run, Target
 from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
-from service.ledger.intake import deliveries, mirrors, targets
-from service.ledger.runs import queue
+from service.ledger.intake import deliveries, mirrors, pulls, targets
+from service.ledger.runs import queue, revisions
 from service.ledger.series import series_of
 from service.settings import settings
+from service.sources import open_source
 from service.sources.git import GitSource
 
 NONE = "0" * 40
@@ -75,17 +76,22 @@ class Forge:
         body = {"ref": f"refs/heads/{branch}", "before": before, "after": after, "deleted": after == NONE}
         return self.deliver("push", body, repository)
 
-    def pull_event(self, number: int, head: str, *, action: str = "synchronize", fork: bool = False) -> str:
-        return self.deliver("pull_request", self.pull_body(number, head, action=action, fork=fork))
+    def pull_event(
+        self, number: int, head: str, *, action: str = "synchronize", fork: bool = False, onto: str = "main"
+    ) -> str:
+        return self.deliver("pull_request", self.pull_body(number, head, action=action, fork=fork, onto=onto))
 
-    def pull_body(self, number: int, head: str, *, action: str = "synchronize", fork: bool = False) -> dict[str, Any]:
+    def pull_body(
+        self, number: int, head: str, *, action: str = "synchronize", fork: bool = False, onto: str = "main"
+    ) -> dict[str, Any]:
         whose = "stranger/norms" if fork else "acme/norms"
         pull = {
             "head": {"sha": head, "ref": "quicker", "repo": {"full_name": whose}},
-            "base": {"sha": self.git("rev-parse", "main"), "ref": "main", "repo": {"full_name": "acme/norms"}},
+            "base": {"sha": self.git("rev-parse", onto), "ref": onto, "repo": {"full_name": "acme/norms"}},
             "user": {"login": "ada"},
         }
-        return {"action": action, "number": number, "pull_request": pull}
+        changes = {"base": {"ref": {"from": "another"}}} if action == "edited" else {}
+        return {"action": action, "number": number, "pull_request": pull, "changes": changes}
 
     def deliver(self, event: str, body: dict[str, Any], repository: str = "acme/norms") -> str:
         """Store a delivery and understand it; the sentence that says what was done."""
@@ -439,6 +445,71 @@ def test_a_pull_request_may_be_read_from_the_repository(forge: Forge, target: Ta
     head = forge.pull(7)
     assert head[:10] in deliveries.pull_appeared(target.id, 7)
     assert runs(head)[0].baseline == first
+
+
+def end_runs(pull: int) -> None:
+    with transaction() as session:
+        session.execute(update(Run).where(Run.pull == pull).values(state=RunState.DONE, attempt=1))
+
+
+def test_a_pull_request_with_another_base_is_measured_against_that(forge: Forge, target: Target, first: str) -> None:
+    """As one that was based on another pull request, and is retargeted when that one was merged or given up."""
+    below = forge.pull(7)
+    head = forge.pull(8, onto="pull-7")
+    forge.pull_event(8, head, action="opened", onto="pull-7")
+    end_runs(8)
+
+    said = forge.pull_event(8, head, action="edited")
+
+    assert said == f"norms: pull request 8, 1 revision at {head[:10]}: 2 runs queued."
+    assert [(run.baseline, run.state) for run in runs(head)] == [(below, RunState.DONE)] * 2 + [(first, QUEUED)] * 2
+    for action in ("edited", "synchronize", "reopened"):
+        assert "nothing new" in forge.pull_event(8, head, action=action)
+    assert len(runs(head)) == 4
+
+    forge.pull_event(8, head, action="edited", onto="pull-7")
+
+    assert [(run.baseline, run.state) for run in runs(head)[2:]] == [(first, SUPERSEDED)] * 2 + [(below, QUEUED)] * 2
+    assert {run.reason for run in runs(head)[2:4]} == {"pull request 8 has another base"}
+    assert "nothing new" in forge.pull_event(8, head, onto="pull-7")
+    assert len(runs(head)) == 6
+
+
+def test_another_base_with_the_same_merge_base_changes_nothing(forge: Forge, target: Target, first: str) -> None:
+    head = forge.pull(8)
+    forge.pull_event(8, head, action="opened")
+    forge.git("branch", "release", first)
+    assert "nothing new" in forge.pull_event(8, head, action="edited", onto="release")
+    assert states(head) == [QUEUED, QUEUED]
+
+
+def test_a_base_that_did_not_build_is_not_another_base(forge: Forge, target: Target, first: str) -> None:
+    """Then the run names the earlier revision that it was compared with."""
+    forge.commit()
+    head = forge.pull(8)
+    forge.pull_event(8, head, action="opened")
+    end_runs(8)
+    with transaction() as session:
+        session.execute(update(Run).where(Run.pull == 8).values(baseline=first))
+        revisions.run_of_revision(session, session.get_one(Target, target.id), head, 8, "cpu")
+
+    assert "nothing new" in forge.pull_event(8, head, action="edited")
+    assert states(head) == [RunState.DONE, RunState.DONE]
+
+
+def test_another_base_voids_what_was_accepted_and_keeps_an_approval(forge: Forge, target: Target) -> None:
+    forge.pull(7)
+    head = forge.pull(8, onto="pull-7")
+    forge.pull_event(8, head, action="opened", onto="pull-7", fork=True)
+    with transaction() as session:
+        deliveries.approve(session, runs(head)[0].id)
+        session.execute(update(Pull).values(accepted_head=head))
+
+    forge.pull_event(8, head, action="edited", fork=True)
+
+    assert states(head) == [SUPERSEDED, SUPERSEDED, QUEUED, QUEUED]
+    with reading() as session:
+        assert session.scalar(select(Pull.accepted_head)) is None
 
 
 # -- strangers
@@ -859,6 +930,94 @@ def test_somebody_asks_for_a_revision(forge: Forge, target: Target, first: str) 
     assert deliveries.run_revision("norms", docs, device="cpu", again=True) != [one]
     assert len(deliveries.run_revision("norms", first)) == 2
     assert [run.suite for run in runs(first)] == ["smoke", "rmsnorm"]
+
+
+def compared_with(target: Target, revision: str) -> str | None:
+    """What a requested revision is compared with."""
+    source = open_source(target)
+    source.refresh()
+    return pulls.baseline_of(target, source, source.describe(source.resolve(revision)))
+
+
+def test_a_requested_revision_is_compared_with_where_it_left_the_mainline(
+    forge: Forge, target: Target, first: str
+) -> None:
+    forge.pull(7)
+    forge.pull(7)
+    second = forge.commit()
+    assert compared_with(target, "pull-7") == first
+    assert compared_with(target, first) is None
+    assert compared_with(target, second) == first
+
+    forge.git("checkout", "--quiet", "pull-7")
+    forge.git("merge", "--quiet", "--strategy=ours", "--no-edit", "main")
+    assert compared_with(target, "pull-7") == second, "not what the mainline brought"
+
+    forge.git("checkout", "--quiet", "main")
+    third = forge.commit("other.py")
+    forge.git("merge", "--quiet", "--no-ff", "--no-edit", "--strategy=ours", "pull-7")
+    assert compared_with(target, "pull-7") == second, "after its merge too"
+    assert compared_with(target, "main") == third
+
+
+def test_a_slow_commit_is_not_hidden_by_one_on_top_of_it(forge: Forge, target: Target, first: str) -> None:
+    """As a job of CI requests the head of a branch."""
+    forge.pull(7)
+    head = forge.pull(7)
+    forge.commit()
+    requested = deliveries.run_revision("norms", "pull-7")
+    assert [(run.id, run.pull, run.baseline) for run in runs(head)] == [(one, None, first) for one in requested]
+    forge.pull_event(7, head, action="opened")
+    assert deliveries.run_revision("norms", head) == [run.id for run in runs(pull=7)]
+
+
+def test_a_requested_revision_without_a_common_ancestor_is_compared_with_its_parent(
+    forge: Forge, target: Target
+) -> None:
+    forge.git("checkout", "--quiet", "--orphan", "another")
+    root = forge.commit()
+    forge.commit()
+    assert compared_with(target, "another") == root
+    assert compared_with(target, root) is None
+
+
+@pytest.mark.parametrize("baselines", [("a" * 40, "b" * 40), (None, "b" * 40)])
+def test_each_baseline_has_a_run_of_its_own(
+    forge: Forge, target: Target, first: str, baselines: tuple[str | None, str]
+) -> None:
+    source = open_source(target)
+    source.refresh()
+    found = source.describe(forge.commit())
+    with transaction() as session:
+        row = session.get_one(Target, target.id)
+        for baseline in (*baselines, *baselines):
+            revisions.run_wanted(session, row, found, device="cpu", trusted=True, baseline=baseline)
+    assert [run.baseline for run in runs()] == [baselines[0] or first, baselines[1]]
+
+
+def test_a_pull_requests_own_run_answers_a_request_of_the_same_comparison(
+    forge: Forge, target: Target, first: str
+) -> None:
+    forge.pull(7)
+    head = forge.pull(7)
+    forge.pull_event(7, head, action="opened")
+    source = open_source(target)
+    source.refresh()
+    found = source.describe(head)
+
+    def requested(*, again: bool = False, baseline: str | None = first) -> int:
+        with transaction() as session:
+            row = session.get_one(Target, target.id)
+            run = revisions.run_wanted(session, row, found, device="cpu", trusted=True, baseline=baseline, again=again)
+            return run.id
+
+    own = runs(pull=7)[0].id
+    assert requested() == own
+    assert requested(baseline=None) != own
+    assert requested(again=True) != own
+    forge.pull_event(7, head, action="closed")
+    assert requested() != own
+    assert [run.state for run in runs(pull=7)] == [CANCELLED, CANCELLED]
 
 
 @pytest.mark.parametrize(

@@ -457,6 +457,77 @@ def test_an_accepted_head_passes_and_opens_no_alarm_when_it_is_merged(written: S
     ]
 
 
+@pytest.mark.parametrize("other", ["crash", "invalid: y is wrong"])
+def test_an_accepted_head_does_not_pass_while_another_case_failed(written: Story, other: str) -> None:
+    head = written.pull(7, action="opened", wide=300.0, fast=other)
+    before = written.status(head)
+    assert "success" not in before
+    assert "accepted 1 slower case" in written.answer(written.comment(7, "/kernelwatch accept exact rounding"))
+    assert written.status(head) == before
+
+
+def test_all_commits_of_an_accepted_head_that_is_fast_forwarded_are_acknowledged(written: Story) -> None:
+    written.pull(7, action="opened", wide=250.0)
+    head = written.pull(7, wide=300.0)
+    written.comment(7, "/kernelwatch accept exact rounding")
+    before = written.git("rev-parse", "main")
+    written.git("merge", "--quiet", "--ff-only", "pull-7")
+    merged = written.merge_event(7, before, head, head)
+    written.deliver(*written.push_event(before, head))
+    written.deliver(*merged)
+    assert [(state, why) for state, why, _ in regressions()] == [(RegressionState.ACKNOWLEDGED, "exact rounding")] * 2
+
+
+@pytest.mark.parametrize("told_first", ["push", "merge"])
+def test_only_the_commits_of_an_accepted_head_are_acknowledged_after_a_rebase(written: Story, told_first: str) -> None:
+    written.pull(7, action="opened", wide=250.0)
+    head = written.pull(7, wide=300.0)
+    written.comment(7, "/kernelwatch accept exact rounding")
+    before = written.push("slower by somebody else", wide=230.0)
+    for slower in (280.0, 340.0):
+        last = written.commit("pull request 7", wide=slower)
+    told = [written.push_event(before, last), written.merge_event(7, before, head, last)]
+    for event in told if told_first == "push" else reversed(told):
+        written.deliver(*event)
+    found = [state for state, _, _ in regressions()]
+    assert found == [RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.ACKNOWLEDGED]
+
+
+def retarget(story: Story, number: int, sha: str, branch: str) -> None:  # noqa: F811
+    """Somebody chooses another base branch for a pull request."""
+    event, body = story.head_event(number, sha, "synchronize")
+    if story.on == "gitlab":
+        about = {**body["object_attributes"], "oldrev": None, "target_branch": branch}
+        body |= {"object_attributes": about, "changes": {"target_branch": {"previous": "main", "current": branch}}}
+    else:
+        body["pull_request"]["base"] |= {"ref": branch, "sha": story.git("rev-parse", branch)}
+        body |= {"action": "edited", "changes": {"base": {"ref": {"from": "main"}}}}
+    story.deliver(event, body)
+
+
+def test_another_base_is_measured_anew_and_voids_what_was_accepted(
+    written: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = written.git("rev-parse", "main")
+    below = written.pull(7, action="opened", wide=300.0)
+    head = written.pull(7, wide=301.0)
+    written.comment(7, "/kernelwatch accept exact rounding")
+    written.git("branch", "next", below)
+
+    retarget(written, 7, head, "next")
+    assert "Accepted" not in written.status(head)
+    assert written.status(head).startswith("success: ")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(control, "work", lambda device: 0)
+        retarget(written, 7, head, "main")
+    assert written.status(head).startswith("pending: Queued")
+    assert [run.baseline for run in written.runs(head)] == [main, below, main]
+    written.settle()
+    assert written.status(head).startswith("pending: 1 ")
+    assert states(written, head) == [RunState.DONE] * 3
+
+
 def test_a_new_push_voids_what_was_accepted(written: Story) -> None:
     written.pull(7, action="opened", wide=300.0)
     written.comment(7, "/kernelwatch accept exact rounding")
