@@ -474,11 +474,13 @@ def test_a_pull_request_that_goes_back_to_an_older_head_is_told_of_that_again(st
     assert slow[:7] not in comment
 
 
-def test_what_somebody_asks_for_does_not_speak_for_the_pull_request(story):
+def test_a_requested_run_does_not_replace_the_result_of_the_pull_request(story):
     slow = story.pull(7, action="opened", wide=300.0)
     said, told = story.said(7), story.statuses(slow)
+    [first] = story.runs(slow)
 
-    deliveries.run_revision("norms", slow)
+    assert deliveries.run_revision("norms", slow) == [first.id], "it answers: the comparison is the same"
+    deliveries.run_revision("norms", slow, again=True)
     deliveries.run_revision("norms", slow, suite="quick")
     story.settle()
 

@@ -107,13 +107,13 @@ def has_old_roles(session: Session, account_id: int) -> bool:
 
 
 def _due(session: Session, account: Account, older_than_s: float) -> Mapping[int, str]:
-    """Targets on the forge whose permission is too old, with their repositories."""
+    """Targets on the forge whose permission is too old, with their repositories, in a fixed order."""
     kind = _forge_of(account)
     if kind is None or account.admin:
         return {}
     fresh = select(Role.target_id).where(Role.account_id == account.id, Role.checked_at > clock(session) - older_than_s)
     query = select(Target.id, Target.forge).where(Target.forge_kind == kind, Target.id.not_in(fresh))
-    return {one.id: one.forge for one in session.execute(query)}
+    return {one.id: one.forge for one in session.execute(query.order_by(Target.id))}
 
 
 def _forge_of(person: Account) -> ForgeKind | None:
