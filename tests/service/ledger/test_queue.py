@@ -296,13 +296,15 @@ def behind(first: Callable[[Session], object], run_id: int) -> Iterator[Session]
 
     other = threading.Thread(target=do)
     other.start()
-    assert done.wait(30)
-    with transaction() as session:
-        kept = session.get_one(Run, run_id)  # as the API does, to check that the caller may
-        known.set()
-        yield session
-        del kept  # until here: a session forgets a row that nobody holds
-    other.join()
+    try:
+        assert done.wait(30)
+        with transaction() as session:
+            kept = session.get_one(Run, run_id)  # as the API does, to check that the caller may
+            known.set()
+            yield session
+            del kept  # until here: a session forgets a row that nobody holds
+    finally:
+        other.join()  # it holds a connection, also where the block raises
 
 
 @pytest.mark.parametrize("ended", [RunState.DONE, RunState.FAILED])
