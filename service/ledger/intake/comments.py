@@ -341,16 +341,11 @@ def _approve(session: Session, target: Target, pull: Pull, asked: _Asked) -> Rep
     head = asked.head.sha
     if head != sha:
         raise BadInput(f"{sha} is not the head, which is {head}. Read that one, then approve it.")
-    held = _runs_of_head(session, target, pull, RunState.HELD)
+    runs = revisions.runs_of_head(session, target.id, pull.number, pull.head)
+    held = [run for run in runs if run.state is RunState.HELD]
     if not held:
         return answers.done(f"nothing is held at {code(short(head))}.")
     return _waiting(session, revisions.approve(session, held[0].id), asked)
-
-
-def _runs_of_head(session: Session, target: Target, pull: Pull, *states: RunState) -> Sequence[Run]:
-    ours = (Run.target_id == target.id, Run.pull == pull.number, Run.purpose == Purpose.WATCH)
-    of_head = Run.revision.has(sha=pull.head)
-    return session.scalars(select(Run).where(*ours, of_head, Run.state.in_(states)).order_by(Run.id)).all()
 
 
 def _waiting(session: Session, runs: Sequence[Run], asked: _Asked) -> Reply:

@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Pull, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, possible
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Purpose, RegressionState, RunState
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, RegressionState, RunState
 from service.domain.verdicts.judge import Outcome
 from service.errors import Conflict
 from service.ledger.access import audit
 from service.ledger.locking import lock
 from service.ledger.regressions import incidents, transitions
-from service.ledger.runs.revisions import baseline_in_key
+from service.ledger.runs.revisions import baseline_in_key, runs_of_head
 
 
 def accept(session: Session, target: Target, pull: Pull, who: str, why: str) -> int:
@@ -27,7 +27,7 @@ def accept(session: Session, target: Target, pull: Pull, who: str, why: str) -> 
     Raises Conflict where no measurement of the head found one.
     """
     lock(session, target.id)
-    runs = _runs_of_head(session, pull)
+    runs = _done_runs(session, pull)
     cases = len(_slower(session, runs))
     if not cases:
         raise Conflict(f"No case is slower at {(pull.head or 'the head')[:10]}; there is nothing to accept.")
@@ -54,7 +54,7 @@ def acknowledge_merged(session: Session, pull: Pull) -> None:
     if pull.merged_as is None or pull.accepted_by is None or not is_accepted(pull, pull.head or ""):
         return
     lock(session, pull.target_id)
-    runs = _runs_of_head(session, pull)
+    runs = _done_runs(session, pull)
     accepted, earlier = _slower(session, runs), _commits_before_last(session, pull, runs)
     found = session.execute(
         select(RegressionRow, Revision.sha, Series.provider, Series.printed)
@@ -123,15 +123,8 @@ def _commits_before_last(session: Session, pull: Pull, runs: Sequence[Run]) -> s
     return {one.sha for one in session.scalars(line) if not brought.isdisjoint({one.sha, (one.author, one.subject)})}
 
 
-def _runs_of_head(session: Session, pull: Pull) -> list[Run]:
+def _done_runs(session: Session, pull: Pull) -> list[Run]:
     """The newest run of the head that is done, for each device; none of before its base changed."""
-    rows = (
-        select(Run)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == pull.target_id, Run.pull == pull.number, Revision.sha == pull.head)
-        .where(Run.purpose == Purpose.WATCH)
-        .order_by(Run.id)
-    )
-    runs = session.scalars(rows).all()
+    runs = runs_of_head(session, pull.target_id, pull.number, pull.head)
     against_base = [run for run in runs if baseline_in_key(run) == baseline_in_key(runs[-1])]
     return list({run.device: run for run in against_base if run.state is RunState.DONE}.values())

@@ -98,7 +98,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     if push.mainline:
         _place(session, target, push.found, push.later)
         transitions.revisions_returned(session, target.id)
-    earlier = _runs_of_head(session, rows[head], push.pull) if push.pull is not None else ()
+    earlier = runs_of_head(session, target.id, push.pull, head) if push.pull is not None else ()
     moved = bool(earlier) and push.refused is None and not _is_against(earlier[-1], push.baseline)
     approved = moved and any(map(_is_approved, earlier))  # the commit, whatever it is compared with
     base = baseline_in_key(earlier[-1]) if earlier and push.refused is not None else None  # a refusal knows none
@@ -135,10 +135,10 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     )
 
 
-def _runs_of_head(session: Session, revision: Revision, pull: int) -> Sequence[Run]:
-    """The runs that the head of a pull request has already, oldest first."""
-    same = (Run.revision_id == revision.id, Run.pull == pull, Run.purpose == Purpose.WATCH)
-    return session.scalars(select(Run).where(*same).order_by(Run.id)).all()
+def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:
+    """The runs that a head of a pull request has, oldest first; without those of bisections."""
+    same = (Run.target_id == target_id, Run.pull == pull, Run.purpose == Purpose.WATCH)
+    return session.scalars(select(Run).where(*same, Run.revision.has(sha=sha)).order_by(Run.id)).all()
 
 
 def run_wanted(
