@@ -30,10 +30,8 @@ FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 ROWS, FEW_ROWS = 32768, 8  # nothing is computed
 WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")  # ops whose plans are compiled
-UNALIGNED = (
-    15000,
-    30648,
-)  # columns of rows that do not all begin on a boundary of 32 bytes: no suite has wide ones
+# Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.
+UNALIGNED = (15000, 30648)
 TWO_PASSES = 65536  # columns
 SLAB = 64  # rows of the two-pass kernels, which do not depend on it
 SHAPE = ("rows", "block", "warps")

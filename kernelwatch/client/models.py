@@ -79,7 +79,7 @@ class RunItem(Document):
     target: str
     revision: str
     subject: str
-    # The revision compared with: the parent, or a pull request's merge base.
+    # The revision compared with: the parent of one on the mainline, else the merge base.
     baseline: str | None
     # The last revision that was not slow, if the baseline is slow.
     last_good: str | None
@@ -925,7 +925,7 @@ class QueueItem(Document):
     target: str
     revision: str
     subject: str
-    # The revision compared with: the parent, or a pull request's merge base.
+    # The revision compared with: the parent of one on the mainline, else the merge base.
     baseline: str | None
     # The last revision that was not slow, if the baseline is slow.
     last_good: str | None
@@ -1280,7 +1280,7 @@ class RunDocument(Document):
     target: str
     revision: str
     subject: str
-    # The revision compared with: the parent, or a pull request's merge base.
+    # The revision compared with: the parent of one on the mainline, else the merge base.
     baseline: str | None
     # The last revision that was not slow, if the baseline is slow.
     last_good: str | None

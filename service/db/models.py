@@ -298,7 +298,7 @@ class Run(Base):
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
     baseline: Mapped[str | None] = mapped_column(
         String(64)
-    )  # sha compared with: the parent, or a pull request's merge base
+    )  # sha compared with: the parent of one on the mainline, else the merge base
     recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
     push_id: Mapped[int | None] = mapped_column(ForeignKey("pushes.id"))
     pull: Mapped[int | None]

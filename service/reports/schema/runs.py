@@ -28,7 +28,9 @@ class RunItem(Document):
     target: str
     revision: str
     subject: str
-    baseline: str | None = Field(description="The revision compared with: the parent, or a pull request's merge base.")
+    baseline: str | None = Field(
+        description="The revision compared with: the parent of one on the mainline, else the merge base."
+    )
     last_good: str | None = Field(description="The last revision that was not slow, if the baseline is slow.")
     pinned: str | None = Field(description="The pinned baseline.")
     pull: int | None
