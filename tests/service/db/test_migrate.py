@@ -1,5 +1,6 @@
 """A database is brought to the schema of the models, by any number of processes, on SQLite and on PostgreSQL."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def sqlite(tmp_path: Path) -> str:
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param))
+
+
+def filled(url: str, revision: str, rows: Sequence[str]) -> Engine:
+    """A database of an older version in which these statements have inserted rows."""
+    migrate.upgrade(url, revision)
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(text(row))
+    return engine
 
 
 def test_the_migrations_make_what_the_models_say(url: str) -> None:
@@ -86,11 +97,7 @@ IN_MICROSECONDS = (
 
 
 def test_an_older_database_keeps_its_rows_under_names_without_a_unit(url: str) -> None:
-    migrate.upgrade(url, "0001")
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        for row in IN_MICROSECONDS:
-            connection.execute(text(row))
+    engine = filled(url, "0001", IN_MICROSECONDS)
 
     migrate.upgrade(url)
 
@@ -112,11 +119,7 @@ OF_THE_LANES = (
 
 
 def test_a_recipe_keeps_its_suite_and_its_limits_by_metric(url: str) -> None:
-    migrate.upgrade(url, "0001")
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        for row in OF_THE_LANES:
-            connection.execute(text(row))
+    engine = filled(url, "0001", OF_THE_LANES)
 
     migrate.upgrade(url)
 
@@ -158,11 +161,7 @@ A_SEARCH = text(
 
 
 def test_what_was_decided_from_texts_gets_codes_once(url: str) -> None:
-    migrate.upgrade(url, "0001")
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        for row in IN_MICROSECONDS:
-            connection.execute(text(row))
+    engine = filled(url, "0001", IN_MICROSECONDS)
     migrate.upgrade(url, "0009")
     with engine.begin() as connection:
         for case, outcome, reason in VERDICTS:
@@ -207,12 +206,8 @@ WAITED = (
 
 
 def test_attempts_of_an_outage_are_no_refusals_and_the_indexes_go_and_come(url: str) -> None:
-    migrate.upgrade(url, "0031")
+    engine = filled(url, "0031", WAITED)
     before = described(url)
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        for row in WAITED:
-            connection.execute(text(row))
 
     migrate.upgrade(url, "0032")
 

@@ -192,7 +192,7 @@ def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, m
 
 
 @pytest.mark.parametrize(
-    ("steps", "mended"),
+    ("steps", "fixing_run"),
     [
         *[
             ([CaseStep(11, 6, 5, outcome, None)], None)
@@ -210,9 +210,9 @@ def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, m
         ([CaseStep(11, 6, 5, FASTER, 0.997, SLOWER, 1.006), CaseStep(12, 7, 6, Outcome.FAILED, None)], None),
     ],
 )
-def test_only_what_shows_it_to_be_faster_mends_what_is_within_the_smallest_change(steps, mended):
+def test_a_regression_within_the_smallest_change_is_fixed_by_evidence_alone(steps, fixing_run):
     """A confirmed slow-down may be smaller than the smallest change: the test asks for a share of it."""
-    assert fixed_by_run(steps, 5, 1.009, 0.01) == mended
+    assert fixed_by_run(steps, 5, 1.009, 0.01) == fixing_run
 
 
 def test_a_leak_is_not_over_because_an_older_revision_was_as_slow():

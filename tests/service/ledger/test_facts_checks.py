@@ -79,7 +79,7 @@ def test_findings_that_come_while_a_run_is_reported_are_reported_afterwards(targ
     def comment(session: Session, run: Run, _pull: int) -> None:
         assert facts_checks.in_words(session, run) == ""
         composed.set()
-        ended.wait(0.5)  # in vain: the end waits until the run is reported
+        ended.wait(0.5)  # times out: the end waits until the run is reported
 
     def end() -> None:
         assert composed.wait(30)

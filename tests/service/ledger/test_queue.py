@@ -292,7 +292,7 @@ def behind(first: Callable[[Session], object], run_id: int) -> Iterator[Session]
             first(session)
             session.flush()
             done.set()
-            known.wait(0.5)  # in vain on SQLite, where nobody else has a transaction until this one ends
+            known.wait(0.5)  # times out on SQLite, where one transaction runs at a time
 
     other = threading.Thread(target=do)
     other.start()

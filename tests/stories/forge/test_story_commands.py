@@ -478,16 +478,16 @@ def test_all_commits_of_an_accepted_head_that_is_fast_forwarded_are_acknowledged
     assert [(state, why) for state, why, _ in regressions()] == [(RegressionState.ACKNOWLEDGED, "exact rounding")] * 2
 
 
-@pytest.mark.parametrize("told_first", ["push", "merge"])
-def test_only_the_commits_of_an_accepted_head_are_acknowledged_after_a_rebase(written: Story, told_first: str) -> None:
+@pytest.mark.parametrize("first_event", ["push", "merge"])
+def test_only_the_commits_of_an_accepted_head_are_acknowledged_after_a_rebase(written: Story, first_event: str) -> None:
     written.pull(7, action="opened", wide=250.0)
     head = written.pull(7, wide=300.0)
     written.comment(7, "/kernelwatch accept exact rounding")
     before = written.push("slower by somebody else", wide=230.0)
     for slower in (280.0, 340.0):
         last = written.commit("pull request 7", wide=slower)
-    told = [written.push_event(before, last), written.merge_event(7, before, head, last)]
-    for event in told if told_first == "push" else reversed(told):
+    events = [written.push_event(before, last), written.merge_event(7, before, head, last)]
+    for event in events if first_event == "push" else reversed(events):
         written.deliver(*event)
     found = [state for state, _, _ in regressions()]
     assert found == [RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.ACKNOWLEDGED]

@@ -108,7 +108,7 @@ def test_the_interval_against_an_earlier_revision_includes_the_spread_of_copies(
 
 
 def test_what_is_in_doubt_makes_no_room_among_the_discoveries():
-    """A p of 0.02 is 0.2 among ten cases, and 0.02 beside nine that are surely slow."""
+    """A p of 0.02 is 0.2 among ten cases, and 0.02 with nine others that are surely slow."""
     cases = family(*[1.1] * 19, noise=0)
     cases[-1] = trials_of(cases[-1].case, 1.0075, noise=0.0015, seed=4)
     offsets = {one.name: SessionOffset(doubt=OFF) for one in cases[:-1]}

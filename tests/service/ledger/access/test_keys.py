@@ -1,10 +1,13 @@
 """API keys that are revoked and rotated at the same moment."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
 from service.db.models import ApiKey
@@ -20,25 +23,34 @@ def key(either: str) -> str:
         return keys.create(session, "ci", [NamedGrant(Scope.READ, None)])[0].prefix
 
 
-def test_a_key_that_is_revoked_at_this_moment_gets_no_successor(key: str) -> None:
-    revoked, known = Event(), Event()
+Change = Callable[[Session, str], object]
 
-    def revoke() -> None:
+
+@contextmanager
+def at_once(first: Change, second: Change, key: str) -> Iterator["tuple[Future[None], Future[None]]"]:
+    """Both changes of a key: the second one has read the key before the transaction of the first one ends."""
+    changed, known = Event(), Event()
+
+    def change_first() -> None:
         with transaction() as session:
-            keys.revoke(session, key)
+            first(session, key)
             session.flush()
-            revoked.set()
-            known.wait(0.5)  # in vain on SQLite, where nobody else has a transaction until this one ends
+            changed.set()
+            known.wait(0.5)  # times out on SQLite, where one transaction runs at a time
 
-    def rotate() -> None:
-        assert revoked.wait(30)
+    def change_second() -> None:
+        assert changed.wait(30)
         with transaction() as session:
             keys.one(session, key)
             known.set()
-            keys.rotate(session, key)
+            second(session, key)
 
     with ThreadPoolExecutor(2) as both:
-        revoking, rotating = both.submit(revoke), both.submit(rotate)
+        yield both.submit(change_first), both.submit(change_second)
+
+
+def test_a_key_that_is_revoked_at_the_same_moment_gets_no_successor(key: str) -> None:
+    with at_once(keys.revoke, keys.rotate, key) as (revoking, rotating):
         revoking.result(30)
         with pytest.raises(Refused, match="has ended"):
             rotating.result(30)
@@ -47,24 +59,8 @@ def test_a_key_that_is_revoked_at_this_moment_gets_no_successor(key: str) -> Non
 
 
 def test_a_rotated_key_can_be_revoked_at_the_same_moment(key: str) -> None:
-    rotated, known = Event(), Event()
-
-    def rotate() -> None:
-        with transaction() as session:
-            keys.rotate(session, key)
-            session.flush()
-            rotated.set()
-            known.wait(0.5)
-
-    def revoke() -> None:
-        assert rotated.wait(30)
-        with transaction() as session:
-            keys.one(session, key)
-            known.set()
-            keys.revoke(session, key)
-
-    with ThreadPoolExecutor(2) as both:
-        for one in [both.submit(rotate), both.submit(revoke)]:
+    with at_once(keys.rotate, keys.revoke, key) as changes:
+        for one in changes:
             one.result(30)
     with reading() as session:
         assert [one.revoked_at is None for one in session.scalars(select(ApiKey).order_by(ApiKey.id))] == [False, True]

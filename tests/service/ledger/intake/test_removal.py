@@ -53,7 +53,7 @@ def while_removing(steps: list[Wait], write: Callable[[Session], object]) -> Fut
 
     def wait() -> None:
         deleting.set()
-        written.wait(0.5)  # in vain: the writer waits for the removal
+        written.wait(0.5)  # times out: the writer waits for the removal
 
     def another() -> None:
         assert deleting.wait(30)
@@ -114,7 +114,7 @@ def test_a_target_is_not_removed_while_its_run_is_recorded(target: Target) -> No
             queue.end(session, lease, RunState.DONE)
             session.flush()
             ended.set()
-            refused.wait(0.5)  # in vain on SQLite, where the removal waits for this
+            refused.wait(0.5)  # times out on SQLite, where one transaction runs at a time
             world.commit(session, target.id, "b")
 
     def remove() -> None:
