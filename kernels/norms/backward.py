@@ -148,7 +148,7 @@ def _backward(
     dw = tl.full([CONFIG.ACC_ROWS, CONFIG.BLOCK], 0.0, tl.float32)
     db = tl.full([CONFIG.ACC_ROWS, CONFIG.BLOCK], 0.0, tl.float32)
     if CONFIG.TEAM > 1 and PARTIALS is None:
-        dw, db = _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CONFIG)
+        dw, db, arrived, epoch = _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CONFIG)
     else:
         for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
             x, dy, mean, rstd = _read(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
@@ -169,7 +169,7 @@ def _backward(
         if CONFIG.FUSED:
             _sum_when_last(PARTIAL_GRADS, DB_PARTIALS, team, teams, groups, rank, t, WORKSPACE, CONFIG)
     if CONFIG.TEAM > 1 and PARTIALS is None:
-        tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
+        tiles.release_workspace(WORKSPACE, arrived, epoch, tl.num_programs(0))
 
 
 @triton.jit
@@ -187,9 +187,11 @@ def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CO
         dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile - teams, cols, t, CONFIG)
         x, dy, mean, rstd = next_x, next_dy, next_mean, next_rstd
     last = (n_tiles - 1 - team) // teams
+    arrived = tiles.arrive(WORKSPACE, CONFIG)
     words = tiles.peek_both(tiles.slots_of(last, slots, CONFIG), CONFIG)
     c1_sum, c2_sum = _collect_sums(last, slots, first_tag, words, CONFIG)
-    return _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, team + last * teams, cols, t, CONFIG)
+    dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, team + last * teams, cols, t, CONFIG)
+    return dw, db, arrived, first_tag + tl.cdiv(n_tiles, teams) - 1
 
 
 @triton.jit

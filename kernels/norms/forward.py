@@ -115,20 +115,28 @@ def _forward(
         x=X, residual=RESIDUAL, w=W, b=B, y=Y, residual_out=RESIDUAL_OUT, mean=MEAN, rstd=RSTD, M=M,
         x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT,
     )  # fmt: skip
-    w, b = cols, cols  # placeholders where the weights are loaded with each tile
-    if CONFIG.WEIGHTS == "held":
-        w, b = tiles.load_columns(W, cols, CONFIG), tiles.load_columns(B, cols, CONFIG)
     if SLOTS is not None:
-        _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG)
+        _forward_dynamic(team, teams, rank, cols, t, WORKSPACE, SLOTS, eps, CONFIG)
     elif WORKSPACE is not None:
-        _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG)
+        _forward_team(team, teams, n_tiles, rank, cols, t, WORKSPACE, eps, CONFIG)
     elif CONFIG.BLOCKS > 1:
         _forward_blocks(team, cols, t, eps, CONFIG)
-    elif CONFIG.PERSISTENT:
-        for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
-            _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
     else:
-        _forward_tile(team, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
+        w, b = _held_weights(cols, t, CONFIG)
+        if CONFIG.PERSISTENT:
+            for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
+                _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
+        else:
+            _forward_tile(team, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
+
+
+@triton.jit
+def _held_weights(cols, t, CONFIG: tl.constexpr):
+    """(w, b) of these columns; placeholders where they are loaded with each tile."""
+    w, b = cols, cols
+    if CONFIG.WEIGHTS == "held":
+        w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
+    return w, b
 
 
 @triton.jit
@@ -174,10 +182,11 @@ def _forward_blocks(row, cols, t, eps, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG: tl.constexpr):
+def _forward_team(team, teams, n_tiles, rank, cols, t, WORKSPACE, eps, CONFIG: tl.constexpr):
     """All rows of a team.  While the sums of a row are exchanged, the next row is read and its sums are published."""
     slots, first_tag = tiles.open_exchange(WORKSPACE, team, CONFIG)
     x = _read(team, t, cols, CONFIG)
+    w, b = _held_weights(cols, t, CONFIG)  # after the first row: its sums do not wait for them
     _publish_sums(x, slots, first_tag, cols, rank, CONFIG)
     for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
         step = tile // teams
@@ -193,14 +202,15 @@ def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CON
         x = next_x
     last = (n_tiles - 1 - team) // teams
     before = tiles.slots_of(last, slots, CONFIG)
+    arrived = tiles.arrive(WORKSPACE, CONFIG)
     words = tiles.peek_both(before, CONFIG)
     mean, rstd = _collect_sums(before, first_tag + last, words, eps, CONFIG)
     _write(x, team + last * teams, mean, rstd, rank, cols, w, b, t, CONFIG)
-    tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
+    tiles.release_workspace(WORKSPACE, arrived, first_tag + tl.cdiv(n_tiles, teams) - 1, tl.num_programs(0))
 
 
 @triton.jit
-def _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CONFIG: tl.constexpr):
+def _forward_dynamic(team, teams, rank, cols, t, WORKSPACE, SLOTS, eps, CONFIG: tl.constexpr):
     """Rows in dynamic scheduling: each program takes the next row of its rank when it is ready.
 
     The team of a row are the programs that took it, one of each rank.  Each rank takes rows in order, and a program
@@ -210,6 +220,7 @@ def _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CO
     tag = tl.load(WORKSPACE).to(tl.int32) + 1
     row = team
     x = _read(row, t, cols, CONFIG)
+    w, b = _held_weights(cols, t, CONFIG)  # after the first row: its sums do not wait for them
     following = tiles.take_row(WORKSPACE, rank, teams, t.M)
     _publish_sums(x, tiles.slots_of_row(row, SLOTS, CONFIG), tag, cols, rank, CONFIG)
     while following < t.M:
@@ -218,8 +229,9 @@ def _forward_dynamic(team, teams, rank, cols, w, b, t, WORKSPACE, SLOTS, eps, CO
         _publish_sums(next_x, tiles.slots_of_row(following, SLOTS, CONFIG), tag, cols, rank, CONFIG)
         _finish_row(x, row, rank, cols, w, b, t, SLOTS, tag, eps, CONFIG)
         x, row, following = next_x, following, after
+    arrived = tiles.arrive(WORKSPACE, CONFIG)
     _finish_row(x, row, rank, cols, w, b, t, SLOTS, tag, eps, CONFIG)
-    tiles.release_workspace(WORKSPACE, 1, tl.num_programs(0), CONFIG.TEAM)
+    tiles.release_workspace(WORKSPACE, arrived, tag, tl.num_programs(0), CONFIG.TEAM)
 
 
 @triton.jit
