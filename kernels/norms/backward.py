@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import DTYPES, check, configure, fitting, row_stride, starts_early, vector
+from .launching import DTYPES, aligned, check, configure, fitting, row_stride, starts_early
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS
 from .tuned_plans import chosen_plan
@@ -65,6 +65,7 @@ def backward(
     check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset)
     if bias_dtype not in (None, *DTYPES):
         raise ValueError(f"bias_dtype must be {', '.join(map(str, DTYPES))} or None, not {bias_dtype}")
+    dy, x, dresidual_out = aligned(dy), aligned(x), aligned(dresidual_out)
     rows, cols = x.shape
     dx = x.new_empty(rows, cols)
     dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
@@ -89,8 +90,6 @@ def backward(
 def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
     """One pass over the rows, two for a team that does not exchange its sums; then the summing kernel, if separate."""
     rows, cols = x.shape
-    unit = vector(dy, x, dresidual_out)
-    dy_stride, x_stride, dresidual_stride = (row_stride(each) // unit for each in (dy, x, dresidual_out))
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
     fused = bool(gradients) and plan.sum is not Sum.SEPARATE
     # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
@@ -98,9 +97,10 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
     early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
     group = plan.group if plan.sum is Sum.TREE else 0
     teams, config = configure(
-        x, plan, unit, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
+        x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
         LAUNCH_DEPENDENTS=early,
     )  # fmt: skip
+    dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
     partial_grads, partials = None, None
     if gradients:  # of each gradient: the partial sum of each team, then that of each group
         groups = triton.cdiv(teams, group) if group else 0
@@ -126,7 +126,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
 _Tensors = namedtuple("_Tensors", "dy x w mean rstd dresidual dx dw db M dy_stride x_stride dresidual_stride")
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "dy_stride", "x_stride", "dresidual_stride"])
 def _backward(
     DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride, x_stride,
     dresidual_stride, CONFIG: tl.constexpr,
@@ -285,7 +285,7 @@ def _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile, cols, t, CONFIG: 
     return dw, db
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "dy_stride", "x_stride"])
 def _backward_sums(DY, X, W, MEAN, RSTD, PARTIALS, M, dy_stride, x_stride, CONFIG: tl.constexpr):
     """The first of two passes: PARTIALS [2, rows, TEAM], for each rank N * c2 (LayerNorm) and N * c1 of its columns."""
     rank, row = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM

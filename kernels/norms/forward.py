@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import check, configure, fitting, processors, row_stride, vector
+from .launching import aligned, check, configure, fitting, processors, row_stride
 from .plans import ForwardPlan
 from .tuned_plans import chosen_plan
 from .workspaces import slots_of_rows, workspace
@@ -60,6 +60,7 @@ def forward(
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
     check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset)
+    x, residual = aligned(x), aligned(residual)
     rows, cols = x.shape
     y = x.new_empty(rows, cols)
     residual_out = None if residual is None else torch.empty_like(y)
@@ -83,9 +84,8 @@ def forward(
 def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
     """One pass over the rows; two for a team that does not exchange its sums."""
     rows = x.shape[0]
-    unit = vector(x, residual)
-    strides = row_stride(x) // unit, row_stride(residual) // unit
-    teams, config = configure(x, plan, unit, center=center, offset=offset)
+    teams, config = configure(x, plan, center=center, offset=offset)
+    strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
         partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
@@ -102,7 +102,7 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Non
 _Tensors = namedtuple("_Tensors", "x residual w b y residual_out mean rstd M x_stride residual_stride")
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "x_stride", "residual_stride"])
 def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, eps,
     CONFIG: tl.constexpr,
@@ -367,7 +367,7 @@ def _write_block(x, tile, mean, rstd, cols, w, b, t, CONFIG: tl.constexpr):
     tiles.store(t.y, y, tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), cols, t.M, CONFIG)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "x_stride", "residual_stride"])
 def _forward_sums(X, RESIDUAL, PARTIALS, M, x_stride, residual_stride, CONFIG: tl.constexpr):
     """The first of two passes: PARTIALS [2, rows, TEAM], for each rank the mean (LayerNorm) and m2 of its columns."""
     rank, row = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM

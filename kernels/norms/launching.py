@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MAX_STRIDE = 1 << 31  # elements: the kernels compute the distance of two rows in 32 bits
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
 WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
-VECTOR_BYTES = 16  # the widest access of a thread
 INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
 
 
@@ -28,7 +27,7 @@ class Config(NamedTuple):
     ROWS: int  # of a tile
     BLOCK: int  # columns of a tile
     TEAM: int  # programs that share a row
-    UNIT: int  # elements: strides are passed in multiples of it, which shows the compiler how wide an access may be
+    UNIT: int  # elements: the widest access; strides are passed in multiples of it, which tells the compiler
     MASKED: bool  # some tiles go beyond the rows or columns
     WEIGHTS: plans.Weights
     KEEP: plans.Keep
@@ -42,17 +41,15 @@ class Config(NamedTuple):
     LAUNCH_DEPENDENTS: bool | None = None  # the summing kernel may start
 
 
-def configure(
-    x: Tensor, plan: plans.ForwardPlan, unit: int, *, center: bool, offset: float, **others: Any
-) -> tuple[int, Config]:
+def configure(x: Tensor, plan: plans.ForwardPlan, *, center: bool, offset: float, **others: Any) -> tuple[int, Config]:
     """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError as `programs_of`."""
     rows, cols = x.shape
     teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
     masked = plan.span * plan.team != cols or rows % plan.rows != 0
     keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
     return teams, Config(
-        cols, center, offset, plan.rows, plan.block, plan.team, unit, masked, plan.weights, keep, persistent,
-        plan.stages, 32 * plan.warps, plan.blocks, **others,
+        cols, center, offset, plan.rows, plan.block, plan.team, plans.access(cols, x.element_size()), masked,
+        plan.weights, keep, persistent, plan.stages, 32 * plan.warps, plan.blocks, **others,
     )  # fmt: skip
 
 
@@ -127,15 +124,29 @@ def fitting(plan: Plan, cols: int, device: torch.device, size: int, tensors: int
     return replace(plan, stages=max(1, min(plan.stages, 1 + (limit - SCRATCH) // stage)))
 
 
-def vector(*tensors: Tensor | None) -> int:
-    """Elements: the largest power of two up to 16 bytes that divides all row strides, and all numbers of columns.
+@overload
+def aligned(tensor: Tensor) -> Tensor: ...
+@overload
+def aligned(tensor: Tensor | None) -> Tensor | None: ...
+def aligned(tensor: Tensor | None) -> Tensor | None:
+    """The tensor, or a dense copy of it if accesses to its rows would be narrower than to dense ones.
 
-    Triton itself only sees 16.  A wider access to rows with a stride than to dense ones, as outputs are, would change
-    the layout of a tile, and with it the order of its sums: a row would not have the same bits in every batch.
+    Other accesses would change the layout of a tile, and with it the order of its sums: a row would not have the same
+    bits in every batch.
     """
+    if tensor is None:
+        return None
+    unit = plans.access(tensor.shape[1], tensor.element_size())
+    if row_stride(tensor) % unit == 0 and tensor.data_ptr() % plans.VECTOR_BYTES == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def vector(*tensors: Tensor | None) -> int:
+    """Elements: the largest power of two up to the widest access to dense rows that divides all row strides."""
     present = [tensor for tensor in tensors if tensor is not None]
-    unit = VECTOR_BYTES // present[0].element_size()
-    while any(row_stride(tensor) % unit or tensor.shape[1] % unit for tensor in present):
+    unit = plans.access(present[0].shape[1], present[0].element_size())
+    while any(row_stride(tensor) % unit for tensor in present):
         unit //= 2
     return unit
 

@@ -22,7 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import SCRATCH, VECTOR_BYTES, check, processors, row_stride, vector
+from .launching import SCRATCH, check, processors, row_stride, vector
+from .plans import VECTOR_BYTES
 
 STATISTICS_COST = 0.5  # of the statistics of a tile of rows, in tiles of y: they read x only, half of the bytes
 

@@ -331,6 +331,7 @@ _FP32_RESIDUAL_BACKWARD = BackwardPlan(1, 1024, 2, programs=8, stages=2, keep="c
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
 FP32_WIDE = 57345  # columns from which backward programs of fp32 have 4096 of them
 RMSNORM_WIDE = 131072  # columns from which the programs of a team have more of them
+VECTOR_BYTES = 16  # the widest access of a thread
 FEW_SPANS = 4096, 32768  # columns of tiles that have another plan for few rows
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
@@ -421,6 +422,11 @@ def _with_few_rows(plan: ForwardPlan, weight_size: int, residual: bool) -> Forwa
     if not residual:
         return replace(plan, weights="early")
     return replace(plan, keep="packed", weights="early" if weight_size == 2 or plan.span <= 16384 else "late")
+
+
+def access(cols: int, size: int) -> int:
+    """Elements: the widest access to dense rows, the largest power of two to 16 bytes that divides the columns."""
+    return min(VECTOR_BYTES // size, cols & -cols)
 
 
 def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> ForwardPlan:

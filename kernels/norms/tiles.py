@@ -9,9 +9,10 @@ CONFIG is the kernel's configuration (`launching.Config`) in all of them.
 import triton
 import triton.language as tl
 
-from . import workspaces
+from . import plans, workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
+VECTOR_BYTES = tl.constexpr(plans.VECTOR_BYTES)
 COUNTER_STRIDE, RING = tl.constexpr(workspaces.COUNTER_STRIDE), tl.constexpr(workspaces.RING)
 # Thread $2 loads the 64-bit word at $1.  Threads from number $3 on take zero.
 _PEEK = tl.constexpr(
@@ -26,11 +27,11 @@ _POLL = tl.constexpr(
     " again: ld.relaxed.gpu.global.b64 word, [$1]; check: mov.b64 {value, tag}, word; setp.ne.b32 not_yet, tag, $2;"
     " @not_yet bra again; done: mov.b32 $0, value; }"
 )
-
 # Thread 0, whose number is $2, adds 1 to the 32-bit counter at $1 and gets its old value; the others get zero.
 _COUNT = tl.constexpr(
     "{ .reg .pred mine; setp.eq.s32 mine, $2, 0; mov.b32 $0, 0; @mine atom.relaxed.gpu.global.add.u32 $0, [$1], 1; }"
 )
+
 
 @triton.jit
 def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr):
@@ -58,6 +59,11 @@ def store(P, values, rows, cols, M, CONFIG: tl.constexpr):
 @triton.jit
 def load_columns(P, cols, CONFIG: tl.constexpr):
     """[1, columns] of a weight or bias in its own dtype, zero out of bounds and where there is none (P is None)."""
+    if P is not None and CONFIG.UNIT * P.dtype.element_ty.primitive_bitwidth < 8 * VECTOR_BYTES:
+        # Wider accesses than those to the rows would give a kernel two layouts, and the compiler would choose for each
+        # kernel in which one a row is summed: a row would not have the same bits in every batch.  The grid has one
+        # dimension, so this adds zero, of which the compiler only knows that it is a multiple of UNIT.
+        cols += tl.program_id(1) * CONFIG.UNIT
     # A tile of one row loads them in two dimensions: each thread then gets the columns that it has of the row.
     at = cols[None, :] if CONFIG.ROWS == 1 else cols
     if P is None:

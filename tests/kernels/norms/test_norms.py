@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from kernels.norms import workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
-from kernels.norms.launching import vector
+from kernels.norms.launching import aligned
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from tests.pairwise import pairwise
 
@@ -334,15 +334,24 @@ def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
     assert interpreted["lone"][str(trial)] == []
 
 
-@pytest.mark.parametrize(("cols", "stride", "unit"), [
-    (4096, 4096, 8), (4096, 4100, 4), (4096, 4097, 1), (3500, 3500, 4), (3500, 3504, 4), (1001, 1008, 1),
+@pytest.mark.parametrize(("cols", "first", "stride", "copied"), [
+    (4096, 0, 4096, False), (4096, 8, 4104, False), (4096, 4, 4104, True), (4096, 0, 4100, True),
+    (3500, 0, 3500, False), (3500, 0, 3504, False), (3500, 0, 3502, True), (3500, 4, 3504, True),
+    (1001, 0, 1001, False), (1001, 0, 1008, False), (1001, 1, 1008, True),
 ])  # fmt: skip
-@pytest.mark.parametrize("rows", [1, 5])
-def test_an_access_is_no_wider_than_one_of_the_dense_output(cols, stride, unit, rows):
+def test_rows_with_narrower_accesses_than_dense_ones_are_copied(cols, first, stride, copied):
     """Otherwise a row would have another layout in a padded batch than alone, and so other bits."""
-    x = torch.empty(rows, stride, dtype=torch.bfloat16)[:, :cols]
-    lone = vector(x.new_empty(1, cols))
-    assert vector(x) == (lone if rows == 1 else unit) <= lone
+    x = torch.randn(5, stride).bfloat16().flatten().new_zeros(6 * stride)[first:].as_strided((5, cols), (stride, 1))
+    got = aligned(x)
+    assert (got is not x) == copied
+    assert got.is_contiguous() or not copied
+    assert torch.equal(got, x)
+
+
+@pytest.mark.parametrize(("stride", "copied"), [(4096, False), (4097, False)])
+def test_the_stride_of_a_lone_row_does_not_count(stride, copied):
+    x = torch.zeros(1, stride, dtype=torch.bfloat16)[:, :4096]
+    assert (aligned(x) is not x) == copied
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
