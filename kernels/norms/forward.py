@@ -70,7 +70,7 @@ def forward(
     if rows:
         plan = plan or chosen_plan(
             Direction.FWD, x, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
-            residual=residual is not None, few=bias is None and rows <= processors(x.device),
+            residual=residual is not None, few=rows <= processors(x.device),
         )  # fmt: skip
         plan = fitting(plan, cols, x.device, x.element_size(), 1 if residual is None else 2)
         launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)

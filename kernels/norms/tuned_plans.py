@@ -77,7 +77,7 @@ def chosen_plan(
     """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
     The default depends neither on Triton nor, apart from `few`, on the device.  norm: "rmsnorm" or "layernorm".
-    residual, few: as for `plans.default`.  Raises Unreadable.
+    bias, residual, few: as for `plans.default`.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, norm=norm, bias=bias, residual=residual):
         return found
@@ -85,7 +85,7 @@ def chosen_plan(
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
         direction, x.shape[1], center=_center(direction, norm, bias), size=size, weight_size=weight_size,
-        residual=residual, few=few,
+        bias=bias, residual=residual, few=few,
     )  # fmt: skip
 
 
@@ -138,7 +138,8 @@ def default_of(case: Case, sms: int = 0) -> ForwardPlan:
     op = OPS[case.op]
     return plans.default(
         case.direction, case.cols, center=_center(case.direction, op.norm, op.bias), size=DTYPE_BYTES[case.dtype],
-        weight_size=DTYPE_BYTES[case.weight_dtype], residual=op.residual, few=not op.bias and case.rows <= sms,
+        weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual,
+        few=case.rows <= sms,
     )  # fmt: skip
 
 

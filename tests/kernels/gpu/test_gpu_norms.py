@@ -142,11 +142,26 @@ WIDTHS = sorted(
 )
 # A wider access would be possible to these rows than to dense ones, or a narrower one.
 UNLIKE_DENSE = ((300, "aligned"), (1001, "aligned"), (3500, "aligned"), (3000, "odd"), (3500, "unaligned"))
-# Few rows have another plan at these widths.  fp16 and fp32 round less than bf16, so their last bits show more.
+# fp16 and fp32 round less than bf16, so their last bits show more.
 NARROW = (136, 200, 264, 392, 449, 500, 512, 640, 1000, 1152, 1600, 2000)
 IN_BATCHES = [
     *(Trial(4096 if cols <= 65536 else 512, cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
-    *(Trial(4096, cols, norm, "bf16-fp32", layout=layout) for cols, layout in UNLIKE_DENSE for norm in NORMS),
+    *(
+        Trial(4096, cols, norm, dtypes, layout=layout)
+        for (cols, layout), norm, dtypes in product(UNLIKE_DENSE, NORMS, ("bf16-fp32", "fp16"))
+    ),
+    *(
+        Trial(4096, cols, norm, dtypes, given)
+        for cols, norm, (dtypes, given) in product(
+            NARROW, NORMS, (("fp16", "weight"), ("fp32", "weight bias residual"))
+        )
+    ),
+    *(
+        Trial(4096, cols, "layernorm", dtypes, given)
+        for cols, dtypes, given in product(
+            (3000, 4100, 7168, 9296, 14000), ("fp16-fp32", "fp32"), ("weight bias", "weight residual")
+        )
+    ),
     *(
         Trial(4096, cols, "rmsnorm", dtypes, given)
         for cols, (dtypes, given) in product(

@@ -91,17 +91,39 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     (4096, 4, True, "packed", "early"), (12288, 4, True, "packed", "early"), (20000, 4, True, "packed", "late"),
     (20000, 2, True, "packed", "early"),
 ])  # fmt: skip
-def test_few_rows_are_kept_in_registers_and_summed_in_the_same_order(cols, weight_size, residual, keep, weights):
+def test_wide_rows_of_rmsnorm_load_their_weights_earlier_where_there_are_few(
+    cols, weight_size, residual, keep, weights
+):
     choose = partial(plans.forward, cols, center=False, weight_size=weight_size, residual=residual)
     assert choose(few=True) == replace(choose(), keep=keep, weights=weights)
 
 
 @pytest.mark.parametrize(("cols", "options"), [
-    (2048, {}), (40000, {}), (65536, {"weight_size": 2}), (8192, {"size": 4}), (8192, {"center": True}),
+    (1600, {}), (2048, {"bias": True}), (8192, {}), (14000, {"size": 4}), (16384, {"residual": True}),
+])  # fmt: skip
+def test_few_rows_of_layernorm_are_kept_in_registers_and_nothing_is_prefetched(cols, options):
+    choose = partial(plans.forward, cols, center=True, **options)
+    assert choose(few=True) == replace(choose(), programs=0, stages=1, keep="fp32", weights="early")
+
+
+def test_three_wide_blocks_of_few_rows_are_read_twice():
+    assert plans.forward(12288, center=True, size=4, few=True).keep == "cached"
+
+
+@pytest.mark.parametrize(("cols", "options"), [
+    (2048, {}), (1280, {"center": True}), (40000, {}), (40000, {"center": True}), (65536, {"weight_size": 2}),
+    (8192, {"size": 4}), (8192, {"bias": True}),
 ])  # fmt: skip
 def test_other_plans_do_not_depend_on_how_few_rows_there_are(cols, options):
     choose = partial(plans.forward, cols, **{"center": False, **options})
     assert choose(few=True) == choose()
+
+
+@pytest.mark.parametrize(
+    ("cols", "size", "elements"), [(1024, 2, 8), (1024, 4, 4), (3500, 2, 4), (1002, 2, 2), (1001, 4, 1)]
+)
+def test_the_widest_access_to_dense_rows(cols, size, elements):
+    assert plans.access(cols, size) == elements
 
 
 @pytest.mark.parametrize(("cols", "residual", "stages", "team"), [
