@@ -10,7 +10,7 @@ from kernels.arena import protocol
 from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]  # others on the GPU would change its times
 CHEATS = Path(__file__).parents[1] / "contender" / "cheats"
 PACE = Pace(rounds=4, start_limit_s=120)
 

@@ -11,6 +11,7 @@ from .in_process import ready
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.alone,  # others on the GPU would change its times
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
     pytest.mark.timeout(900),
 ]

@@ -13,7 +13,7 @@ from kernels.arena.channel import Channel
 from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]  # others on the GPU would change its times
 TARGET = """
 import os
 import torch
