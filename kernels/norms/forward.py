@@ -55,6 +55,7 @@ def forward(
 ) -> Forward:
     """Normalise the rows of x, [rows, columns]; the elements of a row are contiguous, its stride is free.
 
+    Rows that only allow narrower accesses than dense rows are copied first (`launching.aligned`).
     residual: like x, added before the norm.  weight, bias: [columns], in any of the three dtypes.  center: LayerNorm.
     offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for the backward pass.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
