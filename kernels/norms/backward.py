@@ -58,9 +58,9 @@ def backward(
 ) -> Backward:
     """The gradients, from the statistics of the forward pass.  x is what was normalised (residual_out, if any).
 
-    dy, x, dresidual_out: [rows, columns]; the elements of a row are contiguous, copied as by `forward`.  rstd, mean:
-    [rows], fp32; a mean makes it LayerNorm.  bias_dtype: there was a bias, in this dtype.  weight_wanted: False for a
-    frozen weight.
+    dy, x, dresidual_out: [rows, columns]; the elements of a row are contiguous.  Rows are copied first where `forward`
+    would copy them.  rstd, mean: [rows], fp32; a mean makes it LayerNorm.  bias_dtype: there was a bias, in this dtype.
+    weight_wanted: False for a frozen weight.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
     check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset)

@@ -129,15 +129,16 @@ def aligned(tensor: Tensor) -> Tensor: ...
 @overload
 def aligned(tensor: Tensor | None) -> Tensor | None: ...
 def aligned(tensor: Tensor | None) -> Tensor | None:
-    """The tensor, or a dense copy of it if accesses to its rows would be narrower than to dense ones.
+    """The tensor, or a dense copy of it if Triton's accesses to its rows would be narrower than to a new dense tensor.
 
     Other accesses would change the layout of a tile, and with it the order of its sums: a row would not have the same
-    bits in every batch.
+    bits in every batch.  Triton distinguishes pointers to multiples of 16 bytes from all others, so that some rows of a
+    dense tensor are copied as well: `x[1:]` with 3500 columns of 16 bits.
     """
     if tensor is None:
         return None
     unit = plans.access(tensor.shape[1], tensor.element_size())
-    if row_stride(tensor) % unit == 0 and tensor.data_ptr() % plans.VECTOR_BYTES == 0:
+    if unit == 1 or (row_stride(tensor) % unit == 0 and tensor.data_ptr() % plans.VECTOR_BYTES == 0):
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 

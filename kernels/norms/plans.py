@@ -1,7 +1,7 @@
 """How a kernel is launched, by the width of a row: values measured on an H200, and what they mean.  Imports no torch.
 
-A plan depends on the columns, the dtypes and whether there is a residual.  With few rows a forward plan keeps its tiles
-and warps, and so the order of its sums: a row has the same bits in every batch.
+A plan depends on the direction, the norm, the columns, the dtypes and whether there are a residual and a bias.  With
+few rows a forward plan keeps its tiles and warps, and so the order of its sums: a row has the same bits in every batch.
 """
 
 from dataclasses import dataclass, replace

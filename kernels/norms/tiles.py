@@ -58,11 +58,14 @@ def store(P, values, rows, cols, M, CONFIG: tl.constexpr):
 
 @triton.jit
 def load_columns(P, cols, CONFIG: tl.constexpr):
-    """[1, columns] of a weight or bias in its own dtype, zero out of bounds and where there is none (P is None)."""
+    """[1, columns] of a weight or bias in its own dtype, zero out of bounds and where there is none (P is None).
+
+    For grids of one dimension only.
+    """
     if P is not None and CONFIG.UNIT * P.dtype.element_ty.primitive_bitwidth < 8 * VECTOR_BYTES:
         # Wider accesses than those to the rows would give a kernel two layouts, and the compiler would choose for each
-        # kernel in which one a row is summed: a row would not have the same bits in every batch.  The grid has one
-        # dimension, so this adds zero, of which the compiler only knows that it is a multiple of UNIT.
+        # kernel in which one a row is summed: a row would not have the same bits in every batch.  As the grid has one
+        # dimension, this adds zero, of which the compiler only knows that it is a multiple of UNIT.
         cols += tl.program_id(1) * CONFIG.UNIT
     # A tile of one row loads them in two dimensions: each thread then gets the columns that it has of the row.
     at = cols[None, :] if CONFIG.ROWS == 1 else cols
@@ -174,8 +177,9 @@ def take_row(WORKSPACE, rank, first, M):
 def arrive(WORKSPACE, CONFIG: tl.constexpr):
     """Count this program, which takes no more rows, before its last exchange: [THREADS], for `release_workspace`.
 
-    Nothing waits for the counter's answer until then: at the end of a program it would add the time of two accesses to
-    the L2 to a launch, a tenth or more with few rows.
+    Nothing waits for the result until then: an atomic with a fence at the end of a program would wait for its stores.
+    A relaxed one suffices.  Before it, this program has read the epoch, because its tags need it and a barrier follows,
+    and has the answers of all its `take_row`, because its loop ends by the last one.
     """
     thread = tl.arange(0, CONFIG.THREADS)
     at = (WORKSPACE + 1).to(tl.int64) + thread * 0

@@ -1,6 +1,6 @@
 """Global memory through which the programs of a launch synchronise: one workspace per device and stream.
 
-A workspace is an int64 tensor [epoch, programs that have finished, counters …, slots …], zero at first.  The epoch
+A workspace is an int64 tensor [epoch, programs that have arrived, counters …, slots …], zero at first.  The epoch
 numbers the steps of all launches: it makes the tags of slots unique within 2^32 steps.  Counters are zero again when a
 launch ends.  Launches of one stream run one after another and can share a workspace.  A graph may be replayed on any
 stream, at the same time as others: each capture gets its own workspace, from a pool that was zeroed before.

@@ -337,11 +337,11 @@ def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
 @pytest.mark.parametrize(("cols", "first", "stride", "copied"), [
     (4096, 0, 4096, False), (4096, 8, 4104, False), (4096, 4, 4104, True), (4096, 0, 4100, True),
     (3500, 0, 3500, False), (3500, 0, 3504, False), (3500, 0, 3502, True), (3500, 4, 3504, True),
-    (1001, 0, 1001, False), (1001, 0, 1008, False), (1001, 1, 1008, True),
+    (1001, 0, 1001, False), (1001, 0, 1008, False), (1001, 1, 1008, False),
 ])  # fmt: skip
 def test_rows_with_narrower_accesses_than_dense_ones_are_copied(cols, first, stride, copied):
     """Otherwise a row would have another layout in a padded batch than alone, and so other bits."""
-    x = torch.randn(5, stride).bfloat16().flatten().new_zeros(6 * stride)[first:].as_strided((5, cols), (stride, 1))
+    x = torch.randn(6 * stride).bfloat16()[first:].as_strided((5, cols), (stride, 1))
     got = aligned(x)
     assert (got is not x) == copied
     assert got.is_contiguous() or not copied
