@@ -67,6 +67,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Outermost, so that a test's time limit does not include the time until its turn."""
     process = getattr(item.config, "workerinput", None)
+    # A test that skips measures nothing.
     skips = any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
     alone = item.get_closest_marker("alone") is not None and not skips
     with turn(Path(process["turns"]), alone=alone) if process else nullcontext():

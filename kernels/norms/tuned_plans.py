@@ -138,8 +138,7 @@ def default_of(case: Case, sms: int = 0) -> ForwardPlan:
     op = OPS[case.op]
     return plans.default(
         case.direction, case.cols, center=_center(case.direction, op.norm, op.bias), size=DTYPE_BYTES[case.dtype],
-        weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual,
-        few=case.rows <= sms,
+        weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual, few=case.rows <= sms,
     )  # fmt: skip
 
 
