@@ -5,8 +5,8 @@
     kernelwatch::norm_backward  dx, and the gradients of weight and bias; `backward` on a GPU
 
 The latter two are not differentiable.  `norm` is, once.  Forward-mode derivatives and torch.func's transforms (grad,
-vmap, jvp) are not supported: an autograd.Function with them binds its arguments to names at each call, which takes
-20 us; forward and backward together take 60 us of the host (torch 2.13, empty kernels, November).
+vmap, jvp) raise RuntimeError: an autograd.Function with them binds its arguments to names at each call, which takes
+20 us; forward and backward together take 48 us of the host (torch 2.13, empty kernels, November 2026).
 
 x is [..., columns], weight and bias [columns], the residual like x; statistics are [rows] in fp32.  Rows in a layout
 that the kernels do not take are copied first.  Other devices than NVIDIA GPUs compute the definition in plain torch;
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import implementations
 
@@ -63,16 +64,18 @@ def norm(
 def _norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
-    if torch.is_grad_enabled() and any(
+    wanted = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (x, weight, bias, residual)
-    ):
+    )
+    # In forward mode `_Norm` raises, because it has no jvp; `norm_forward` would return a result without a tangent.
+    if wanted or forward_ad._current_level >= 0:
         outputs: tuple[Tensor, ...] = _Norm.apply(x, weight, bias, residual, *others)
         return outputs
     return tuple(_ops.norm_forward.default(x, weight, bias, residual, *others, False))
 
 
 # Under a composite op instead of an autograd formula of `norm_forward`, which dispatches again and walks through lists:
-# forward and backward take 48 us of the host instead of 117 (torch 2.13, empty kernels).
+# forward and backward take 48 us of the host instead of 117 (torch 2.13, empty kernels, November 2026).
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(

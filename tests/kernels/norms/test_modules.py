@@ -383,6 +383,29 @@ def test_gradients_cannot_be_differentiated_again():
         dx.square().sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch itself calls it
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda function, x: torch.func.jvp(function, (x,), (x,)),
+        lambda function, x: torch.func.jacfwd(function)(x),
+        lambda function, x: torch.func.grad(lambda x: function(x).sum())(x),
+        lambda function, x: torch.func.vmap(function)(x),
+    ],
+    ids=["jvp", "jacfwd", "grad", "vmap"],
+)
+def test_transforms_of_functions_are_refused(transform):
+    with pytest.raises(RuntimeError, match=r"functorch transforms|Batching rule not implemented"):
+        transform(lambda x: rms_norm(x, torch.ones(8), eps=1e-5), torch.randn(2, 3, 8))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch itself calls it
+def test_forward_mode_derivatives_are_refused():
+    x = torch.randn(3, 8)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        rms_norm(torch.autograd.forward_ad.make_dual(x, x), torch.ones(8), eps=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(0, 8), (2, 0, 8)])
 @pytest.mark.parametrize("module", [RMSNorm(8), LayerNorm(8)])
 def test_of_no_rows(module, shape):
