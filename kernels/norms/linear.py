@@ -193,10 +193,11 @@ def _product(x_rows, matrix_rows, W, B, mean, rstd, CONFIG: tl.constexpr):
         inside = cols < CONFIG.COLS
         narrow = _load(x_rows + cols[None, :], inside[None, :], CONFIG)
         matrix = _load(matrix_rows + cols[:, None], inside[:, None], CONFIG)
-        # What the mean leaves beyond the columns meets zeros of the matrix.
         x = narrow.to(tl.float32)
         if CONFIG.CENTER:
             x -= mean[:, None]
+            if CONFIG.MASKED:  # rounded, -mean * rstd may be inf, and the zeros of the matrix would make it nan
+                x = tl.where(inside[None, :], x, 0.0)
         x *= rstd[:, None]
         if W is not None:
             x *= _load(W + cols, inside, CONFIG).to(tl.float32)[None, :]

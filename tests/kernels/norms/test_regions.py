@@ -84,6 +84,29 @@ def test_regions_are_right_in_the_interpreter_and_at_the_edges():
     assert {text: reasons for text, reasons in found.items() if any(reasons)} == {}
 
 
+CONSTANT = """
+import torch
+from kernels.norms.linear import norm_linear
+from kernels.norms.regions import gated
+
+x = torch.full((3, 100), 100.0, dtype=torch.float16)
+assert not norm_linear(x, torch.ones(5, 100, dtype=torch.float16), eps=1e-6, center=True).any()
+assert not gated(x, x, eps=1e-6, center=True).any()
+"""
+
+
+def test_a_constant_row_is_zero_without_its_mean():
+    """100 columns do not fill a block: minus the mean times rstd, 1e5, is inf in fp16 beyond them."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CONSTANT],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.fixture(scope="module")
 def compiling(open_contender, tmp_path_factory):
     @cache
