@@ -218,7 +218,7 @@ def _forward_dynamic(team, teams, rank, cols, t, WORKSPACE, SLOTS, eps, CONFIG: 
     publishes the sums of a row before it waits for those of the row before.  So the sums that it waits for are
     published or their row is about to be taken: no program waits forever.
     """
-    tag = tl.load(WORKSPACE).to(tl.int32) + 1
+    tag = (tl.load(WORKSPACE).to(tl.int32) + 1) | 1  # never 0, which is the tag of slots that were just zeroed
     row = team
     x = _read(row, t, cols, CONFIG)
     w, b = _held_weights(cols, t, CONFIG)  # after the first row: its sums do not wait for them

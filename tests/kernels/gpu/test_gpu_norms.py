@@ -381,6 +381,37 @@ def test_a_row_does_not_depend_on_its_batch(trial):
         assert torch.equal(there_only(trial, dense), together)
 
 
+@pytest.mark.parametrize("trial", [trial for trial in IN_BATCHES if trial.layout == "dense"], ids=str)
+def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
+    given = inputs(trial, "cuda")
+    out = forward(given["x"], given["weight"], eps=EPS, center=trial.center, statistics=True)
+
+    def dx(rows: slice) -> Tensor:
+        mean = None if out.mean is None else out.mean[rows]
+        return backward(given["x"][rows], given["x"][rows], given["weight"], out.rstd[rows], mean).dx
+
+    together, last = dx(slice(None)), trial.rows - 1
+    for first, count in ((0, 1), (last, 1), (4, 7), (64, 64), (8, 133)):
+        rows = slice(first, first + count)
+        assert torch.equal(dx(rows), together[rows]), (first, count)
+
+
+@pytest.mark.parametrize("epoch", [-2, -1, 0])
+def test_zeroed_slots_are_no_sums_when_the_epoch_overflows(epoch):
+    """800 rows in teams of 16 need more slots than a workspace has; new ones are zero, and so would be their tag."""
+    trial = Trial(800, 65536, "rmsnorm", "bf16-fp32", "weight")
+    given = inputs(trial, "cuda")
+    plan = plans.forward(trial.cols, center=False)
+    assert plan.dynamic
+    assert trial.rows * 2 * plan.team > workspaces.WORDS - workspaces.SLOTS
+    y = there_only(trial, given)
+
+    for words in workspaces._of_streams.values():
+        words[0] = epoch
+
+    assert torch.equal(there_only(trial, given), y)
+
+
 @pytest.mark.parametrize("trial", LONE, ids=str)
 def test_the_stride_of_a_lone_row_changes_nothing(trial):
     assert lone_rows_differ(trial, "cuda") == []
