@@ -29,7 +29,7 @@ ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 ROWS, FEW_ROWS = 32768, 8  # nothing is computed
-WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")  # ops whose plans are compiled
+WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "rmsnorm_bias", "layernorm", "layernorm_residual")  # and no others
 # Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.
 UNALIGNED = (15000, 30648)
 TWO_PASSES = 65536  # columns
@@ -99,7 +99,7 @@ def chosen_for() -> list[Case]:
             case = Case(op, direction, rows, cols, *dtypes)
             plan = plan_of(case)
             alike = replace(plan, team=min(plan.team, 2))
-            found.setdefault((op, direction, dtypes, alike, plan.block * plan.team == cols), case)
+            found.setdefault((op, direction, dtypes, alike, plan.span * plan.team == cols), case)
     return list(found.values())
 
 

@@ -28,7 +28,7 @@ def some_of(cases, architecture):
     named = {}
     for case, each in product(cases, occupancy.ARCHITECTURES):
         plan = occupancy.plan_of(case)
-        tiles = (case.direction, replace(plan, team=min(plan.team, 2)), plan.block * plan.team == case.cols)
+        tiles = (case.direction, replace(plan, team=min(plan.team, 2)), plan.span * plan.team == case.cols)
         named[each, case.op, (case.dtype, case.weight_dtype), tiles] = case
     return [named[chosen] for chosen in pairwise(named) if chosen[0] == architecture]
 
