@@ -395,9 +395,9 @@ def default(
     residual: bool = False,
     few: bool = False,
 ) -> ForwardPlan:
-    """`forward` or `backward`, which depends neither on `bias` nor on `few`."""
-    if direction is Direction.BWD:
-        return backward(cols, center=center, size=size, residual=residual)
+    """`forward`, or `backward`, which depends neither on `weight_size` nor on `few`."""
+    if direction is Direction.BWD:  # a bias is a second sum over the rows, as in LayerNorm
+        return backward(cols, center=center or bias, size=size, residual=residual)
     return forward(cols, center=center, size=size, weight_size=weight_size, bias=bias, residual=residual, few=few)
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # 1 had clusters; in 2, one plan was for several ops
 VARIABLE = "KERNELWATCH_TUNED"
-HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
+COMMAND = f"python -m {__package__}.tuning"
+HELP = f"delete it, or write it anew with `{COMMAND}`"
 
 
 class Unreadable(ValueError):
@@ -84,7 +85,7 @@ def chosen_plan(
     size = x.element_size()
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
-        direction, x.shape[1], center=_center(direction, norm, bias), size=size, weight_size=weight_size,
+        direction, x.shape[1], center=norm == "layernorm", size=size, weight_size=weight_size,
         bias=bias, residual=residual, few=few,
     )  # fmt: skip
 
@@ -92,7 +93,7 @@ def chosen_plan(
 def tuned(
     direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, norm: str, bias: bool, residual: bool
 ) -> ForwardPlan | None:
-    """The tuned plan for rows like those of x, [rows, columns], on its device and this stack; None without a file.
+    """The tuned plan for rows like those of x, [rows, columns], on its device and this stack; None without one.
 
     Raises Unreadable.
     """
@@ -108,7 +109,7 @@ def tuned(
 @functools.cache
 def _here(path: Path, device: "torch.device") -> Mapping[str, Found]:
     if not path.exists():
-        raise Unreadable(f"there are no tuned plans in {path}: write them with `python -m kernels.norms.tuning`")
+        raise Unreadable(f"there are no tuned plans in {path}: write them with `{COMMAND}`")
     store, here = read(path), place(device)
     if here is None:
         return {}
@@ -128,16 +129,11 @@ def key_of(case: Case) -> str:
     return key(case.op, case.direction, case.cols, case.dtype, case.weight_dtype)
 
 
-def _center(direction: Direction, norm: str, bias: bool) -> bool:
-    """`center` of `plans.default`: backward, the sum of a bias counts like that of LayerNorm."""
-    return norm == "layernorm" or (direction is Direction.BWD and bias)
-
-
 def default_of(case: Case, sms: int = 0) -> ForwardPlan:
     """The default plan of a case on a device with this many SMs."""
     op = OPS[case.op]
     return plans.default(
-        case.direction, case.cols, center=_center(case.direction, op.norm, op.bias), size=DTYPE_BYTES[case.dtype],
+        case.direction, case.cols, center=op.norm == "layernorm", size=DTYPE_BYTES[case.dtype],
         weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual, few=case.rows <= sms,
     )  # fmt: skip
 
@@ -184,8 +180,8 @@ def read(path: Path) -> Store:
             }
             for entry in stored["entries"]
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"{path} is no file of tuned plans ({type(error).__name__}: {error}): {HELP}") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{path} is not a file of tuned plans ({type(error).__name__}: {error}): {HELP}") from error
 
 
 def write(path: Path, store: Store) -> None:
@@ -195,9 +191,10 @@ def write(path: Path, store: Store) -> None:
         for at, plans_there in store.items()
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump({"format": FORMAT, "entries": entries}, file, indent=1)
-    os.replace(file.name, path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        unfinished = Path(folder) / path.name
+        unfinished.write_text(json.dumps({"format": FORMAT, "entries": entries}, indent=1))
+        os.replace(unfinished, path)
 
 
 def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
@@ -209,5 +206,5 @@ def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
     else:
         plan = ForwardPlan(**stored)
     if wrong := plans.problem(plan, int(cols)):
-        raise ValueError(f"{name}: {wrong}, not {plan}")
+        raise ValueError(f"{name}: {plan} is not valid for {cols} columns: {wrong}")
     return plan

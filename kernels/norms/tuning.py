@@ -38,12 +38,16 @@ GROUPS = (8, 16, 32)
 Ratio = Callable[[Case, ForwardPlan, ForwardPlan], float]
 
 
+class NothingTimed(RuntimeError):
+    """No plan could be timed, so nothing is known about which is the fastest."""
+
+
 def neighbourhood(plan: ForwardPlan, cols: int, size: int) -> list[ForwardPlan]:
     """Valid plans that differ from this one in one field.  size: bytes of an element.
 
-    Rows and warps halved and doubled; programs of an SM one less and one more, and forward 0; stages one less and one
-    more, up to three; all values of `weights` and `keep` (packed for 16-bit elements); backward each `sum`, with the
-    `GROUPS` of a tree, and `held` halved and doubled.
+    Rows and warps halved and doubled; programs of an SM one less and one more, 1, and forward 0; stages one less and
+    one more, up to three; all values of `weights` and `keep` (packed for 16-bit elements); backward each `sum`, with
+    the `GROUPS` of a tree, and `held` halved and doubled.
     """
     changes: dict[str, Iterable[Any]] = {
         "rows": (plan.rows // 2, plan.rows * 2),
@@ -67,6 +71,8 @@ def tune(
 ) -> Iterator[tuple[str, Found | None]]:
     """(key, plan) for each kind of case; None where nothing is faster than the default plan.
 
+    Raises NothingTimed if no neighbour of a default plan could be timed.
+
     ratio: gives the time of one plan over that of another for a case, or raises if the first cannot be taken.
     sms: of the device; a case with no more rows may have another default plan, with which it is compared.
     """
@@ -81,18 +87,24 @@ def _best(name: str, cases: Sequence[Case], ratio: Ratio, log: Callable[[str], N
     first, size = cases[0], DTYPE_BYTES[cases[0].dtype]
     default, defaults = default_of(first), {case: default_of(case, sms) for case in cases}
 
+    timed = False
+
     def over(plan: ForwardPlan, other: ForwardPlan) -> float:
         """Geometric mean over the cases; infinite if the plan cannot be taken."""
+        nonlocal timed
         try:
             times = [ratio(case, plan, defaults[case] if other == default else other) for case in cases]
         except Exception as error:  # too many registers, wrong numbers: whatever it is, the plan is not taken
             log(f"{name}: {plan} cannot be taken: {str(error).splitlines()[:1]}")
             return math.inf
+        timed = True
         return math.exp(sum(map(math.log, times)) / len(times)) if max(times) <= 1 + MAX_LOSS else math.inf
 
     best = default
     for _ in range(STEPS):
         tried = {plan: over(plan, best) for plan in neighbourhood(best, first.cols, size)}
+        if tried and not timed:
+            raise NothingTimed(f"{name}: none of {len(tried)} plans could be timed; plans stored before are kept")
         fastest = min(tried, key=tried.__getitem__, default=best)
         if tried.get(fastest, 1.0) > 1 - MIN_GAIN or over(fastest, best) > 1 - MIN_GAIN:
             break
@@ -174,7 +186,7 @@ def call_of(case: Case, plan: Any, inputs: Any) -> Callable[[], Any]:
 def main(arguments: Sequence[str]) -> None:
     from .launching import processors
 
-    parser = argparse.ArgumentParser(prog="python -m kernels.norms.tuning", description=__doc__)
+    parser = argparse.ArgumentParser(prog=tuned_plans.COMMAND, description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="such as rmsnorm.fwd.32768x4096.bf16-fp32")
     parser.add_argument("--suite", choices=SUITES, help="all cases of a suite that can be tuned")
     parser.add_argument("--file", type=Path, help=f"instead of {VARIABLE} or {tuned_plans.default_path()}")
@@ -190,11 +202,14 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("plans are timed on a GPU, and there is none")
     store = tuned_plans.read(path) if path.exists() else {}
     found_here = store.setdefault(here, {})
-    for name, found in tune(cases, OnDevice(device), _print, processors(device)):
-        found_here.pop(name, None)
-        if found:
-            found_here[name] = found
-        tuned_plans.write(path, store)  # after each: they take minutes, and may be interrupted
+    try:
+        for name, found in tune(cases, OnDevice(device), _print, processors(device)):
+            found_here.pop(name, None)
+            if found:
+                found_here[name] = found
+            tuned_plans.write(path, store)  # after each: they take minutes, and may be interrupted
+    except NothingTimed as error:
+        sys.exit(str(error))
     _print(f"written to {path} for {here}; used where {VARIABLE} names it")
 
 

@@ -301,7 +301,7 @@ def test_a_written_file_is_read_again(file):
 def test_the_error_of_a_corrupt_file_says_how_to_fix_it(tmp_path, text):
     path = tmp_path / "norms.json"
     path.write_text(text)
-    with pytest.raises(Unreadable, match=r"norms.json is no file of tuned plans .*: delete it, or write it anew with"):
+    with pytest.raises(Unreadable, match=r"norms.json is not a file of tuned plans .*: delete it, or write"):
         tuned_plans.read(path)
 
 
@@ -357,6 +357,18 @@ def test_a_missing_file_is_an_error(tmp_path):
     tuned_plans.use(tmp_path / "none.json")
     with pytest.raises(Unreadable, match=r"there are no tuned plans in .*none\.json: write them with"):
         ask()
+
+
+def test_a_folder_is_not_a_file_of_plans(tmp_path):
+    tuned_plans.use(tmp_path)
+    with pytest.raises(Unreadable, match="is not a file of tuned plans"):
+        ask()
+
+
+def test_others_can_read_a_written_file(file):
+    other = file.parent / "other"
+    other.touch()
+    assert file.stat().st_mode == other.stat().st_mode
 
 
 def test_the_default_file_is_in_the_cache_of_the_user(monkeypatch, tmp_path):
@@ -415,6 +427,17 @@ def test_plans_found_before_an_interruption_are_kept(file, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tuning.main(["rmsnorm.fwd.8x256.bf16", "rmsnorm.fwd.8x512.bf16", "--file", str(file)])
     assert "rmsnorm.fwd.256.bf16" in tuned_plans.read(file)[HERE]
+
+
+def test_plans_stay_stored_where_nothing_can_be_timed(file, monkeypatch):
+    class Broken(Timer):
+        def __call__(self, case, plan, other):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(tuning, "OnDevice", Broken)
+    with pytest.raises(SystemExit, match=rf"{KEY}: none of \d+ plans could be timed; plans stored before are kept"):
+        tuning.main([str(CASES[0]), "--file", str(file)])
+    assert tuned_plans.read(file)[HERE][KEY] == Found(FORWARD, 0.9)
 
 
 def test_a_plan_that_is_no_better_any_more_is_dropped(file, monkeypatch):
