@@ -81,7 +81,8 @@ def forward_by_kernels(given: ForwardArguments) -> list[Tensor]:
 def backward_by_kernels(given: BackwardArguments) -> list[Tensor]:
     _, backward = _kernels(given.x.device)
     out = backward(
-        _rows(given.dy), _rows(given.x), _dense(given.weight), given.rstd, given.mean, _rows(given.dresidual_out),
+        _rows(given.dy), _rows(given.x), _dense(given.weight), _dense(given.rstd), _dense(given.mean),
+        _rows(given.dresidual_out),
         bias_dtype=given.bias_dtype, weight_wanted=given.weight_wanted, offset=given.offset,
     )  # fmt: skip
     return [out.dx.view(given.x.shape), *(each for each in (out.dweight, out.dbias) if each is not None)]
@@ -143,7 +144,7 @@ def _check(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, T
     """Check what all devices and leading shapes need; `launching.check` checks the layout of [rows, columns]."""
     shape, dtype, accepted = x.shape, x.dtype, _accepted(x)
     if not shape or shape[-1] == 0:
-        raise ValueError(f"x must be [..., columns], not {tuple(shape)}")
+        raise ValueError(f"x must be [..., columns] with at least one column, not {tuple(shape)}")
     if dtype not in accepted:
         raise _wrong_dtype("x", dtype, accepted)
     for name, tensor in rows.items():
@@ -212,13 +213,11 @@ def _rows(tensor: Tensor | None) -> Tensor | None:
     if tensor is None:
         return None
     rows = tensor if tensor.ndim == 2 else tensor.reshape(-1, tensor.shape[-1])
-    return (
-        rows if rows.stride(1) == 1 else rows.clone(memory_format=torch.contiguous_format)
-    )  # also if there are no rows
+    return rows if rows.stride(1) == 1 else rows.clone(memory_format=torch.contiguous_format)
 
 
-def _dense(columns: Tensor | None) -> Tensor | None:
-    return None if columns is None else columns.contiguous()
+def _dense(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.contiguous()
 
 
 def _definition(

@@ -12,9 +12,11 @@ from . import plans, workspaces
 from .plans import Plan
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-MAX_STRIDE = 1 << 31  # elements: the kernels compute the distance of two rows in 32 bits
+# The kernels compute numbers of rows and the distance of two rows, in elements, in 32 bits.
+MAX_STRIDE, MAX_ROWS = 1 << 31, (1 << 31) - plans.REGISTERS  # a tile has at most REGISTERS rows
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
 WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
+NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
 
 
@@ -27,7 +29,7 @@ class Config(NamedTuple):
     ROWS: int  # of a tile
     BLOCK: int  # columns of a tile
     TEAM: int  # programs that share a row
-    UNIT: int  # elements: the widest access; strides are passed in multiples of it, which tells the compiler
+    UNIT: int  # elements: the widest access; strides are passed divided by it, so that the compiler knows it
     MASKED: bool  # some tiles go beyond the rows or columns
     WEIGHTS: plans.Weights
     KEEP: plans.Keep
@@ -44,13 +46,24 @@ class Config(NamedTuple):
 def configure(x: Tensor, plan: plans.ForwardPlan, *, center: bool, offset: float, **others: Any) -> tuple[int, Config]:
     """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError as `programs_of`."""
     rows, cols = x.shape
-    teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
-    masked = plan.span * plan.team != cols or rows % plan.rows != 0
-    keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
+    teams, persistent = programs_of(x.device, -(-rows // plan.rows), plan)
     return teams, Config(
-        cols, center, offset, plan.rows, plan.block, plan.team, plans.access(cols, x.element_size()), masked,
-        plan.weights, keep, persistent, plan.stages, 32 * plan.warps, plan.blocks, **others,
-    )  # fmt: skip
+        COLS=cols,
+        CENTER=center,
+        OFFSET=offset,
+        ROWS=plan.rows,
+        BLOCK=plan.block,
+        TEAM=plan.team,
+        UNIT=plans.access(cols, x.element_size()),
+        MASKED=plan.span * plan.team != cols or rows % plan.rows != 0,
+        WEIGHTS=plan.weights,
+        KEEP=plan.keep_of(x.element_size(), x.is_cuda),
+        PERSISTENT=persistent,
+        STAGES=plan.stages,
+        THREADS=32 * plan.warps,
+        BLOCKS=plan.blocks,
+        **others,
+    )
 
 
 def check(
@@ -65,36 +78,40 @@ def check(
     offset: added to the weight of `columns`.
     """
     each = each or {}
-    if x.ndim != 2 or x.dtype not in DTYPES or x.shape[1] == 0 or (x.shape[1] > 1 and x.stride(1) != 1):
-        raise ValueError(
-            f"x must be [rows, columns] in {', '.join(str(d).removeprefix('torch.') for d in DTYPES)} with dense rows, "
-            f"not {tuple(x.shape)} in {x.dtype} with strides {x.stride()}; call .contiguous() for dense rows"
-        )
+    if x.ndim != 2 or x.dtype not in DTYPES or x.shape[1] == 0:
+        raise ValueError(f"x must be [rows, columns] in {NAMES}, with at least one column, not {_layout(x)}")
+    if x.shape[1] > 1 and x.stride(1) != 1:
+        raise ValueError(f"the elements of a row of x must be contiguous, not {_layout(x)}: call .contiguous()")
+    if x.shape[0] > MAX_ROWS:
+        raise ValueError(f"x has {x.shape[0]} rows; the kernels take at most {MAX_ROWS}")
     for name, tensor in rows.items():
         if tensor is not None and (
             tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.stride(1) != 1 < x.shape[1]
         ):
             raise ValueError(
-                f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with dense rows, not {_layout(tensor)}"
+                f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with contiguous rows, not {_layout(tensor)}"
             )
     for name, tensor in columns.items():
         if tensor is not None and (
             tensor.shape != x.shape[1:] or tensor.dtype not in DTYPES or not tensor.is_contiguous()
         ):
-            raise ValueError(f"{name} must be dense, one value for each of {x.shape[1]} columns, not {_layout(tensor)}")
+            raise ValueError(
+                f"{name} must be contiguous in {NAMES}, one value for each of {x.shape[1]} columns, not "
+                f"{_layout(tensor)}"
+            )
     for name, tensor in each.items():
         if tensor is not None and (
             tensor.shape != x.shape[:1] or tensor.dtype is not torch.float32 or not tensor.is_contiguous()
         ):
             raise ValueError(
-                f"{name} must be dense fp32, one value for each of {x.shape[0]} rows, not {_layout(tensor)}"
+                f"{name} must be contiguous in float32, one value for each of {x.shape[0]} rows, not {_layout(tensor)}"
             )
     for name, tensor in {**rows, **columns, **each}.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
     for name, tensor in {"x": x, **rows}.items():
         if row_stride(tensor) >= MAX_STRIDE:
-            raise ValueError(f"rows of {name} begin less than {MAX_STRIDE} elements apart, not {row_stride(tensor)}")
+            raise ValueError(f"the stride of {name}'s rows must be less than 2^31 elements, not {row_stride(tensor)}")
     if offset and columns.get("weight") is None:
         raise ValueError("an offset is added to the weight: without a weight it must be 0")
     if x.is_cuda and x.device.index != (current := torch.cuda.current_device()):
@@ -113,7 +130,7 @@ def fitting(plan: Plan, cols: int, device: torch.device, size: int, tensors: int
     more shared memory than some devices, and with 16-bit elements.
     """
     if wrong := plans.problem(plan, cols):
-        raise ValueError(f"{wrong}, not {plan}")
+        raise ValueError(f"{plan} is not valid for {cols} columns: {wrong}")
     if device.type != "cuda":
         return plan
     properties: Any = torch.cuda.get_device_properties(device)
@@ -132,8 +149,8 @@ def aligned(tensor: Tensor | None) -> Tensor | None:
     """The tensor, or a dense copy of it if Triton's accesses to its rows would be narrower than to a new dense tensor.
 
     Other accesses would change the layout of a tile, and with it the order of its sums: a row would not have the same
-    bits in every batch.  Triton distinguishes pointers to multiples of 16 bytes from all others, so that some rows of a
-    dense tensor are copied as well: `x[1:]` with 3500 columns of 16 bits.
+    bits in every batch.  Triton distinguishes pointers to multiples of 16 bytes from all others, so a contiguous tensor
+    that does not begin at one is copied as well, such as `x[1:]` with 3500 columns of 16 bits.
     """
     if tensor is None:
         return None
@@ -159,16 +176,17 @@ def row_stride(tensor: Tensor | None) -> int:
     return tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1]
 
 
-def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
+def programs_of(device: torch.device, tiles: int, plan: plans.ForwardPlan) -> tuple[int, bool]:
     """(teams, whether they are persistent: each goes through several tiles).
 
     Raises ValueError for more programs than a workspace has words for.
     """
     if not plan.programs:
         return tiles, False
-    teams = max(1, plan.programs * processors(x.device) // plan.team)
-    if teams * plan.team * WORDS_EACH > workspaces.WORDS - workspaces.SLOTS:
-        raise ValueError(f"{plan} is more programs than a workspace has words for")
+    teams = max(1, plan.programs * processors(device) // plan.team)
+    limit = (workspaces.WORDS - workspaces.SLOTS) // WORDS_EACH
+    if teams * plan.team > limit:
+        raise ValueError(f"{plan} launches {teams * plan.team} programs; a workspace has slots for {limit}")
     return min(tiles, teams), True
 
 

@@ -46,7 +46,7 @@ def layer_norm(
 
 
 class _WithOffset(nn.Module):
-    """Of both modules: the weight begins at 1 - offset."""
+    """Shared by both modules: the weight begins at 1 - offset."""
 
     weight: Any
     offset: float

@@ -74,8 +74,8 @@ def quantised(
     if dtype not in MAX_CODE:
         raise ValueError(f"quantise to torch.float8_e4m3fn or torch.int8, not {dtype}")
     q = torch.empty(x.shape, dtype=dtype, device=x.device)
-    scale = x.new_empty(x.shape[0], dtype=torch.float32)
-    residual_out = _like(x, residual)
+    scale = x.new_empty(x.shape[:1], dtype=torch.float32)
+    residual_out = None if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     epilogue: Epilogue = "int8" if dtype is torch.int8 else "fp8"
     _launch(x, weight, bias, residual, None, None, q, scale, residual_out, eps, center, epilogue, MAX_CODE[dtype])
     return Quantised(q, scale, residual_out)
@@ -128,10 +128,6 @@ def dropped(
     residual_out = torch.empty_like(y)
     _launch(x, weight, bias, residual, mask, None, y, None, residual_out, eps, center, "", kept=1 / (1 - p))
     return y, residual_out
-
-
-def _like(x: Tensor, residual: Tensor | None) -> Tensor | None:
-    return None if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _launch(

@@ -131,7 +131,7 @@ def plan_of(case: Case) -> BackwardPlan:
 
 def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:
     tiles = math.ceil(case.rows / plan.rows)
-    return programs_of(torch.empty(0, device=device), tiles, replace(plan, programs=programs))[0]
+    return programs_of(device, tiles, replace(plan, programs=programs))[0]
 
 
 def ways_of(case: Case, device: torch.device) -> list[Way]:

@@ -241,6 +241,10 @@ layer(empty).sum().backward()
 assert empty.grad.shape == empty.shape and not layer.weight.grad.any()
 compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
 x = torch.randn(3, 40)
+dx = torch.ops.kernelwatch.norm_backward
+columns = torch.rand(3, 2)
+strided, dense = (dx(x, x, None, rstd, None, None, None, 0.0) for rstd in (columns[:, 0], columns[:, 0].contiguous()))
+assert torch.equal(strided[0], dense[0])
 for found, right in zip(tests.stepped(layer, x, through=compiled), tests.stepped(layer, x), strict=True):
     assert torch.equal(found, right)
 try:

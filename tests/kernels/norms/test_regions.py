@@ -153,6 +153,7 @@ X = torch.ones(4, 8)
     ("call", "complaint"),
     [
         (lambda: quantised(X, eps=1e-6, center=False, dtype=torch.float8_e5m2), "quantise to torch.float8_e4m3fn or"),
+        (lambda: quantised(torch.ones(()), eps=1e-6, center=False), "x must be [rows, columns]"),
         (lambda: quantised(X, residual=X[:2], eps=1e-6, center=False), "residual must be like x"),
         (lambda: gated(X, X, eps=1e-6, center=False, activation="relu"), "silu or gelu, not 'relu'"),
         (lambda: gated(X, X.half(), eps=1e-6, center=False), "gate must be like x"),
@@ -161,7 +162,7 @@ X = torch.ones(4, 8)
         (lambda: norm_linear(X, X[:, :4], eps=1e-6, center=False), "matrix must be contiguous, [outputs, 8]"),
         (lambda: norm_linear(X, X.half(), eps=1e-6, center=False), "in torch.float32, not (4, 8) in torch.float16"),
         (lambda: norm_linear(X, torch.ones(8, 4).T, eps=1e-6, center=False), "with strides (1, 4)"),
-        (lambda: norm_linear(X, X, X, eps=1e-6, center=False), "weight must be dense, one value"),
+        (lambda: norm_linear(X, X, X, eps=1e-6, center=False), "weight must be contiguous in bfloat16"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(call, complaint):

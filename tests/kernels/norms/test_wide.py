@@ -78,7 +78,7 @@ REFUSED = {
     "too few columns": ({**SHARED, "rows": 1, "team": 3}, "a plan needs 100 columns"),
     "more programs than words": (
         {**SHARED, "rows": 1, "programs": 2000},
-        "than a workspace has words for",
+        "launches 6000 programs; a workspace has slots for 3072",
     ),
 }
 

@@ -99,8 +99,10 @@ def inputs(trial: Trial, device: str = "cpu", seed: int = 1) -> dict[str, Tensor
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:
-    """The same values, as rows that lie in memory in another way."""
+    """The values with rows in another layout; "expanded": all rows are the first one, with a stride of 0."""
     rows, cols = values.shape
+    if layout == "expanded":
+        return values[:1].contiguous().expand(rows, cols)
     first, stride = {
         "dense": (0, cols),
         "apart": (0, cols + 16),
