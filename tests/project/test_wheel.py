@@ -297,12 +297,12 @@ def test_the_installed_service_starts_its_processes(full: Environment, state: Pa
     with running({"up": [str(command), "up"]}, variables, state / "test-logs", python=str(full.python)):
         address = f"http://127.0.0.1:{port}"
         until(lambda: ready(address), 60)
-        style, *_ = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address).text)
-        assert httpx.get(address + style).status_code == 200
-        until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers").json()["items"]], 60)
+        style, *_ = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address, timeout=60).text)
+        assert httpx.get(address + style, timeout=60).status_code == 200
+        until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers", timeout=60).json()["items"]], 60)
         added = full.run(command, "demo", **variables)
         assert added.returncode == 0, added.stderr
-        assert httpx.get(f"{address}/api/v1/targets/demo").json()["kind"] == "git"
+        assert httpx.get(f"{address}/api/v1/targets/demo", timeout=60).json()["kind"] == "git"
 
 
 def ready(address: str) -> bool:

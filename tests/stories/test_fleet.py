@@ -124,7 +124,7 @@ def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, w
             push(address, before=shas["docs"], after=shas["wide-rows"])
         until(lambda: ended(address), 400)
         run = ended(address)
-        [worker] = httpx.get(f"{address}/api/v1/workers", timeout=10).json()["items"]
+        [worker] = httpx.get(f"{address}/api/v1/workers", timeout=60).json()["items"]
     assert run["state"] == "done", run["reason"]
     outcomes = {one["case"]: one["outcome"] for one in run["verdicts"] if one["baseline_kind"] == "parent"}
     assert outcomes == {WIDE: "regression", LAYER: "steady"}
@@ -133,11 +133,11 @@ def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, w
 
 def ended(address: str) -> dict[str, Any]:
     """The run of the commit, with verdicts, once it has ended; {} before."""
-    listed = httpx.get(f"{address}/api/v1/targets/norms/runs", timeout=10).json()["items"]
+    listed = httpx.get(f"{address}/api/v1/targets/norms/runs", timeout=60).json()["items"]
     subject = demo.subjects()["wide-rows"]
     for run in listed:
         if run["subject"] == subject and run["state"] in demo.ENDED:
-            return dict(httpx.get(f"{address}/api/v1/runs/{run['id']}", timeout=10).json())
+            return dict(httpx.get(f"{address}/api/v1/runs/{run['id']}", timeout=60).json())
     return {}
 
 

@@ -135,7 +135,7 @@ def test_a_permission_that_the_forge_takes_away_is_lost_here(
     refused = browser.post("/api/v1/keys", wanted)
     assert refused.status_code == 403
     assert "ada does not have the scope run:norms" in refused.json()["detail"]
-    with httpx.Client(headers={"Authorization": f"Bearer {made.json()['key']}"}) as program:
+    with httpx.Client(headers={"Authorization": f"Bearer {made.json()['key']}"}, timeout=60) as program:
         assert program.get(f"{browser.address}/api/v1/me").json()["scopes"] == []
 
 
@@ -179,7 +179,7 @@ def test_signing_out_ends_the_session_for_everybody_who_has_its_cookie(browser: 
     token = browser.get("/api/v1/me").json()["csrf_token"]
     browser.client.post(f"{browser.address}/sign-out", data={"csrf_token": token})
     assert browser.name == "anonymous"
-    with httpx.Client(cookies=stolen) as thief:
+    with httpx.Client(cookies=stolen, timeout=60) as thief:
         assert thief.get(f"{browser.address}/api/v1/me").json()["name"] == "anonymous"
 
 
@@ -270,6 +270,6 @@ def test_an_identity_token_for_somebody_else_is_refused(
 
 def test_without_a_provider_the_page_says_how_to_set_one_up(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(monkeypatch) as address:
-        answer = httpx.get(f"{address}/sign-in", follow_redirects=True)
+        answer = httpx.get(f"{address}/sign-in", follow_redirects=True, timeout=60)
     assert answer.status_code == 503
     assert "KERNELWATCH_GITHUB_CLIENT_ID" in answer.text

@@ -300,7 +300,7 @@ class Story:
         outbox.deliver_due()
 
     def api(self, method: str, path: str, **rest: object) -> httpx.Response:
-        return httpx.request(method, self.address + path, **rest)
+        return httpx.request(method, self.address + path, timeout=60, **rest)
 
     # -- what there is to see
 

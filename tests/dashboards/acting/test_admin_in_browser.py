@@ -84,7 +84,7 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(
         page.get_by_role("link", name="It is stored").click()
         assert text not in page.content()
         [row] = named(name)
-        with httpx.Client(base_url=site.address, headers={"Authorization": f"Bearer {text}"}) as program:
+        with httpx.Client(base_url=site.address, headers={"Authorization": f"Bearer {text}"}, timeout=60) as program:
             assert program.get("/api/v1/me").json()["scopes"] == ["run:norms", "triage:norms"]
             page.locator(f"#key-{row.prefix}").get_by_role("link", name="Revoke").click()
             page.locator("form.form").get_by_role("button", name="Revoke").click()
@@ -141,7 +141,7 @@ def test_a_rotated_key_stays_valid_as_long_as_the_form_says(browser: Browser, si
         new = page.locator("#key").inner_text()
         assert new != old
         for text in (old, new):
-            answer = httpx.get(f"{site.address}/api/v1/me", headers={"Authorization": f"Bearer {text}"})
+            answer = httpx.get(f"{site.address}/api/v1/me", headers={"Authorization": f"Bearer {text}"}, timeout=60)
             assert answer.json()["scopes"] == ["run:norms"]
         [first, second] = named("rotated")
         assert second.rotated_from == first.id

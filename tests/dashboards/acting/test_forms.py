@@ -146,7 +146,7 @@ def test_a_body_that_is_too_long_is_refused(site: Site) -> None:
 def test_a_key_acts_with_its_own_name(site: Site) -> None:
     [number] = site.regressions()
     headers = {"Authorization": f"Bearer {new_key('triage:norms', name='robot')}"}
-    with httpx.Client(base_url=site.address, headers=headers) as program:
+    with httpx.Client(base_url=site.address, headers=headers, timeout=60) as program:
         sent = program.post(f"/regressions/{number}/note", data={"text": "by a program"})
     assert sent.status_code == 303
     assert site.history(number) == ["robot note"]
@@ -181,7 +181,7 @@ def test_a_user_of_the_machine_signs_in_with_a_link_that_works_once(site: Site) 
 def test_a_link_is_worth_nothing_after_ten_minutes_and_is_no_cookie(site: Site) -> None:
     address = link()
     code = address.partition("code=")[2]
-    with httpx.Client(base_url=site.address, cookies={"kernelwatch": code}) as thief:
+    with httpx.Client(base_url=site.address, cookies={"kernelwatch": code}, timeout=60) as thief:
         assert thief.get("/api/v1/me").json()["kind"] == "anonymous"
     with transaction() as session:
         newest = session.query(SignIn).order_by(SignIn.id.desc()).first()

@@ -144,7 +144,7 @@ def test_a_client_that_goes_away_ends_its_export(server: str, key: str) -> None:
     event.listen(engine(), "before_cursor_execute", lambda *given: statements.append(given[2]))
     with (
         httpx.Client(
-            base_url=server, headers={"authorization": f"Bearer {key}", "accept-encoding": "identity"}
+            base_url=server, headers={"authorization": f"Bearer {key}", "accept-encoding": "identity"}, timeout=60
         ) as http,
         http.stream("GET", "/api/v1/export/samples") as answer,
     ):
@@ -159,7 +159,7 @@ def test_a_client_that_goes_away_ends_its_export(server: str, key: str) -> None:
 
 def test_no_more_exports_than_places_are_sent(server: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"authorization": f"Bearer {key}", "accept-encoding": "identity"}
-    with httpx.Client(base_url=server, headers=headers) as http:
+    with httpx.Client(base_url=server, headers=headers, timeout=60) as http:
         streams = [http.stream("GET", "/api/v1/export/samples") for _ in range(exports.LIMIT)]
         try:
             assert [one.__enter__().status_code for one in streams] == [200] * exports.LIMIT
@@ -175,7 +175,10 @@ def test_no_more_exports_than_places_are_sent(server: str, key: str, monkeypatch
 
 def test_no_transaction_is_open_while_a_client_reads_slowly(server: str, key: str) -> None:
     headers = {"authorization": f"Bearer {key}", "accept-encoding": "identity"}
-    with httpx.Client(base_url=server, headers=headers) as http, http.stream("GET", "/api/v1/export/samples") as answer:
+    with (
+        httpx.Client(base_url=server, headers=headers, timeout=60) as http,
+        http.stream("GET", "/api/v1/export/samples") as answer,
+    ):
         next(answer.iter_bytes(1000))
         time.sleep(1.0)  # the buffers between them are full now
         assert engine().pool.checkedout() == 0  # type: ignore[attr-defined]

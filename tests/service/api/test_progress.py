@@ -94,8 +94,8 @@ class Stream:
 async def following(address: str, run_id: int, key: str | None = None) -> AsyncIterator[Stream]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with (
-        httpx.AsyncClient(timeout=10) as client,
-        client.stream("GET", f"{address}/runs/{run_id}/events", headers=headers) as response,
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{address}/runs/{run_id}/events", headers=headers, timeout=60) as response,
     ):
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -152,7 +152,7 @@ def test_the_time_limit_of_responses_does_not_cut_it(address: str, run_id: int) 
 
 def test_streams_take_no_place_of_requests_and_have_a_limit_of_their_own(address: str, run_id: int) -> None:
     async def story() -> tuple[set[int], httpx.Response]:
-        async with AsyncExitStack() as streams, httpx.AsyncClient(timeout=10) as other:
+        async with AsyncExitStack() as streams, httpx.AsyncClient(timeout=60) as other:
             _open = [await opened(streams, address, run_id) for _ in range(STREAMS)]
             answers = [await other.get(f"{address}/runs/{run_id}") for _ in range(5)]
             return {one.status_code for one in answers}, await other.get(f"{address}/runs/{run_id}/events")
@@ -227,7 +227,7 @@ def test_the_server_stops_while_a_run_is_followed(connection: socket.socket, add
 
 def test_a_run_that_nobody_may_see_is_not_followed(address: str, run_id: int) -> None:
     def status(which: int, **headers: str) -> tuple[int, str]:
-        answer = httpx.get(f"{address}/runs/{which}/events", headers=headers)
+        answer = httpx.get(f"{address}/runs/{which}/events", headers=headers, timeout=60)
         return answer.status_code, answer.headers["content-type"]
 
     problem = "application/problem+json"
@@ -261,5 +261,5 @@ def test_what_nobody_may_see_any_more_is_not_followed_any_more(address: str, run
 
 
 def test_the_head_of_a_stream_is_no_stream(address: str, run_id: int) -> None:
-    answer = httpx.head(f"{address}/runs/{run_id}/events", timeout=10)
+    answer = httpx.head(f"{address}/runs/{run_id}/events", timeout=60)
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, "text/event-stream")

@@ -371,7 +371,7 @@ def test_the_settings_say_who_we_are(state: object, monkeypatch: pytest.MonkeyPa
 
 def test_a_real_server_is_spoken_to(forge: FakeGitHub) -> None:
     with served(forge.app) as address:
-        http = httpx.Client(base_url=address, limits=httpx.Limits(max_keepalive_connections=0))
+        http = httpx.Client(base_url=address, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
         GitHub(Token("a-token"), http, pause_s=0).upsert_comment(REPO, 7, MARKER, "hello")
     assert forge.comments_on(REPO, 7) == [f"{MARKER}\nhello"]
 

@@ -28,7 +28,7 @@ def forge() -> FakeGitLab:
 @pytest.fixture
 def client(forge: FakeGitLab) -> Iterator[GitLab]:
     """The real client of httpx, and a real server."""
-    with served(forge.app) as address, httpx.Client(base_url=f"{address}/api/v4") as http:
+    with served(forge.app) as address, httpx.Client(base_url=f"{address}/api/v4", timeout=60) as http:
         yield GitLab(TOKEN, http, sleep=lambda _: None)
 
 
@@ -248,7 +248,7 @@ def test_the_token_goes_to_no_other_host() -> None:
 
 def test_writes_are_a_pause_apart(forge: FakeGitLab) -> None:
     slept = list[float]()
-    with served(forge.app) as address, httpx.Client(base_url=f"{address}/api/v4") as http:
+    with served(forge.app) as address, httpx.Client(base_url=f"{address}/api/v4", timeout=60) as http:
         client = GitLab(TOKEN, http, pause_s=5.0, sleep=slept.append, clock=time.time)
         for body in ("one", "two"):
             client.upsert_comment(REPO, 7, MARKER, body)
