@@ -279,9 +279,11 @@ def _pidfd(pid: int | None) -> int | None:
 
 def _kill_carriers(cookie: str) -> None:
     """Kill what an unsandboxed process left behind, until nothing new appears."""
+    empty = 0
     for _ in range(50):
         left = {pid for pid in usage.carriers(cookie) if _lives(pid)}
-        if not left:
+        empty = 0 if left else empty + 1
+        if empty == 2:  # in the middle of execve, a process shows no environment
             return
         for one in left:
             with suppress(ProcessLookupError, PermissionError):
