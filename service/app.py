@@ -1,4 +1,4 @@
-"""The web application: `create_app()` combines API, webhooks and pages."""
+"""The web application: `create_app()` combines API, webhooks and pages; `create_api()` is the API alone."""
 
 import asyncio
 import random
@@ -23,8 +23,6 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import dashboards.assets
-import dashboards.pages
 from service.api import health, ingest, keys, progress, regressions, runs, subscriptions, targets, webhooks, writes
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
@@ -72,6 +70,18 @@ _HEADERS = {
 
 def create_app() -> FastAPI:
     """Make an app; several may live in one process, each with its own metrics."""
+    import dashboards.assets
+    import dashboards.pages
+
+    return _created(dashboards.assets.router, dashboards.pages.router)
+
+
+def create_api() -> FastAPI:
+    """Make an app without pages, for a command: it need not wait until they are imported."""
+    return _created()
+
+
+def _created(*pages: APIRouter) -> FastAPI:
     metrics = health.Metrics()
     # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is served.
     app = FastAPI(
@@ -112,8 +122,7 @@ def create_app() -> FastAPI:
         health.Readiness().router(),
         metrics.router(),
         webhooks.router(),
-        dashboards.assets.router,
-        dashboards.pages.router,
+        *pages,
     ):
         app.include_router(router)
     _complete_description(app)
@@ -261,7 +270,9 @@ def _error(
     if for_program:
         problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, instance=path)
         return Response(problem.model_dump_json(), status, headers, media_type="application/problem+json")
-    return dashboards.pages.error_page(status, detail, headers)
+    from dashboards.pages import error_page
+
+    return error_page(status, detail, headers)
 
 
 async def _service_error(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ every case could be decided; 125 the revision cannot be measured; 141 the reader
 devices, the first of 1, 125, 2 and 3 that occurs.  For `facts`: 1 a limit is broken, 125 the head does not build.
 """
 
+import gc
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +28,11 @@ NAME = "kernelwatch"
 
 
 def _this_machine(person: str | None) -> "httpx.BaseTransport":
-    from service.commands.connection.local import InProcess
-
+    gc.disable()  # of a thousand modules nothing is garbage, and looking for it takes a quarter of their import
+    try:
+        from service.commands.connection.local import InProcess
+    finally:
+        gc.enable()
     return InProcess(person)
 
 

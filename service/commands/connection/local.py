@@ -9,7 +9,7 @@ import httpx
 from sqlalchemy.exc import DBAPIError
 
 from service.api.access import LOCAL
-from service.app import create_app
+from service.app import create_api
 from service.commands.people import this_person
 from service.domain.access import Actor, local
 from service.errors import ServiceError, Unavailable
@@ -109,7 +109,7 @@ def _scope(request: httpx.Request, actor: Actor) -> dict[str, Any]:
 @cache
 def _app() -> Any:
     """The application; errors that a server turns into answers reach the command, which has more to say of them."""
-    app = create_app()
+    app = create_api()
     for expected in (ServiceError, DBAPIError):
         del app.exception_handlers[expected]
     return app

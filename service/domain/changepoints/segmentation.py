@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ruptures import KernelCPD
 
 from service.domain.changepoints.modes import without_flips
 from service.domain.changepoints.noise import Logs, autocorrelation, local_noise
@@ -58,6 +57,8 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     """
     if len(logs) < 2 * limits.min_size or np.ptp(logs) == 0:
         return []
+    from ruptures import KernelCPD  # not above: it imports scipy.stats, for which every command would wait
+
     width = KERNEL * max(local_noise(logs), MIN_ERROR)
     search = KernelCPD("rbf", min_size=limits.min_size, params={"gamma": 1 / width**2})
     found: list[int] = []

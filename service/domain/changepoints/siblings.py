@@ -12,7 +12,6 @@ from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
-from scipy.stats import false_discovery_control
 
 from service.domain.changepoints.control_variate import UNKNOWN, Slope
 from service.domain.changepoints.detector import Epoch, change_of
@@ -101,6 +100,8 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
     measured = np.flatnonzero(~np.isnan(together))
     if len(measured) < MIN_REVISIONS:
         return
+    from scipy.stats import false_discovery_control  # not above: every command would wait for it
+
     levels = levels_of(together[measured], ANY_SIZE)
     edges = [int(measured[start]) for start in (0, *levels.starts)] + [len(together)]
     memories = [_memory(member.logs, edges[1:-1]) for member in members]
