@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -30,8 +30,11 @@ run: $(VENV)/.runtime  ## Set up what is missing, then run API, dashboard and wo
 	  { $(KERNELWATCH) doctor || true; }; }
 	@exec $(KERNELWATCH) up --demo
 
-test: check  ## Set up what the tests need, then check lint and types and run all tests (ARGS="-k story" for some)
+test: check  ## Set up what the tests need, then check lint and types and run the tests (ARGS="-k story" for some)
 	$(PYTEST) $(ARGS)
+
+test-all: check  ## The same with the long tests: the demo, and each forge, theme and architecture
+	$(PYTEST) --with long $(ARGS)
 
 test-fast: $(VENV)/.dev  ## Run the tests without torch, studies and the demo (ARGS="-k recipe" for some)
 	$(PYTEST) -m "not torch and not study and not demo" $(ARGS)

@@ -24,7 +24,7 @@ from tests import needs
 from tests.turns import turn
 
 # A slow machine is no mistake of an example; what must be quick has a benchmark.
-hypothesis.settings.register_profile("kernelwatch", deadline=None)
+hypothesis.settings.register_profile("kernelwatch", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("kernelwatch")
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
@@ -34,7 +34,7 @@ TURNS = pytest.StashKey[str]()
 
 
 # Marks of tests that run only when `--with MARK` asks for them: they take minutes or install much.
-ON_REQUEST = ("attack", "image")
+ON_REQUEST = ("attack", "image", "long")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

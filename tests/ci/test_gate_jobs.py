@@ -294,6 +294,7 @@ def index(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
+@pytest.mark.long
 def test_the_action_installs_its_own_checkout(jobs: Jobs) -> None:
     """With the versions and hashes of ci/requirements.txt, and nothing of the server."""
     sha = jobs.story.commit("as fast as before")
@@ -304,6 +305,7 @@ def test_the_action_installs_its_own_checkout(jobs: Jobs) -> None:
     assert ended.groups == ["Install kernelwatch"]
 
 
+@pytest.mark.long
 def test_gitlab_runs_the_template(jobs: Jobs) -> None:
     slow = jobs.story.commit("two passes", wide=260.0)
     key = jobs.key

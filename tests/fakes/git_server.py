@@ -37,7 +37,7 @@ def serving(folder: Path) -> Iterator[int]:
         return [content]
 
     with make_server("127.0.0.1", 0, answer, handler_class=_Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield server.server_port

@@ -1,6 +1,7 @@
 """Processes of kernelwatch, started as an operator starts them and ended without leaving any behind."""
 
 import os
+import random
 import signal
 import socket
 import stat
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def scripted_python(folder: Path) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port on which nobody listens, and that the system gives to no outgoing connection (32768 and above)."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("100 ports between 20000 and 32000 are in use")

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-MAX_S = 100  # of a job
+MAX_S = 240  # of a job
 SHELLS = {"sh": ("sh", "-e")}
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}")
 CONTEXT = re.compile(r"(github|inputs|steps)(\.[\w-]+)+")

@@ -195,6 +195,7 @@ print(loaded & {"sqlalchemy", "celery", "torch", "fastapi", "service", "workers"
 """
 
 
+@pytest.mark.long
 def test_client_and_another_kernels_work_in_one_process(
     small: Environment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -228,6 +229,7 @@ def test_without_its_extra_the_command_names_it(small: Environment) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_without_extras_the_command_works_against_a_server(
     small: Environment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -264,6 +266,7 @@ print(json.dumps([len(names), sorted({"kernels", "service", "workers", "dashboar
 """
 
 
+@pytest.mark.long
 def test_every_module_imports_its_siblings_by_the_names_of_the_wheel(full: Environment) -> None:
     imported, of_others = json.loads(full.python_prints(IMPORT_ALL, KERNELWATCH_STATE=str(full.folder / "state")))
     assert imported > 200
@@ -296,10 +299,10 @@ def test_the_installed_service_starts_its_processes(full: Environment, state: Pa
     command = full.folder / "bin" / "kernelwatch"
     with running({"up": [str(command), "up"]}, variables, state / "test-logs", python=str(full.python)):
         address = f"http://127.0.0.1:{port}"
-        until(lambda: ready(address), 60)
+        until(lambda: ready(address), 240)
         style, *_ = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address, timeout=60).text)
         assert httpx.get(address + style, timeout=60).status_code == 200
-        until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers", timeout=60).json()["items"]], 60)
+        until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers", timeout=60).json()["items"]], 240)
         added = full.run(command, "demo", **variables)
         assert added.returncode == 0, added.stderr
         assert httpx.get(f"{address}/api/v1/targets/demo", timeout=60).json()["kind"] == "git"
@@ -325,6 +328,7 @@ print(RMSNorm.__module__, kernels.__file__)
 """
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_norms_work_beside_another_kernels(full: Environment) -> None:
     same, close, where = full.python_prints(USE_NORMS).splitlines()

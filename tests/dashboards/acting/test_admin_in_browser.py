@@ -14,6 +14,7 @@ from service.db.models import ApiKey, Base, RepeatableRequest
 from service.domain.access import NamedGrant, Scope
 from service.ledger.access import keys
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 
 PHONE = {"width": 390, "height": 844}
@@ -70,8 +71,7 @@ def test_each_role_opens_the_pages_that_the_api_allows(
         assert ('href="/keys"' in overview, 'href="/audit"' in overview) == (who is not None, who == "alma")
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_a_key_is_shown_once_and_works_until_it_is_revoked(
     browser: Browser, site: Site, script: bool, viewport: dict[str, int]
 ) -> None:

@@ -13,9 +13,9 @@ from service.domain.states import RunState
 from service.ledger.runs import queue
 from tests import world
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers
 
-PHONE = {"width": 390, "height": 844}
 _places = count(1000)
 
 
@@ -76,8 +76,7 @@ def test_each_role_sees_the_actions_that_it_may_do(browser: Browser, site: Site,
     assert state_of(run_id) is RunState.HELD
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_the_pull_request_of_a_fork_is_approved_and_taken(
     browser: Browser, site: Site, script: bool, viewport: dict[str, int]
 ) -> None:

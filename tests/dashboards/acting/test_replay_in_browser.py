@@ -12,6 +12,7 @@ from service.db.models import Base
 from service.domain.policy.layers import NOTHING, read
 from tests import world
 from tests.dashboards.acting.site import PEOPLE, Site
+from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.service.ledger.test_replay import RECIPE, Ledger, filled
 
@@ -32,8 +33,7 @@ def counts() -> dict[str, int]:
         return {one.name: session.execute(select(func.count()).select_from(one)).scalar_one() for one in tables}
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_a_changed_policy_is_replayed_before_it_is_saved(
     browser: Browser, site: Site, replayed: str, script: bool, viewport: dict[str, int]
 ) -> None:

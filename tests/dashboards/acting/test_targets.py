@@ -18,6 +18,7 @@ from service.ledger.intake.targets import find, target_named
 from service.settings import settings
 from tests import world
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.dashboards.seed import RECIPE
 from tests.fakes.repository import Repository
@@ -91,8 +92,7 @@ def fill(page: Page, name: str, repository: Repository, recipe: str) -> None:
 # -- add
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_a_target_is_checked_corrected_and_added(
     browser: Browser, site: Site, repository: Repository, script: bool, viewport: dict[str, int]
 ) -> None:
@@ -185,8 +185,7 @@ def test_examples_are_starting_points(site: Site) -> None:
 # -- the recipe
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_a_recipe_is_changed_after_a_look_at_what_it_changes(
     browser: Browser, site: Site, repository: Repository, script: bool, viewport: dict[str, int]
 ) -> None:

@@ -5,6 +5,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.domain.states import RegressionState
 from tests.dashboards.acting.site import HOSTILE, Site
+from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 
 PHONE = {"width": 390, "height": 844}
@@ -43,8 +44,7 @@ def test_each_role_sees_the_facts_and_the_forms_that_it_may_send(browser: Browse
         assert page.evaluate(CONTRAST) == []
 
 
-@pytest.mark.parametrize("script", [True, False])
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+@SCRIPTS_AND_VIEWPORTS
 def test_a_regression_goes_through_every_action(
     browser: Browser, site: Site, script: bool, viewport: dict[str, int]
 ) -> None:

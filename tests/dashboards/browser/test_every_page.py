@@ -178,7 +178,11 @@ def test_no_page_is_forgotten(hostile: tuple[str, dict[str, list[str]]]) -> None
     assert sorted(hostile[1]) == sorted(routes())
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)], ids=["light-wide", "dark-phone"])
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [("light", WIDE), pytest.param("dark", PHONE, marks=pytest.mark.long)],
+    ids=["light-wide", "dark-phone"],
+)
 def test_every_page_fits_and_can_be_read(
     opened: Any, hostile: tuple[str, dict[str, list[str]]], scheme: str, size: dict[str, int]
 ) -> None:
@@ -191,7 +195,11 @@ def test_every_page_fits_and_can_be_read(
     walked(page, hostile, check)
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("dark", WIDE), ("light", PHONE)], ids=["dark-wide", "light-phone"])
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [pytest.param("dark", WIDE, marks=pytest.mark.long), ("light", PHONE)],
+    ids=["dark-wide", "light-phone"],
+)
 def test_every_page_is_whole_without_script(
     opened: Any, hostile: tuple[str, dict[str, list[str]]], scheme: str, size: dict[str, int]
 ) -> None:

@@ -16,6 +16,7 @@ from service.db.engine import transaction
 from service.db.models import Revision, Target
 from service.ledger.reading.board import BoardCase, Since, Timed
 from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.browser.variants import SCHEMES_AND_WIDTHS
 from tests.dashboards.conftest import reachable
 from tests.dashboards.runs import seed_wide
 from tests.dashboards.seed import Seeded, watched
@@ -223,8 +224,7 @@ def test_a_wrong_address_is_not_found(get: Get, seeded: Seeded, path: str, statu
     assert get(path).status_code == status
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@SCHEMES_AND_WIDTHS
 def test_a_board_fits_the_window(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int, scheme: str
 ) -> None:

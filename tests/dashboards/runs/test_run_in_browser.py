@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import expect
 
+from tests.dashboards.browser.variants import SCHEMES_AND_WIDTHS
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 from tests.dashboards.runs import seed_wide
@@ -94,12 +95,12 @@ def test_everything_is_readable_without_script(opened: Any, wide: tuple[str, Wid
     page = opened(url_of(wide, "slow"), java_script_enabled=False)
     page.locator(f"tr[id='{WORST}'] a[data-row]").click()
     assert page.url.endswith(f"/cases/{WORST}")
-    assert page.locator("svg.rounds path.st").count() == 5
+    expect(page.locator("svg.rounds path.st")).to_have_count(5)
     page.get_by_role("link", name=re.compile("run ")).first.click()
     page.get_by_role("link", name=re.compile(r"^steady 172")).click()
-    assert page.locator("tr.fd").count() >= 8
+    expect(page.locator("tr.fd").nth(7)).to_be_visible()
     page.get_by_role("link", name="unfold all").click()
-    assert page.locator("tr.r").count() == 172
+    expect(page.locator("tr.r")).to_have_count(172)
     for part, text in (("telemetry", "prepare 38.2 s"), ("comment", "34 of 206 cases")):
         page.goto(url_of(wide, "slow"))
         page.locator(f"details[data-from$='/{part}'] > summary").click()
@@ -122,8 +123,7 @@ def test_a_phone_shows_the_worst_ratio_without_scrolling_sideways(opened: Any, w
     expect(page.locator("tr.r:visible")).to_have_count(34)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@SCHEMES_AND_WIDTHS
 def test_nothing_bars_the_way(opened: Any, wide: tuple[str, WideSeeded], width: int, scheme: str) -> None:
     for run in ("slow", "hostile"):
         page = opened(url_of(wide, run), viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.dashboards.browser.variants import SCHEMES_AND_WIDTHS
 from tests.dashboards.inspection import barriers
 from tests.dashboards.seed import CASES
 from tests.dashboards.site import published
@@ -46,7 +47,7 @@ def address(folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         yield f"file://{folder}/some/path"
         return
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/some/path"
@@ -56,8 +57,7 @@ def address(folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@SCHEMES_AND_WIDTHS
 def test_every_page_fits_and_can_be_read(page: Page, address: str, width: int, scheme: str) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

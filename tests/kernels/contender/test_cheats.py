@@ -154,7 +154,7 @@ def test_a_timer_of_its_own_gains_nothing(open_contender):
     turn = channel.ask(protocol.turn(0, 20), 60)
     waited_s = time.perf_counter() - began
 
-    assert 0.5 * waited_s < sum(turn["samples"]) * turn["calls"] / 1e6 < waited_s
+    assert 0.3 * waited_s < sum(turn["samples"]) * turn["calls"] / 1e6 < waited_s
 
 
 def test_a_manipulated_clock_disagrees_with_the_driver(open_contender):

@@ -188,6 +188,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_every_way_is_right_and_repeats_to_the_bit():
     spoken = run(INTERPRETED, "rmsnorm.bwd.1x256.fp32", "layernorm.bwd.1x1000.fp32", TRITON_INTERPRET="1")
 
@@ -236,6 +237,7 @@ def compiled(tmp_path_factory):
     return json.loads(run(COMPILED, "rmsnorm.bwd.65535x256.bf16-fp32", CUDA_VISIBLE_DEVICES="", TRITON_CACHE_DIR=cache))
 
 
+@pytest.mark.long
 def test_only_a_separate_kernel_is_a_second_one_and_begins_early(compiled):
     assert "tree of 8" in compiled
     for name, launched in compiled.items():

@@ -86,7 +86,9 @@ def losses_of_one() -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("way", ["eager", "make-fx", "regional"])
+@pytest.mark.parametrize(
+    "way", ["eager", *(pytest.param(way, marks=pytest.mark.long) for way in ("make-fx", "regional"))]
+)
 def test_two_ranks_train_like_one_with_the_sequences_of_both(
     way: str, opened: Callable[[str], ParallelTraining], losses_of_one: list[float]
 ) -> None:
@@ -144,6 +146,7 @@ def test_the_reason_of_a_rank_is_reported() -> None:
         ParallelTraining(TINY, {"way": "magic"}, "cpu", 1)
 
 
+@pytest.mark.long
 def test_a_lost_rank_ends_the_others(opened: Callable[[str], ParallelTraining]) -> None:
     one = opened("eager")
     first, second = pids(one)
@@ -157,6 +160,7 @@ def test_a_lost_rank_ends_the_others(opened: Callable[[str], ParallelTraining]) 
     assert not one._ranks.store.parent.exists()
 
 
+@pytest.mark.long
 def test_ranks_end_with_the_process_of_the_arm(tmp_path: Path) -> None:
     # The folder of the ranks is in TMPDIR, and a killed process removes nothing.
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

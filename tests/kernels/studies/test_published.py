@@ -352,6 +352,7 @@ def test_another_form_does_not_go_into_the_same_file(tmp_path: Path) -> None:
         run.run(tiny(()), path, device="cpu", only=["huge"])
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_study_runs_on_a_cpu_and_prints_its_report(tmp_path: Path) -> None:
     path = tmp_path / "s3.jsonl"
@@ -485,6 +486,7 @@ def test_s1_does_not_compare_switches_that_led_to_the_same_code() -> None:
     assert (found.holds, found.found) == (None, "not measured; 18 cases ran the same code in both")
 
 
+@pytest.mark.long
 def test_the_arm_of_persistent_reductions_has_them_at_every_width_whichever_thread_compiles() -> None:
     """Compiled for a GPU that need not be here, in a process of its own, as the arm changes torch for good."""
     program = """

@@ -291,6 +291,7 @@ def test_a_provider_goes_through_autograd_by_default() -> None:
 # -- a run -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_regional_inductor_trains_in_its_own_process(tmp_path: Path) -> None:
     steps = {step.name: step for step in s2.steps("cpu", True)}
     arms = tuple(arm for arm in s2.TRAINED if arm.name in ("eager", "regional"))

@@ -152,6 +152,7 @@ def test_the_whole_way_with_one_block(tmp_path):
     assert "| dynamic shapes | " in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("together", [True, False])
 def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypatch, together):
     channels, found = [], {}
@@ -178,6 +179,7 @@ def test_an_arm_that_was_killed_runs_again_at_the_next_model(tmp_path, monkeypat
     assert all(channel._process.poll() is not None for channel in channels)
 
 
+@pytest.mark.long
 def test_arms_that_prepare_ahead_do_nothing_during_a_turn(tmp_path, monkeypatch):
     asked = []
 
@@ -211,6 +213,7 @@ def test_arms_that_prepare_ahead_do_nothing_during_a_turn(tmp_path, monkeypatch)
     assert sorted(case for do, case, _, _ in asked if do == "prepare") == sorted([*cases] * 3)  # each once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("together", [True, False])
 def test_a_limit_ends_the_run_while_arms_prepare(tmp_path, monkeypatch, together):
     """After the first block the processes of all arms stand still, so that the second one is never prepared."""

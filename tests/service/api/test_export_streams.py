@@ -30,7 +30,7 @@ from tests import world
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
 from tests.fakes.api import new_key
-from tests.fakes.processes import served
+from tests.fakes.processes import served, until
 
 CASE = "rmsnorm.fwd.{rows}x1024.bf16-fp32"
 LIMIT_S = 3.0
@@ -169,8 +169,7 @@ def test_no_more_exports_than_places_are_sent(server: str, key: str, monkeypatch
         finally:
             for one in streams:
                 one.__exit__(None, None, None)
-        time.sleep(1.0)
-        assert http.get("/api/v1/export/runs").status_code == 200
+        until(lambda: http.get("/api/v1/export/runs").status_code == 200, 60)
 
 
 def test_no_transaction_is_open_while_a_client_reads_slowly(server: str, key: str) -> None:

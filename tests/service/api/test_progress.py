@@ -76,7 +76,7 @@ class Stream:
 
     async def next(self) -> dict[str, Any] | None:
         """The next event; None after the last."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for line in self._lines:
                 if line.startswith("data: "):
                     found: dict[str, Any] = json.loads(line.removeprefix("data: "))
@@ -189,7 +189,7 @@ def test_a_client_that_disconnects_leaves_nothing_behind(address: str, run_id: i
 
     async def story() -> None:
         for _ in range(2 * STREAMS):  # more than may be open at once
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         async with following(address, run_id) as stream:

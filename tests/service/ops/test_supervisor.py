@@ -72,14 +72,14 @@ def house(tmp_path: Path) -> Iterator[House]:
 def test_one_ctrl_c_ends_everybody(house: House) -> None:
     parent_of_two = [sys.executable, "-c", f"import subprocess; print('up', flush=True); subprocess.run({SLEEPER})"]
     process = house.start(worker=SLEEPER, control=parent_of_two)
-    house.says("worker .*here")
-    house.says("control .*here")
+    house.says(r"worker +\| here")
+    house.says(r"control +\| here")
     everybody = house.children()
     assert len(everybody) == 3
 
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(8) == 0
+    assert process.wait(60) == 0
     house.says("All processes have stopped")
     assert not [child for child in everybody if _lives(child)]
 
@@ -96,7 +96,7 @@ def test_who_does_not_listen_to_term_is_killed_at_the_second_ctrl_c(house: House
     house.says("Stopping")
     process.terminate()
 
-    assert process.wait(8) == 0
+    assert process.wait(60) == 0
     assert not _lives(child)
 
 
@@ -109,7 +109,7 @@ def test_the_dead_are_restarted_more_and_more_patiently(house: House) -> None:
     assert "worker  | ended with exit code 1" in told
     assert told.count("control | here") == 1  # others are left alone
     process.terminate()
-    assert process.wait(8) == 0
+    assert process.wait(60) == 0
 
 
 def test_one_that_was_killed_is_restarted(house: House) -> None:
@@ -122,7 +122,7 @@ def test_one_that_was_killed_is_restarted(house: House) -> None:
 def test_a_command_that_is_not_there_is_said_and_does_not_end_the_others(house: House) -> None:
     house.start(worker=["/no/such/program"], control=SLEEPER)
     house.says("worker .*cannot be started.*No such file")
-    house.says("control .*here")
+    house.says(r"control +\| here")
 
 
 def test_logs_are_kept_for_each_process(house: House) -> None:
@@ -147,7 +147,7 @@ def test_a_second_start_says_where_the_first_is(house: House) -> None:
 
     second = house.start(worker=SLEEPER)
 
-    assert second.wait(8) == 0
+    assert second.wait(60) == 0
     house.says(f"already running at http://127.0.0.1:{house.port}, process {first.pid}")
     assert first.poll() is None
 
@@ -160,7 +160,7 @@ def test_the_address_is_announced_when_it_answers(house: House) -> None:
 def test_a_port_in_use_is_said_before_anything_starts(house: House) -> None:
     with socket.create_server(("127.0.0.1", house.port)):
         process = house.start(api=[*LISTENER, str(house.port)])
-        assert process.wait(8) == 1
+        assert process.wait(60) == 1
     house.says(f"Cannot listen on 127.0.0.1:{house.port}.*KERNELWATCH_PORT={house.port + 1}")
 
 
@@ -189,7 +189,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _until(happens: Callable[[], object], what: str) -> None:
-    patience = time.monotonic() + 15
+    patience = time.monotonic() + 60
     while not happens():
         assert time.monotonic() < patience, f"waited in vain for {what}"
         time.sleep(0.05)

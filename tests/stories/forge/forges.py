@@ -97,7 +97,7 @@ class GitLabStory(Story):
         return [f"{same.get(one.status, one.status)}: {one.description}" for one in found]
 
 
-@pytest.fixture(params=[Story, GitLabStory], ids=["github", "gitlab"])
+@pytest.fixture(params=[Story, pytest.param(GitLabStory, marks=pytest.mark.long)], ids=["github", "gitlab"])
 def story(
     request: pytest.FixtureRequest, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Story]:

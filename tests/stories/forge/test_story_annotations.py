@@ -142,6 +142,7 @@ def test_a_kernel_that_spills_is_annotated_where_it_is_defined_and_a_slower_case
     }
 
 
+@pytest.mark.long
 def test_a_changed_kernel_is_annotated_at_its_changed_lines(app: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     app.git("checkout", "--quiet", "-b", "pull-7")
     writes(app, "max(4, block // 1024)", "# a comment moves everything\n" + NORMS.replace("* w).to", "* (w + 1)).to"))
@@ -151,6 +152,7 @@ def test_a_changed_kernel_is_annotated_at_its_changed_lines(app: Story, monkeypa
     assert {one["annotation_level"] for one in annotations(app, head, "h200")} == {"notice"}
 
 
+@pytest.mark.long
 def test_a_second_measurement_replaces_a_check_whose_annotation_does_not_apply(
     app: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.fakes.repository import Repository
 from tests.fakes.wheels import unpacked
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.alone]
+pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[3]
 CASE = "rmsnorm.fwd.256x512.fp32"
@@ -75,6 +75,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(tmp_path_factory.mktemp("isolate"))
 
 
+@pytest.mark.alone
 def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
     wanted = ("--from", "old", "--to", "new", "--trials", "2", "--max-trials", "2", "--format", "json")
     done = machine.run("isolate", "./norms", *wanted, "--allow-unsandboxed", "--save", "saved")
@@ -92,6 +93,7 @@ def test_the_package_that_became_slower_is_named(machine: Machine) -> None:
     assert not (machine.folder / "state" / "kernelwatch.db").exists(), "nothing is stored in a history"
 
 
+@pytest.mark.long
 def test_a_decided_provider_is_measured_no_more(machine: Machine) -> None:
     """One keeps as much memory as its stack says, the other a random amount in each process."""
     noisy = f"import os\n\nCOPIES = os.urandom(1)[0] % 31\n{NORMS}".replace("liger_kernel.COPIES", "COPIES")

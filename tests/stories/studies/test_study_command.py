@@ -53,6 +53,7 @@ def written(folder: Path, name: str, file: StudyFile) -> str:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_study_is_interrupted_and_goes_on(host: Path) -> None:
     pytest.importorskip("torch")
     running = started("study", "run", "s1", "--quick")
@@ -61,7 +62,7 @@ def test_a_study_is_interrupted_and_goes_on(host: Path) -> None:
         if re.match("[1-9]", line):  # "1 of 12 cases: …"
             break
     running.send_signal(signal.SIGINT)
-    printed, _ = running.communicate(timeout=100)
+    printed, _ = running.communicate(timeout=240)
     assert running.returncode == 3
     assert re.search("session 1: cpu, quick form, [0-9]+ of 12 cases", printed)
     assert re.search("[0-9]+ cases? left. The same command measures the rest.", printed)

@@ -5,6 +5,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,22 +140,21 @@ def test_nothing_measured_within_the_sessions_limit_says_what_mends_it(watched, 
 
 
 def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said_to_be_open(watched, monkeypatch):
-    """The contenders answer the first trial at once; then the limit is over."""
-    trial = trials.run_trial
+    """The limit is over after the first trial."""
+    trial, over_s = trials.run_trial, 0.0
 
     def slow(*arguments: Any, **more: Any) -> Any:
+        nonlocal over_s
         turned = trial(*arguments, **more)
-        monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.001")
-        time.sleep(3)
+        over_s += settings().session_limit_s
         return turned
 
     monkeypatch.setattr(trials, "run_trial", slow)
-    monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "3")
-    settings.cache_clear()
+    monkeypatch.setattr(trials, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + over_s))
     measured(commit(watched))
     run = measured(commit(watched))
     assert run.state is RunState.DONE
-    assert run.reason.endswith("the session limit of 3 s was reached before every case was decided")
+    assert run.reason.endswith("the session limit of 1800 s was reached before every case was decided")
     with reading() as database:
         rows = database.execute(select(Measurement).where(Measurement.run_id == run.id)).scalars()
         assert {row.trials for row in rows} == {1}

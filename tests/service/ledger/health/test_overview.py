@@ -158,7 +158,7 @@ def test_a_queue_in_time(either: str) -> None:
     queues = facts().queues
     [cpu] = queues.devices
     assert (cpu.queued, cpu.taken) == (3, True)
-    assert cpu.ends_in_s == pytest.approx(900, abs=1)
+    assert cpu.ends_in_s == pytest.approx(900, abs=30)
     [approval] = queues.held
     assert (approval.target, approval.count, approval.first_run_id, approval.pulls) == ("norms", 1, held.id, 1)
 
