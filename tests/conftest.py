@@ -33,7 +33,7 @@ POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 TURNS = pytest.StashKey[str]()
 
 
-# Marks of tests that run only when `--with MARK` asks for them: they take minutes or install much.
+# Marks of tests that run only when `--with MARK` asks for them: they take long or install much.
 ON_REQUEST = ("attack", "image", "long")
 
 

@@ -253,9 +253,10 @@ def test_only_kernels_knows_torch() -> None:
             ["torch", "triton", "celery", "workers", "dashboards"],
         ),
         (sorted(modules("dashboards")), ["torch", "triton", "celery", "workers"]),
+        (["service.commands.connection.local"], ["dashboards", "ruptures", "scipy.stats"]),
         (sorted(modules("workers").keys() - DOORS), ["torch", "triton", "dashboards"]),
     ],
-    ids=["client", "torch-free", "service", "dashboards", "workers"],
+    ids=["client", "torch-free", "service", "dashboards", "a command", "workers"],
 )
 def test_what_importing_a_room_loads(loaded: list[str], unwanted: list[str]) -> None:
     code = (

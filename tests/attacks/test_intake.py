@@ -506,7 +506,6 @@ def test_a_target_at_its_limit_says_so_and_others_go_on(
 
 
 @pytest.mark.attack
-@pytest.mark.timeout(900)
 def test_a_storm_of_deliveries_is_understood(house: House, either: str, outcome: Outcome) -> None:
     """2,000 deliveries of pushes and pull requests, all of them waiting at once."""
     total, pulls = int(os.environ.get("STORM", "2000")), 50

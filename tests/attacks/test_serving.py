@@ -467,7 +467,6 @@ async def storm(served: Served, total: int, seconds: float) -> tuple[Counter[obj
 
 
 @pytest.mark.attack
-@pytest.mark.timeout(900)
 def test_generated_requests_get_what_the_document_promises(either: str, tmp_path: Path, outcome: Outcome) -> None:
     """Schemathesis reads /openapi.json and sends requests that fit it and that do not, on a database with a story."""
     with transaction() as session:

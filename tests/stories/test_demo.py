@@ -25,7 +25,6 @@ from workers.sandbox import sandbox
 @pytest.mark.demo
 @pytest.mark.long
 @pytest.mark.alone
-@pytest.mark.timeout(900)
 def test_the_demo_comes_to_the_verdicts_that_its_commits_deserve(state, record_property):
     environments.adopt_stack("host", Path(sys.executable), [])
     port = free_port()

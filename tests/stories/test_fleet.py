@@ -82,7 +82,6 @@ def fleet(state: Path, environment: dict[str, str]) -> Iterator[str]:
 
 @pytest.mark.demo
 @pytest.mark.alone
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", ["wake-ups", pytest.param("timers", marks=pytest.mark.long)])
 def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, way):
     """Where timers wait for an hour, wake-ups bring a push to its verdicts; where no broker answers, timers do."""

@@ -14,10 +14,8 @@ from service.db.models import ApiKey, Base, RepeatableRequest
 from service.domain.access import NamedGrant, Scope
 from service.ledger.access import keys
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
-from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
+from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS, WIDE
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
-
-PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
@@ -225,7 +223,7 @@ def test_two_administrators_keep_the_same_person_out_once(site: Site) -> None:
         assert wendy.post("/people/999999/disable", data=of_form(wendy, confirmed="yes")).status_code == 403
 
 
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
 def test_the_audit_log_is_filtered_and_links_what_was_changed(
     browser: Browser, site: Site, viewport: dict[str, int]
 ) -> None:

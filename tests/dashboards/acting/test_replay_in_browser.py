@@ -12,11 +12,9 @@ from service.db.models import Base
 from service.domain.policy.layers import NOTHING, read
 from tests import world
 from tests.dashboards.acting.site import PEOPLE, Site
-from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
+from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.service.ledger.test_replay import RECIPE, Ledger, filled
-
-PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")

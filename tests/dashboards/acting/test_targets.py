@@ -18,12 +18,11 @@ from service.ledger.intake.targets import find, target_named
 from service.settings import settings
 from tests import world
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
-from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
+from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.dashboards.seed import RECIPE
 from tests.fakes.repository import Repository
 
-PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 WRONG = RECIPE.replace("smallest_change = 0.02", "smallest_chang = 0.02")
 LINE = WRONG.split("\n").index("smallest_chang = 0.02") + 1
 MORE = RECIPE.replace("0.02", "0.05").replace('"rmsnorm.bwd.4096x1024.bf16-fp32"', '"layernorm.fwd.64x1024.bf16-fp32"')

@@ -5,10 +5,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.domain.states import RegressionState
 from tests.dashboards.acting.site import HOSTILE, Site
-from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
+from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
-
-PHONE = {"width": 390, "height": 844}
 
 
 def unfold(page: Page, title: str) -> None:

@@ -13,7 +13,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.alone,  # others on the GPU would change its times
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
-    pytest.mark.timeout(900),
 ]
 FEW = ("rmsnorm", "layernorm_nobias_residual")
 OPS_OF = {

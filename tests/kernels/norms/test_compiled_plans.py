@@ -22,7 +22,7 @@ ROOT = Path(kernels.__file__).parents[1]
 
 # -- the chosen plans ------------------------------------------------------------------------------------------------
 
-# Plans of sm_90 run in the tests on an H100 or H200; for sm_100 there is only this.
+# The GPU tests run the plans for sm_90 on an H100 or H200.  Nothing else compiles those for sm_100.
 EACH = pytest.mark.parametrize(
     "architecture",
     [one if one == "sm_100" else pytest.param(one, marks=pytest.mark.long) for one in occupancy.ARCHITECTURES],

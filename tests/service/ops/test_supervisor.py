@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes.processes import free_port
+
 CHECKOUT = Path(__file__).parents[3]
 HOUSE = """
 import json, sys
@@ -31,7 +33,7 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.state, self.out = folder / "state", folder / "out"
         self.process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
 
     def start(self, **commands: list[str]) -> subprocess.Popen[bytes]:
         variables = {
@@ -173,12 +175,6 @@ def test_a_supervisor_killed_outright_leaves_nobody_behind(house: House) -> None
     process.wait()
 
     _until(lambda: not _lives(child), "the child to end")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def _lives(process: psutil.Process) -> bool:
