@@ -24,11 +24,12 @@ def keep(session: Session, run_id: int, text: str) -> None:
 
 def text_of(session: Session, run_id: int) -> str:
     """The log of a run's build.  Raises NotFound, with the reason."""
+    # The run first: a reader who may not read its target finds no run, but a log belongs to no target by itself.
+    if session.get(Run, run_id) is None:
+        raise NotFound("run", run_id)
     row = session.get(BuildLog, run_id)
     if row is not None:
         return zlib.decompress(row.packed).decode()
-    if session.get(Run, run_id) is None:
-        raise NotFound("run", run_id)
     kept = f"{settings().build_logs_days:g} days"
     raise NotFound(
         "build log of run", run_id, f"It is not built yet, its build printed nothing, or the log is older than {kept}."
