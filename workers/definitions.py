@@ -14,6 +14,7 @@ from service.domain.codefacts.source_lines import SourceLines, first_changed
 from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound, SourceFailed
 from service.sources.source import Source
+from service.sources.trees import read_beneath
 from workers.environments import Environment
 
 MAX_FILES = 40  # of one revision; each takes two git processes
@@ -57,7 +58,7 @@ class Definitions:
     def _read(self, path: str) -> _File | None:
         try:
             content = self._source.read(self._head, path)
-            if content is None or (self._place.checkout / path).read_bytes() != content:
+            if content is None or read_beneath(self._place.checkout, path, len(content)) != content:
                 return None
             changed = self._source.changed_lines(self._base, self._head, path) if self._base else ()
         except (BadInput, NotFound, SourceFailed, OSError):  # the facts do not depend on it

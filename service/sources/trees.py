@@ -1,9 +1,11 @@
-"""Writing a stranger's tree to disk: bounded, inside its folder, and with no link that leads out of it."""
+"""A stranger's tree on disk: written within limits and without links that lead out of it, and read as carefully."""
 
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from service.errors import BadInput, SourceFailed
@@ -22,6 +24,27 @@ _TOO_MANY_LINKS = "is part of a loop or of a chain of more than 40 links"
 def shown(name: str) -> str:
     """A printable form of a file's name: names in a tree are bytes, and need not be text."""
     return os.fsencode(name).decode(errors="replace")
+
+
+def read_beneath(root: Path, path: str, limit: int) -> bytes | None:
+    """The content of a regular file beneath `root`, at most `limit` bytes and one more.
+
+    None where anything else has the name: a build may have put a FIFO, a device or a link there.  No link is followed
+    and nothing is waited for.  Raises OSError where there is nothing, or where a part of the path is a link or no
+    folder.
+    """
+    *folders, name = Path(path).parts
+    if Path(path).is_absolute() or ".." in folders or name == "..":
+        return None
+    options = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with ExitStack() as opened:
+        here = None
+        for folder in (root, *folders):
+            follow = options & ~os.O_NOFOLLOW if here is None else options
+            here = os.open(folder, follow | os.O_DIRECTORY, dir_fd=here)
+            opened.callback(os.close, here)
+        with open(name, "rb", opener=lambda file, _: os.open(file, options, dir_fd=here)) as file:
+            return file.read(limit + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
 class TreeWriter:

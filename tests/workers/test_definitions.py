@@ -1,5 +1,6 @@
 """Where contenders say that code is defined counts only in a file that the revision has, as it was built."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ def definitions(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", f'["{tmp_path}"]')
     settings.cache_clear()
     repository = Repository(tmp_path / "norms")
-    base = repository.commit("before", {"norms.py": BEFORE, "patched.py": BEFORE})
-    head = repository.commit("after", {"norms.py": AFTER, "patched.py": AFTER})
+    base = repository.commit("before", {"norms.py": BEFORE, "patched.py": BEFORE, "deep/norms.py": BEFORE})
+    head = repository.commit("after", {"norms.py": AFTER, "patched.py": AFTER, "deep/norms.py": AFTER})
     place = Environment("built", Path("python"), (), (), ())
     source = open_source(Target(str(repository.folder)))
     source.resolve(head)
@@ -61,6 +62,35 @@ def test_a_definition_has_the_lines_that_the_head_changed(
 )
 def test_a_place_that_the_head_does_not_have_is_dropped(definitions: Definitions, said: dict[str, Any]) -> None:
     assert definitions.checked(SourceLines.read(said)) is None
+
+
+@pytest.mark.parametrize("special", ["fifo", "link", "linked folder", "folder", "larger"])
+def test_what_a_build_leaves_in_place_of_a_file_is_dropped_at_once(
+    definitions: Definitions, tmp_path: Path, special: str
+) -> None:
+    """A FIFO that nobody writes to would stop whoever opens it for reading."""
+    checkout = definitions._place.checkout
+    file = checkout / "deep" / "norms.py"
+    content = file.read_bytes()
+    file.unlink()
+    match special:
+        case "fifo":
+            os.mkfifo(file)
+        case "link":
+            (tmp_path / "elsewhere.py").write_bytes(content)
+            file.symlink_to(tmp_path / "elsewhere.py")
+        case "linked folder":
+            file.parent.rmdir()
+            (tmp_path / "elsewhere").mkdir()
+            (tmp_path / "elsewhere" / "norms.py").write_bytes(content)
+            file.parent.symlink_to(tmp_path / "elsewhere")
+        case "folder":
+            file.mkdir()
+        case "larger":
+            with file.open("wb") as huge:
+                huge.write(content)
+                huge.truncate(1 << 40)
+    assert definitions.checked(SourceLines.read({**FORWARD, "file": "deep/norms.py"})) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Subjects of a compilation without a GPU: a watched target, or a local checkout.  Writes no rows."""
 
-import stat
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,10 @@ from service.ledger.intake.branch_recipes import RECIPE
 from service.sources import open_source
 from service.sources.checkout import Checkout
 from service.sources.source import Source
+from service.sources.trees import read_beneath
 from workers.sandbox import sandbox
+
+MAX_OWN = 4 << 20  # bytes of a recipe or an adapter
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,21 @@ def own_recipe(source: Checkout) -> tuple[str, dict[str, str]]:
 def _own(root: Path, name: str) -> str:
     """The text of a file of the checkout.  Who wrote it may be a stranger: a link could lead to the host's files."""
     file = root / name
+    plain = f"{file} is not a plain file: a link is not followed out of a checkout."
     try:
-        if not stat.S_ISREG(file.lstat().st_mode):
-            raise BadInput(f"{file} is not a plain file: a link is not followed out of a checkout.")
-        return file.read_text()
-    except FileNotFoundError as missing:
-        raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
+        content = read_beneath(root, name, MAX_OWN)
+        if content is None:
+            raise BadInput(plain)
+        if len(content) > MAX_OWN:
+            raise BadInput(f"{file} has more than {MAX_OWN >> 20} MiB.")
+        return content.decode()
+    except FileNotFoundError:
+        raise BadInput(f"There is no {file}: write it, or name a recipe with --recipe.") from None
     except UnicodeDecodeError:
         raise BadInput(f"{file} is not UTF-8 text.") from None
     except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}.") from None
+        linked = error.errno in (errno.ELOOP, errno.ENOTDIR)
+        raise BadInput(plain if linked else f"{file}: {error.strerror}.") from None
 
 
 def _recipe(text: str, adapters: Mapping[str, str]) -> Recipe:

@@ -1,6 +1,7 @@
 """Facts of two revisions: real repositories, environments, processes and pipes; what a compiler says is scripted."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -410,6 +411,10 @@ def test_a_link_in_a_checkout_reads_nothing_of_the_host(norms, tmp_path, name):
     assert subjects.subject(f"{norms.folder}/", without_sandbox=True).adapters == {"norms_adapter.py": ""}
     (norms.folder / name).unlink()
     norms.link(name, str(tmp_path / "secret"))
+    with pytest.raises(BadInput, match=rf"{name} is not a plain file"):
+        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    (norms.folder / name).unlink()
+    os.mkfifo(norms.folder / name)
     with pytest.raises(BadInput, match=rf"{name} is not a plain file"):
         subjects.subject(f"{norms.folder}/", without_sandbox=True)
 
