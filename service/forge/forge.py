@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from service.errors import ServiceError
 
-MAX_BODY = 65_536  # GitHub's limit, which reports are made for; GitLab's is a million characters
+MAX_BODY = 65_536  # characters of a comment: GitHub's limit; GitLab's is a million
+MAX_SUMMARY = 65_535  # bytes of a check's summary, as GitHub counts them (github/docs issue 35252)
 PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
 SHUT_OUT_S = 600.0  # a person must fix the credentials first
 MIN_LIMIT_S = 60.0  # of a rate limit that does not say how long it lasts
@@ -106,6 +107,18 @@ class Forge(Protocol):
 
 
 def fitting(body: str, limit: str) -> str:
-    """A text without what is beyond MAX_BODY; its end names the `limit`."""
-    end = f"\n\n(truncated at {limit})"
+    """A comment without what is beyond MAX_BODY; its end names the `limit`."""
+    end = _truncated(limit)
     return body if len(body) <= MAX_BODY else body[: MAX_BODY - len(end)] + end
+
+
+def fitting_summary(summary: str, limit: str) -> str:
+    """A check's summary without what is beyond MAX_SUMMARY; its end names the `limit`."""
+    content, end = summary.encode(), _truncated(limit)
+    if len(content) <= MAX_SUMMARY:
+        return summary
+    return content[: MAX_SUMMARY - len(end.encode())].decode(errors="ignore") + end
+
+
+def _truncated(limit: str) -> str:
+    return f"\n\n(truncated at {limit})"

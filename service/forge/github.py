@@ -19,7 +19,17 @@ from gidgethub import apps, sansio
 from jwt import PyJWTError
 
 from service.forge.events import REQUESTER
-from service.forge.forge import MIN_LIMIT_S, PERMISSIONS, SHUT_OUT_S, CheckRun, Forge, ForgeFailed, PullHead, fitting
+from service.forge.forge import (
+    MIN_LIMIT_S,
+    PERMISSIONS,
+    SHUT_OUT_S,
+    CheckRun,
+    Forge,
+    ForgeFailed,
+    PullHead,
+    fitting,
+    fitting_summary,
+)
 from service.settings import settings
 
 MAX_ANNOTATIONS = 50  # of one request; more are appended by further ones
@@ -420,7 +430,7 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
         "name": check.name,
         "external_id": REQUESTER,
         "status": check.status,
-        "output": {"title": check.title, "summary": fitting(check.summary, _LIMIT)},
+        "output": {"title": check.title, "summary": fitting_summary(check.summary, _LIMIT)},
         "actions": [dict(one) for one in check.actions],  # an empty list takes earlier ones away
         **({"conclusion": check.conclusion} if check.status == "completed" else {}),
         **({"details_url": check.url} if check.url else {}),

@@ -24,7 +24,7 @@ from service.reports.report import NOUNS, Report
 from service.reports.rows import BaselineRow, Row, Unsupported
 from service.reports.schema.outbox import CheckPayload
 
-LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
+LARGEST = 65_000  # GitHub refuses a comment above 65,536 characters, and a check's summary above 65,535 bytes
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
 _MOVED = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NEW)
@@ -43,9 +43,14 @@ def comment(*reports: Report, facts: str = "") -> str:
     """
     if not reports:
         raise ValueError("a comment needs at least one report")
+    return _fitting(reports, facts, len)
+
+
+def _fitting(reports: Sequence[Report], facts: str, size: Callable[[str], int]) -> str:
+    """The longest comment whose size is at most LARGEST."""
     for most in _FOLDED:
         text = _comment(reports, most, facts)
-        if len(text) <= LARGEST:
+        if size(text) <= LARGEST:
             return text
     # Dozens of devices: their results are what fits.
     some = comment_head.by_gravity(reports)[:SHOWN]
@@ -63,7 +68,7 @@ def check(report: Report) -> CheckPayload:
         conclusion=report.gate.conclusion,
         commit_status=report.gate.commit_status,
         title=title[:1].upper() + title[1:],
-        summary=comment(report),
+        summary=_fitting([report], "", lambda text: len(text.encode())),
         url=report.url,
     )
 

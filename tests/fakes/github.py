@@ -336,6 +336,8 @@ class FakeGitHub:
         """Change a check; what is wrong with the request otherwise.  Annotations are added to those that it has."""
         output = dict(said.get("output", {}))
         more = output.pop("annotations", [])
+        if len(output.get("summary", "").encode()) > 65_535:
+            return Answer(422, {"message": "Invalid request.", "errors": ["Only 65535 characters are allowed"]})
         if not _fits(said.get("actions", [])):
             return Answer(422, {"message": "Invalid request.", "errors": ["actions"]})
         if len(more) > 50 or not all(map(_is_annotation, more)):

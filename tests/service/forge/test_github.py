@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.forge.forge import MAX_BODY, CheckRun, ForgeFailed, PullHead
+from service.forge.forge import MAX_BODY, MAX_SUMMARY, CheckRun, ForgeFailed, PullHead
 from service.forge.github import App, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import Answer, FakeGitHub, app_key
@@ -61,6 +61,7 @@ def check(
     sha: str = SHA,
     commit_status: str = "success",
     annotations: Sequence[Mapping[str, Any]] = (),
+    summary: str = "All is well.",
 ) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
@@ -70,7 +71,7 @@ def check(
         status,
         conclusion,
         title,
-        "All is well.",
+        summary,
         url,
         commit_status,
         (),
@@ -157,6 +158,18 @@ def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: Gi
     check(app, "failure")
     [made] = forge.check_runs.values()
     assert made["conclusion"] == "failure"
+
+
+@pytest.mark.parametrize("character", ["x", "é", "→", "🙂"])
+def test_a_summary_is_cut_to_the_bytes_that_github_takes(forge: FakeGitHub, app: GitHub, character: str) -> None:
+    check(app, "failure", summary=character * 65_000)
+    summary = forge.checks[REPO, SHA]["output"]["summary"]
+    size = len(summary.encode())
+    if character == "x":
+        assert summary == "x" * 65_000
+    else:
+        assert MAX_SUMMARY - 4 < size <= MAX_SUMMARY, "no more is cut than needed"
+        assert summary.endswith(f"{character}\n\n(truncated at GitHub's limit)")
 
 
 def remark(line: int, message: str = "spills none → 12") -> dict[str, Any]:

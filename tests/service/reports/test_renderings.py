@@ -390,7 +390,18 @@ def test_a_comment_is_never_too_long(
     assert len(said) < 65_536
     assert markdown.marker("norms", 12) in said
     assert said.count("<details>") == said.count("</details>")
-    assert len(markdown.check(report).summary) < 65_536
+    assert len(markdown.check(report).summary.encode()) <= 65_535
+
+
+def test_a_check_counts_bytes_and_folds_more_before_anything_is_cut() -> None:
+    """A comment may have as many characters; GitHub counts the bytes of a check's summary."""
+    cases = [f"rmsnorm.fwd.{rows}x4096.bf16" for rows in range(1, 320)]
+    report = a_report(*(a_row(Outcome.INVALID, case=case, reason="→" * 140) for case in cases))
+    comment, summary = markdown.comment(report), markdown.check(report).summary
+    assert len(comment) <= markdown.LARGEST < len(comment.encode())
+    assert len(summary.encode()) <= markdown.LARGEST
+    assert summary.count("<details>") == summary.count("</details>") > 0
+    assert summary.splitlines()[-1] == comment.splitlines()[-1], "the signature is there"
 
 
 @pytest.mark.parametrize("huge", [list(range(60_000)), {f"setting {n}": n for n in range(30_000)}, "x" * 400_000])
