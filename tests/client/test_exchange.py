@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -21,7 +22,17 @@ from kernelwatch.client import (
     Unreachable,
 )
 from kernelwatch.client.calls import Call
-from kernelwatch.client.exchange import Answer, Exchange, Lost, Reply, Send, Sleep, retry_after_s
+from kernelwatch.client.exchange import (
+    MAX_REMEMBERED,
+    MAX_REMEMBERED_BYTES,
+    Answer,
+    Exchange,
+    Lost,
+    Reply,
+    Send,
+    Sleep,
+    retry_after_s,
+)
 
 Say = Callable[..., httpx.Response]
 TARGETS = {"items": [], "next": None}
@@ -177,6 +188,35 @@ def test_an_unchanged_document_is_not_sent_again() -> None:
     pages = [client.targets.list().page() for _ in range(4)]
     assert [request.headers.get("if-none-match") for request in server.requests] == [None, '"one"', '"one"', '"two"']
     assert pages[0] == pages[1]
+
+
+def test_only_the_newest_documents_are_remembered_and_no_long_one() -> None:
+    """A client that runs for months does not keep every document that it ever read."""
+    etags: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        etags.append(request.headers.get("if-none-match"))
+        if etags[-1]:
+            return httpx.Response(304)
+        long = request.url.params["name"] == "long"
+        return httpx.Response(200, content=b" " * (MAX_REMEMBERED_BYTES + 1 if long else 2), headers={"etag": '"e"'})
+
+    exchange = Exchange()
+
+    def get(name: str) -> str | None:
+        flow = exchange.answer(Send("GET", "/targets", {"name": name}, {}, None))
+        response = answer(
+            httpx.Request("GET", "https://watch.example", params={"name": name}, headers=next(flow).headers)
+        )
+        with suppress(StopIteration):
+            flow.send(Answer(response.status_code, dict(response.headers), response.content))
+        return etags[-1]
+
+    names = [str(n) for n in range(MAX_REMEMBERED + 1)]
+    assert [get(name) for name in names] == [None] * len(names)
+    assert [get(names[-1]), get(names[1])] == ['"e"', '"e"']
+    assert get(names[0]) is None, "the oldest made room for the newest"
+    assert [get("long"), get("long")] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,34 @@ def test_a_long_body_gives_its_place_to_the_next(post: Post, monkeypatch: pytest
     assert stored()[0].body == long
 
 
+def test_the_body_that_arrives_for_the_longest_time_loses_its_place() -> None:
+    """Not the newest: a client that opens one body after the other would keep every delivery out."""
+
+    async def bodies() -> list[str]:
+        places, events, tasks = webhooks.Places(2), list[str](), list[asyncio.Task[None]]()
+
+        async def receive(name: str) -> None:
+            try:
+                async with asyncio.timeout(None) as deadline:
+                    with places.one(deadline):
+                        events.append(f"{name} begins")
+                        await asyncio.Event().wait()
+            except TimeoutError:
+                events.append(f"{name} leaves")
+
+        for name in ("first", "second", "third", "fourth"):
+            tasks.append(asyncio.create_task(receive(name)))
+            for _ in range(5):  # turns of the loop, in which who lost a place leaves
+                await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return events
+
+    begun = ["first begins", "second begins", "third begins", "first leaves", "fourth begins", "second leaves"]
+    assert asyncio.run(bodies()) == begun
+
+
 def test_both_secrets_open_the_door_during_a_rotation(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "the next secret")
     monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET_OLD", SECRET)

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.ops.supervisor import FIRST_DELAY_S, LONG_LIFE_S, _Child
 from tests.fakes.processes import free_port
 
 CHECKOUT = Path(__file__).parents[3]
@@ -112,6 +113,22 @@ def test_the_dead_are_restarted_more_and_more_patiently(house: House) -> None:
     assert told.count("control | here") == 1  # others are left alone
     process.terminate()
     assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(("lived_s", "next_delay_s"), [(LONG_LIFE_S - 5, 8.0), (LONG_LIFE_S, FIRST_DELAY_S)])
+def test_a_long_life_is_restarted_as_if_for_the_first_time(tmp_path: Path, lived_s: float, next_delay_s: float) -> None:
+    """Else each crash of a process that runs for months would make the next restart later."""
+    child = _Child("api", ["true"], tmp_path)
+    child.delay_s = 8.0
+    child.start()
+    assert child.process is not None
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+    child.started_at -= lived_s
+    before = time.monotonic()
+    child.reap()
+    child.log.close()
+    assert child.start_at - before >= next_delay_s
+    assert child.delay_s == 2 * next_delay_s
 
 
 def test_one_that_was_killed_is_restarted(house: House) -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -115,6 +116,19 @@ def test_a_program_without_a_sandbox_gets_a_bare_environment_as_well(folder, mon
     assert "s3cret" not in done.log
     assert (done.returncode, done.reason, done.timed_out) == (3, None, False)
     assert (folder / "here").read_text() == "made\n"
+
+
+@both
+def test_no_program_leaves_a_core_dump(folder, sandboxed):
+    """A dump has the memory of the program, is as large as it, and lands where the machine says."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        code = "import resource; print('core', resource.getrlimit(resource.RLIMIT_CORE))"
+        done = sandbox.run(script(folder, code), box(folder, sandboxed=sandboxed))
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    assert "core (0, 0)" in done.log
 
 
 @works

@@ -64,6 +64,18 @@ def test_a_known_slow_down_is_still_there_or_it_is_not(ratio, outcome):
     assert first.outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("kind", "limit"), [(BaselineKind.LAST_GOOD, POLICY.smallest_change), (BaselineKind.PINNED, POLICY.leak)]
+)
+@pytest.mark.parametrize(("share", "outcome"), [(0.8, Outcome.STEADY), (1.2, Outcome.IMPROVEMENT)])
+def test_faster_by_less_than_the_limit_is_no_improvement(kind, limit, share, outcome):
+    """Also where the whole interval is below 1: without noise it is as narrow as can be."""
+    case = trials_of("rmsnorm.fwd.1x4096.bf16", 1 / (1 + share * limit), noise=0)
+    [verdict] = judge_baseline(kind, [case], POLICY).values()
+    assert verdict.comparison.high < 1
+    assert verdict.outcome is outcome
+
+
 @pytest.mark.parametrize(("ratio", "q"), [(1.0045, 0.0), (1.0035, 1.0)])
 def test_still_slow_is_past_the_same_share_of_the_smallest_change_as_a_regression_is(ratio, q):
     """.4 of 1 %; without noise, so that it is certain on which side of that it is."""
