@@ -4,14 +4,16 @@ What the interpreter cannot show: sums that programs exchange, workspaces that s
 rounding, alignment, and offsets beyond 32 bits.
 """
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,22 +187,63 @@ def there_only(trial: Trial, given: dict[str, Tensor], rows: slice = slice(None)
     ).y
 
 
-def _compile(trial: Trial) -> None:
-    """Its kernels into Triton's cache.  What fails here fails in a test as well."""
+def dx_of_rows(trial: Trial, given: dict[str, Tensor]) -> Callable[[slice], Tensor]:
+    """Backward of some rows, with the statistics of all."""
+    x = given["x"]
+    out = forward(x, given["weight"], eps=EPS, center=trial.center, statistics=True)
+
+    def dx(rows: slice) -> Tensor:
+        mean = None if out.mean is None else out.mean[rows]
+        return backward(x[rows], x[rows], given["weight"], out.rstd[rows], mean).dx
+
+    return dx
+
+
+# Tests that launch something else than `ours` of a trial.
+IN_PARTS: dict[str, Callable[[Trial, dict[str, Tensor]], object]] = {
+    "test_a_row_does_not_depend_on_its_batch": there_only,
+    "test_the_dx_of_a_row_does_not_depend_on_its_batch": lambda trial, given: dx_of_rows(trial, given)(slice(None)),
+}
+FEW = 8  # trials; the processes first import torch
+
+
+def _launch(test: str, trial: Trial) -> None:
+    """What the test launches, or most of it, into Triton's cache.  What fails here fails in the test as well."""
     with suppress(Exception):
-        if trial in IN_BATCHES:
-            for rows in (1, 300):
-                there_only(trial, inputs(replace(trial, rows=rows), "cuda"))
-        else:
+        if test not in IN_PARTS:
             ours(trial, inputs(trial, "cuda"))
+            return
+        for rows in (1, 300):  # fewer than SMs, and more
+            given = inputs(replace(trial, rows=rows), "cuda")
+            IN_PARTS[test](trial, given)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    """Some hundred kernels, by many processes at once."""
-    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *IN_TEAMS, *REPEATED, *LONE, *IN_BATCHES]
-    with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
-        list(pool.map(_compile, sorted(set(trials), key=str), chunksize=4))
+def compiled(request: pytest.FixtureRequest) -> None:
+    """The kernels of the tests that were chosen, by many processes at once.  A few tests are done sooner without."""
+    chosen = {
+        (item.originalname if item.originalname in IN_PARTS else "", item.callspec.params["trial"])
+        for item in request.session.items
+        if item.path == request.path and "trial" in item.fixturenames
+    }
+    with first_of_all_processes(request.config, "compiled") as first:
+        if first and len(chosen) > FEW:
+            with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
+                list(pool.map(_launch, *zip(*sorted(chosen, key=str), strict=True), chunksize=4))
+
+
+@contextmanager
+def first_of_all_processes(config: pytest.Config, what: str) -> Iterator[bool]:
+    """Of pytest-xdist; the others wait until the first has done it."""
+    process = getattr(config, "workerinput", None)
+    if process is None:
+        yield True
+        return
+    with (Path(process["turns"]) / what).open("a+") as done:
+        fcntl.flock(done, fcntl.LOCK_EX)
+        done.seek(0)
+        yield not done.read()
+        done.write("done")
 
 
 @pytest.fixture(autouse=True)
@@ -383,13 +426,7 @@ def test_a_row_does_not_depend_on_its_batch(trial):
 
 @pytest.mark.parametrize("trial", [trial for trial in IN_BATCHES if trial.layout == "dense"], ids=str)
 def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
-    given = inputs(trial, "cuda")
-    out = forward(given["x"], given["weight"], eps=EPS, center=trial.center, statistics=True)
-
-    def dx(rows: slice) -> Tensor:
-        mean = None if out.mean is None else out.mean[rows]
-        return backward(given["x"][rows], given["x"][rows], given["weight"], out.rstd[rows], mean).dx
-
+    dx = dx_of_rows(trial, inputs(trial, "cuda"))
     together, last = dx(slice(None)), trial.rows - 1
     for first, count in ((0, 1), (last, 1), (4, 7), (64, 64), (8, 133)):
         rows = slice(first, first + count)
