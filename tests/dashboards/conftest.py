@@ -13,11 +13,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from service.app import create_app
 from tests import needs
+from tests.big.seed import seed as seed_big
+from tests.big.story import SMALL
 from tests.dashboards import seed_deciding
 from tests.dashboards.inspection import SHIFTS
 from tests.dashboards.seed import Seeded, watched
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [

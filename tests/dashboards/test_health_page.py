@@ -5,10 +5,10 @@ from sqlalchemy import update
 
 from service.db.engine import clock, transaction
 from service.db.models import RegressionRow, Target, Worker
+from tests.big.seed import seed as seed_big
+from tests.big.story import SMALL
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
 
 
 @pytest.fixture(scope="module")

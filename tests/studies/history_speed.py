@@ -27,7 +27,7 @@ from service.domain.policy.policy import Policy
 from service.ledger.changepoints import scan
 from service.ledger.changepoints.load import histories, mainline
 from service.ledger.intake.targets import register, target_named
-from tests.studies.made_histories import Made, Values, store
+from tests.made_histories import Made, Values, store
 
 PROVIDERS = ("norms", "triton", "inductor", "eager")
 DEVICE, SUITE = "cpu", "all"

@@ -19,13 +19,13 @@ from service.domain.codefacts import texts
 from service.domain.weekly.weeks import Week
 from service.ledger import code_texts
 from service.ledger.studies import sessions
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 from tests.dashboards.seed import watched
 from tests.service.ledger.studies.literal import hostile_file, session_file
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL
 
 HOSTILE = "=1+1<img src=x onerror=alert(1)><script>alert(2)</script>{{ 7*7 }}`|**[x](javascript:alert(3))" + "x" * 160
 # Texts that come from repositories, forges, workers and people.

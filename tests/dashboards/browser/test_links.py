@@ -13,12 +13,12 @@ from service.app import create_app
 from service.db import models as m
 from service.db.engine import reading
 from service.ledger.studies import sessions
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL
 from tests.dashboards.browser.test_every_page import addresses
 from tests.dashboards.seed import watched
 from tests.service.ledger.studies.literal import session_file
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL
 
 VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source"}
 NOT_READ = {"a", "button", "code", "datalist", "option", "pre", "script", "style", "summary", "textarea", "title", "h1"}

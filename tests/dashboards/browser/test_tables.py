@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL
 
 QUEUE = "#table-queue"
 ROWS = f"{QUEUE} tbody tr"

@@ -16,12 +16,12 @@ from service.ledger.bisections.progress import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.filters import Attention, RegressionFilter
 from service.ledger.regressions.grouped import GroupOrder
+from tests.big.seed import seed as seed_big
+from tests.big.story import SMALL
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded, watched
 from tests.fakes.api import Api
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from service.db.engine import engine, reading
 from service.db.visibility import hiding
 from service.domain.lookup import HitKind, parse
 from service.ledger.lookup import MAX_HITS, lookup
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.dashboards.seed import watched
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL
 
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 HOSTILE = ("%", "_", "\\", "'", '" OR 1=1 --', "<script>alert(1)</script>", "\x01\x1b[31m", "../..", "#0", "x" * 200)

@@ -17,14 +17,14 @@ from service.domain.verdicts.totals import SotaMean
 from service.ledger.reading.mainline import MainlineRevision
 from service.reports.health.facts import EarlierRun, RecentRun, TargetLately
 from tests import world
+from tests.big.seed import seed as seed_big
+from tests.big.story import SMALL
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
 from tests.dashboards.seed import watched
 from tests.fakes.api import Api
-from tests.studies.big.seed import seed as seed_big
-from tests.studies.big.story import SMALL
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 

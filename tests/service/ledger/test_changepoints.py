@@ -44,7 +44,7 @@ from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
 from service.reports.words import of_point_reason
 from tests import world
-from tests.studies.made_histories import Made, store
+from tests.made_histories import Made, store
 
 CASES = tuple(f"rmsnorm.fwd.{rows}x4096.fp32" for rows in (512, 1024, 2048, 4096))
 FIRST = CASES[0]

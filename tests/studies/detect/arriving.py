@@ -39,11 +39,6 @@ class Reported:
         return replace(self, refuted=self.refuted + 1, open=self.open and self.refuted + 1 < MAX_REFUTED)
 
 
-def every_pair(suspected: Mapping[Name, Change]) -> Collection[Name]:
-    """The pair of each revision was steady, so whatever is suspected is the machine."""
-    return suspected
-
-
 def replayed(values: Sequence[float], *, steady: Collection[int]) -> list[Reported]:
     """Every point that was ever reported of a series, of which no person decides any.
 

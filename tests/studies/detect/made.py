@@ -13,7 +13,8 @@ from service.domain.changepoints.noise import autocorrelation
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import step_between
-from tests.studies.detect.arriving import every_pair, replayed
+from tests.service.domain.changepoints.pairs import every_pair
+from tests.studies.detect.arriving import replayed
 from tests.studies.detect.noises import DRIFT_MEMORY, NOISES, autoregressive, sessions
 from tests.studies.detect.patterns import PATTERNS, in_two_modes, leaking, stretches
 from tests.studies.detect.score import MARGIN, Labelled, matched

@@ -12,7 +12,7 @@ from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run
 from service.db.paging import cursor_of
 from service.domain.states import RegressionState, RunState
 from service.domain.weekly.weeks import Week
-from tests.studies.big.seeder import Places
+from tests.big.seeder import Places
 from tests.studies.pages.listed import ours
 
 _API = "/api/v1"

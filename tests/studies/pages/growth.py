@@ -1,7 +1,7 @@
 """What pages read in a small and in a large database: statements, rows, buffers, and the time of both.
 
-    python -m tests.studies.big.seed --places small.json                            # into one database of PostgreSQL
-    python -m tests.studies.big.seed --places large.json --measurements 10000000    # into another
+    python -m tests.big.seed --places small.json                            # into one database of PostgreSQL
+    python -m tests.big.seed --places large.json --measurements 10000000    # into another
     python -m tests.studies.pages.growth --small URL small.json --large URL large.json
 
 Each page is asked for in this process.  PostgreSQL then explains its statements: rows are those that scans returned or
@@ -22,8 +22,8 @@ from typing import Any
 
 from service.db.engine import disconnect
 from service.settings import settings
+from tests.big.seeder import Places
 from tests.dashboards.asking import Get, asking
-from tests.studies.big.seeder import Places
 from tests.studies.pages.addresses import every
 from tests.studies.pages.slow_queries import Statement, explained, timed
 

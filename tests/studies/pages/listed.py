@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from tests.big.seeder import Places
 from tests.studies.api.servers import SUITE
-from tests.studies.big.seeder import Places
 
 # What a person has to act on: marked by the page, else its first link to a regression.
 NEEDS = (

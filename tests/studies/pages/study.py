@@ -2,7 +2,7 @@
 
     make bench-pages
 
-A real server with one worker serves the large database of `tests/studies/big`.  CPU is that of its processes; a real
+A real server with one worker serves the large database of `tests/big`.  CPU is that of its processes; a real
 browser measures the rest.  A missed limit is printed as `value>limit`.
 """
 
@@ -26,14 +26,14 @@ from service.db.engine import clock, disconnect, engine, transaction
 from service.db.models import Run, VerdictRow, Worker
 from service.domain.states import BaselineKind, RunState
 from service.settings import settings
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL
 from tests.dashboards.conftest import ARGUMENTS, BROWSERS
 from tests.studies import readers
 from tests.studies.api.history import History
 from tests.studies.api.servers import SUITE, Server, kernelwatch, lnt
 from tests.studies.api.speed import submit_to_lnt
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL
 from tests.studies.pages.cost import Cost, cost
 from tests.studies.pages.listed import Page, lnts, ours
 from tests.studies.pages.looks import LATENCY_MS, MBIT, Looks, look_at

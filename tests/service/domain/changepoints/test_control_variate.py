@@ -11,7 +11,7 @@ from service.domain.changepoints import HistoryLimits, Seen, changes
 from service.domain.changepoints.control_variate import MAX_THETA, UNKNOWN, adjusted, device_slope
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
-from tests.studies.detect.arriving import every_pair
+from tests.service.domain.changepoints.pairs import every_pair
 
 COUNT = 300
 CASES = [f"case{number}" for number in range(50)]

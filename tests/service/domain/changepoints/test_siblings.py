@@ -11,8 +11,8 @@ from service.domain.changepoints.detector import epochs_of
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories, slope_of
 from service.domain.changepoints.siblings import any_near, family_of, refuted_by_siblings, shared_steps
+from tests.service.domain.changepoints.pairs import every_pair
 from tests.service.domain.changepoints.test_noise import correlated
-from tests.studies.detect.arriving import every_pair
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)
 COUNT, AT = 30, 20

@@ -23,7 +23,7 @@ from service.domain.verdicts.calibration import (
     variance_of,
 )
 from service.domain.verdicts.session_result import ContenderResult
-from tests.studies.quarantine import life
+from tests.service.domain.verdicts.lives import life
 
 CASE = "rmsnorm.fwd.32768x4096.bf16"
 RULES = Calibrating()

@@ -18,8 +18,8 @@ from service.ledger.series import series_of
 from service.reports.health.facts import HealthFacts
 from service.reports.health.needs import Disk, needs
 from tests import world
-from tests.studies.big.seed import seed
-from tests.studies.big.story import SMALL
+from tests.big.seed import seed
+from tests.big.story import SMALL
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 DAY = 86_400.0

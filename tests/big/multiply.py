@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from tests.studies.big.events import NUMBERED, copy_events
+from tests.big.events import NUMBERED, copy_events
 
 FIRST_ID = 1_000_000  # of seeded revisions and runs, so that there are smaller ids for what is older
 _STRIDE = 5_000  # ids of a copy

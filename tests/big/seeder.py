@@ -11,9 +11,9 @@ from kernels.cases import Metric
 from service.db import models as m
 from service.domain.states import OPEN_STATES, Priority, RunState, TargetKind
 from service.domain.verdicts.geomeans import Summary
-from tests.studies.big.bulk import Bulk
-from tests.studies.big.numbers import Measured, fill
-from tests.studies.big.story import AUTHORS, DAY, GAP_H, HOUR, Story
+from tests.big.bulk import Bulk
+from tests.big.numbers import Measured, fill
+from tests.big.story import AUTHORS, DAY, GAP_H, HOUR, Story
 
 DEVICES = {"h200": 10**9, "h100": 60, "b200": 38}  # the newest revisions that are measured on it
 OPS = ("rmsnorm", "layernorm", "rmsnorm_residual", "layernorm_residual")

@@ -1,6 +1,6 @@
 """Fills a database with years of a busy, hostile service: 14 targets, 300 revisions of one with 206 cases, and more.
 
-python -m tests.studies.big.seed --measurements 10000000    # into the database of the settings
+python -m tests.big.seed --measurements 10000000    # into the database of the settings
 """
 
 import argparse
@@ -19,12 +19,12 @@ from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
 from service.errors import BadInput
 from tests import world
-from tests.studies.big import others
-from tests.studies.big.bulk import Bulk
-from tests.studies.big.matters import Matters
-from tests.studies.big.multiply import multiply, reserve_ids
-from tests.studies.big.seeder import Places, Seeder
-from tests.studies.big.story import DAY, Size, Story
+from tests.big import others
+from tests.big.bulk import Bulk
+from tests.big.matters import Matters
+from tests.big.multiply import multiply, reserve_ids
+from tests.big.seeder import Places, Seeder
+from tests.big.story import DAY, Size, Story
 
 
 def seed(session: Session, size: Size | None = None, measurements: int = 0) -> Places:

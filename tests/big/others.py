@@ -4,9 +4,9 @@ from typing import Any
 
 from service.db import models as m
 from service.domain.states import Priority, RunState, TargetKind
-from tests.studies.big import story
-from tests.studies.big.seeder import Seeder, recipe_text
-from tests.studies.big.story import DAY, HOUR, LONG_KERNEL
+from tests.big import story
+from tests.big.seeder import Seeder, recipe_text
+from tests.big.story import DAY, HOUR, LONG_KERNEL
 
 
 def teams(one: Seeder) -> None:

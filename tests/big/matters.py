@@ -18,9 +18,9 @@ from service.domain.states import (
     SearchState,
 )
 from service.ledger.series import series_ids
-from tests.studies.big.numbers import BEHIND, over_quack, usual_us
-from tests.studies.big.seeder import DEVICES, Seeder
-from tests.studies.big.story import DAY, HOUR, UNBROKEN, Step
+from tests.big.numbers import BEHIND, over_quack, usual_us
+from tests.big.seeder import DEVICES, Seeder
+from tests.big.story import DAY, HOUR, UNBROKEN, Step
 
 LONG_TEAM = "a-very-long-team-name/with-a-slash-and-more-words-than-fit"
 SEARCHES = 14

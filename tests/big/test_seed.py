@@ -15,11 +15,11 @@ from service.domain.states import CellState, RegressionState, RunState
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
+from tests.big.seed import seed
+from tests.big.seeder import Places
+from tests.big.story import SMALL, Size, Story
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import watched
-from tests.studies.big.seed import seed
-from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL, Size, Story
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind, CellState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.reasons import ReasonCode
-from tests.studies.big.bulk import Bulk
-from tests.studies.big.story import LONG_KERNEL, ROLES
+from tests.big.bulk import Bulk
+from tests.big.story import LONG_KERNEL, ROLES
 
 SMALLEST = 0.02
 BEHIND = 1.05
