@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -36,8 +36,11 @@ test: check  ## Set up what the tests need, then check lint and types and run th
 test-all: check  ## The same with the long tests: the demo, and each forge, theme and architecture
 	$(PYTEST) --with long $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Run the tests without torch, studies and the demo (ARGS="-k recipe" for some)
-	$(PYTEST) -m "not torch and not study and not demo" $(ARGS)
+test-fast: $(VENV)/.dev  ## Run the tests without torch and the demo (ARGS="-k recipe" for some)
+	$(PYTEST) -m "not torch and not demo" $(ARGS)
+
+test-benchmarks: $(VENV)/.dev  ## Run the tests of the benchmarks and of the programs of studies, the long ones too
+	$(PYTEST) --with long benchmarks/tests $(ARGS)
 
 attack: $(VENV)/.dev  ## Attack the service, the sandbox and the measurement on 127.0.0.1; table in build/attacks.md
 	$(PY) -m pytest -n 0 --with attack --attack-table build/attacks.md tests/attacks $(ARGS)
@@ -96,32 +99,32 @@ bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
 
 bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and to LNT, and how fast 100 MB of measurements are stored
-	@$(PY) -m tests.studies.api.speed --lnt .venv-lnt/bin/python $(ARGS)
-	@$(PY) -m tests.studies.api.ingest_speed
+	@$(PY) -m benchmarks.api.speed --lnt .venv-lnt/bin/python $(ARGS)
+	@$(PY) -m benchmarks.api.ingest_speed
 
 bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment, without building and measuring (ARGS="--fleet URL")
-	@$(PY) -m tests.studies.api.comment_latency $(ARGS)
+	@$(PY) -m benchmarks.api.comment_latency $(ARGS)
 
 pictures: $(VENV)/.dev  ## Draw the pictures of README and docs again (a browser)
-	@$(PY) -m tests.studies.pictures $(ARGS)
+	@$(PY) -m benchmarks.pictures $(ARGS)
 
 bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, with a large database, and LNT's (ARGS="--only run --json FILE")
-	@$(PY) -m tests.studies.pages.study --lnt .venv-lnt/bin/python $(ARGS)
+	@$(PY) -m benchmarks.pages.study --lnt .venv-lnt/bin/python $(ARGS)
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
-	@$(PY) -m tests.studies.verdicts.speed $(ARGS)
+	@$(PY) -m benchmarks.verdicts.speed $(ARGS)
 
 bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated runs with the noise of an H200 (ARGS=--quick: minutes)
-	@$(PY) -m tests.studies.verdicts.families $(ARGS)
+	@$(PY) -m benchmarks.verdicts.families $(ARGS)
 
 bench-history: $(VENV)/.dev  ## How long a scan of 1,000 series of 1,000 revisions takes, and of one more revision
-	@$(PY) -m tests.studies.history_speed $(ARGS)
+	@$(PY) -m benchmarks.history_speed $(ARGS)
 
 bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points: made noise, injected patterns, labelled series, ours and peers' (ARGS="made arriving")
-	@$(PY) -m tests.studies.detect.study --peers .venv-peers/bin/python $(ARGS)
+	@$(PY) -m benchmarks.detect.study --peers .venv-peers/bin/python $(ARGS)
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is reported about equal code (a GPU)
-	@$(PY) -m tests.studies.power $(ARGS)
+	@$(PY) -m benchmarks.power $(ARGS)
 
 study-s1: $(VENV)/.dev  ## Study: torch.compile against Quack for norms (ARGS=--quick: fewer cases)
 study-s2: $(VENV)/.dev  ## Study: eager, make_fx, regional and full compilation of a transformer
@@ -159,14 +162,14 @@ $(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
 	@touch $@
 
 # The peers' requirements contradict ours, so they get their own environment; without it the table is shorter.
-.venv-peers/.made: tests/studies/detect/peers.txt | $(VENV)/bin/python
+.venv-peers/.made: benchmarks/detect/peers.txt | $(VENV)/bin/python
 	@echo "Installing the peers into .venv-peers (once) ..."
 	@$(PY) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \
 	  rm -rf .venv-peers; mkdir .venv-peers; echo "The peers could not be installed; the table will not have them." >&2; }
 	@touch $@
 
-.venv-lnt/.made: tests/studies/api/lnt.txt | $(VENV)/bin/python
+.venv-lnt/.made: benchmarks/api/lnt.txt | $(VENV)/bin/python
 	@echo "Installing LNT into .venv-lnt (once) ..."
 	@$(PY) -m venv .venv-lnt
 	@.venv-lnt/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \

@@ -94,8 +94,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(gpu)
         if hasattr(item.module, "torch") or "open_contender" in item.fixturenames:
             item.add_marker("torch")
-        if "studies" in item.path.parts:
-            item.add_marker("study")
     items.sort(key=_turn)
 
 

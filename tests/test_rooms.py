@@ -127,6 +127,17 @@ def test_arrows_point_one_way() -> None:
     assert wrong == []
 
 
+def test_nothing_imports_a_benchmark() -> None:
+    """Benchmarks use the product and what its tests share, so that both stand without them."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {imported}"
+        for name, path in [*ALL, *modules("tests").items()]
+        for line, imported in imports(name, path)
+        if within(imported, {"benchmarks"})
+    ]
+    assert wrong == []
+
+
 def test_the_domain_is_pure() -> None:
     """Values in, values out: no table, session, clock, client or process."""
     unwanted = {"sqlalchemy", "alembic", "httpx", "fastapi", "celery", "time", "subprocess", "os", "structlog"}
@@ -191,7 +202,9 @@ def _module(imported: str, names: set[str]) -> str | None:
 
 
 def test_no_folder_is_crowded() -> None:
-    paths = [path for path in ROOT.glob("*/**/*.py") if path.relative_to(ROOT).parts[0] in {*ROOMS, "tests"}]
+    paths = [
+        path for path in ROOT.glob("*/**/*.py") if path.relative_to(ROOT).parts[0] in {*ROOMS, "tests", "benchmarks"}
+    ]
     counts = Counter(path.parent for path in paths if path.name != "__init__.py" and path.parent.name != "versions")
     assert {str(folder): count for folder, count in counts.items() if count > MAX_MODULES} == {}
 

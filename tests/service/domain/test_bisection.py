@@ -13,7 +13,6 @@ from service.domain.bisection.search import REPEATS, Aim, Ending, Progress, Ques
 from service.domain.states import SearchState
 from service.domain.verdicts.judge import Outcome
 from service.reports.bisection_text import Merge, Names, answer_in_words, said
-from tests.studies import bisecting as studies
 
 FAST, WIDE, TALL = (
     ("norms", f"rmsnorm.fwd.{shape}.fp32") for shape in ("512x512", "64x4096", "4096x64")
@@ -385,13 +384,6 @@ def test_the_end_of_a_search_in_words(story):
     progress, _ = searched(line_of(length), measure)
     assert progress.ending is ending
     assert said(progress, NAMES) == words
-
-
-@pytest.mark.parametrize(("effect", "trial_sd"), [(0.02, 0.0025), (0.05, 0.01)])
-def test_searches_whose_steps_are_judged_as_sessions_are(effect, trial_sd):
-    found = [studies.searched(studies.Line(effect, trial_sd, seed)) for seed in range(5)]
-    assert [end for end, _ in found] == ["right"] * 5
-    assert max(steps for _, steps in found) <= 10
 
 
 def test_a_search_under_way_in_words():
