@@ -90,13 +90,13 @@ bench:  ## Run every benchmark; those that need a GPU say so and are skipped wit
 	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-api bench-comment bench-pages
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
-	@$(PY) -m kernels.studies.arena $(ARGS)
+	@$(PY) -m benchmarks.kernels.arena $(ARGS)
 
 bench-kernels: $(VENV)/.dev  ## Our kernels compared with Quack, Inductor and Liger: table and pictures (a GPU, with Quack)
-	@$(PY) -m kernels.studies.kernels $(ARGS)
+	@$(PY) -m benchmarks.kernels.kernels $(ARGS)
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
-	@$(PY) -m kernels.studies.facts_speed $(ARGS)
+	@$(PY) -m benchmarks.kernels.facts_speed $(ARGS)
 
 bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and to LNT, and how fast 100 MB of measurements are stored
 	@$(PY) -m benchmarks.api.speed --lnt .venv-lnt/bin/python $(ARGS)

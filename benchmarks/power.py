@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.kernels.trials import open_process, say
 from benchmarks.power_judged import Plant, keep, told
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
-from kernels.studies.trials import open_process, say
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.estimation import compare
@@ -178,7 +178,7 @@ def _planted(folder: Path, name: str, planted: Mapping[str, Mapping[str, int]]) 
     """A folder with the norm and what is planted in it, to import from."""
     place = folder / name
     place.mkdir(exist_ok=True)
-    shutil.copy(protocol.KERNELS / "studies" / "planted.py", place)
+    shutil.copy(Path(__file__).parent / "kernels" / "planted.py", place)
     sizes = {case.split(".")[2]: plant for case, plant in planted.items() if plant}
     (place / "planted.json").write_text(json.dumps(sizes))
     return place

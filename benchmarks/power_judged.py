@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.kernels.trials import say
 from kernels.cases import Case, Role
-from kernels.studies.trials import say
 from service.domain.attribution import collect
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState

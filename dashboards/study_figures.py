@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dashboards.boards import short_number, spread_labels
 from dashboards.drawing import Scale, dots, line, ticks
-from kernels.studies.published.study import StudyFigure
+from kernels.studies.study import StudyFigure
 
 WIDTH, HEIGHT = 500, 270
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 352.0, 10.0, 222.0

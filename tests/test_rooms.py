@@ -38,22 +38,14 @@ TORCH_FREE = {
     "kernels.arena.channel",
     "kernels.arena.protocol",
     "kernels.arena.repeatability",
-    "kernels.studies.trials",
-    "kernels.studies.published.catalogue",
-    "kernels.studies.published.records",
-    "kernels.studies.published.results",
-    "kernels.studies.published.run",
-    "kernels.studies.published.study",
-    "kernels.studies.published.tabulating",
+    "kernels.studies",
 }
 MAX_MODULES = 15  # in a folder, without its __init__
 
 _PLAIN = {"service.errors", "service.settings", "service.log"}
 _CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
-# What studies ask and how they are evaluated.  `run` is for workers alone.
-_STUDIES = {f"kernels.studies.published.{name}" for name in ("catalogue", "records", "results", "study", "tabulating")}
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
-_REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES, *_STUDIES}
+_REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES, "kernels.studies"}
 _LEDGER = {"service.ledger", "service.sources", "service.forge", "service.channels", "service.settings", *_REPORTS}
 _DOORWAYS = {"kernelwatch.client", "kernels.arena.protocol"}  # how commands reach servers and contenders
 # What the modules of a folder may import of ours: folders or modules.  The longest prefix of a module's name counts.
@@ -65,7 +57,7 @@ MAY: Mapping[str, set[str]] = {
     "service.errors": set(),
     "service.settings": {"service.errors"},
     "service.log": {"service.settings"},
-    "service.domain": {"service.domain", "service.errors", *_CASES, *_STUDIES},
+    "service.domain": {"service.domain", "service.errors", *_CASES, "kernels.studies"},
     "service.db": {"service.db", "service.domain", *_PLAIN, *_CASES},
     "service.sources": {"service.sources", *_SOURCES},
     "service.forge": {"service.forge", *_SOURCES},
@@ -260,7 +252,10 @@ def test_only_kernels_knows_torch() -> None:
             sorted(name for name in modules("kernelwatch") if within(name, {"kernelwatch.client"})),
             ["kernels", "service", "workers", "dashboards", "sqlalchemy", "celery", "fastapi", "torch"],
         ),
-        (sorted(TORCH_FREE), ["torch", "triton", "numpy", "service", "workers", "dashboards"]),
+        (
+            sorted(name for name, _ in ALL if within(name, TORCH_FREE)),
+            ["torch", "triton", "numpy", "service", "workers", "dashboards"],
+        ),
         (
             sorted(name for name in modules("service").keys() - DOORS if ".migrations." not in name),
             ["torch", "triton", "celery", "workers", "dashboards"],

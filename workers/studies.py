@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernels.arena import protocol
-from kernels.studies.published import records
-from kernels.studies.published.records import StudyFile, StudyWriter
-from kernels.studies.published.run import kernels_digest
-from kernels.studies.published.study import StudyStep
+from kernels.studies import measuring, records
+from kernels.studies.records import StudyFile, StudyWriter
+from kernels.studies.study import StudyStep
 from service.db.engine import reading, transaction
 from service.domain.studies.sessions import study_named
 from service.domain.text import listed
@@ -33,8 +32,6 @@ from workers.device import exclusive
 from workers.environments import BaseStack
 from workers.run.heartbeat import stopping
 
-_LINK = "kernels"  # to that package, however it is installed
-_MODULE = ".".join((_LINK, *records.__name__.split(".")[-3:-1]))
 _EVERY_S = 0.5
 _END_S = 60.0  # in which a study that is interrupted ends its arms
 _LAST_LINES = 12  # of the output of a process that failed
@@ -138,6 +135,16 @@ def measured(wanted: StudyWanted, say: Callable[[str], None]) -> StudyMeasured:
     return StudyMeasured(reader.session_id, counter.left)
 
 
+def check_clone() -> None:
+    """Raises BadInput for an installation that has no programs of studies: a wheel, or an image."""
+    if not measuring.BENCHMARKS.is_dir():
+        raise BadInput(
+            "This installation cannot measure studies: their programs are in benchmarks/ of a clone of kernelwatch. "
+            f"Measure there, with `kernelwatch study run` or `python -m {measuring.MODULE} run`; "
+            "`kernelwatch study add` stores the file of the second here."
+        )
+
+
 def default_device() -> str:
     """The kind of device of this process."""
     return control.here().name
@@ -154,7 +161,7 @@ def check_device(device: str) -> None:
 
 def _earlier(wanted: StudyWanted) -> StudyFile | None:
     """The session to go on with.  Raises NotFound and BadInput for one that is named and does not fit."""
-    here = kernels_digest()
+    here = measuring.kernels_digest()
     with reading() as session:
         if wanted.resume is not None:
             view = sessions.one(session, wanted.resume, wanted.study)
@@ -243,7 +250,7 @@ def _process(wanted: StudyWanted, path: Path) -> "Iterator[subprocess.Popen[str]
     options = ["--quick"] if wanted.quick else []
     options += ["--only", *wanted.only] if wanted.only else []
     options += ["--limit-s", str(wanted.limit_s)] if wanted.limit_s is not None else []
-    command = [str(wanted.stack.python), "-P", "-m", _MODULE, "run", wanted.study, "--out", str(path)]
+    command = [str(wanted.stack.python), "-P", "-m", measuring.MODULE, "run", wanted.study, "--out", str(path)]
     process = subprocess.Popen(
         [*command, "--device", wanted.device, *options],
         env=_environment(wanted.stack, wanted.device),
@@ -265,7 +272,7 @@ def _process(wanted: StudyWanted, path: Path) -> "Iterator[subprocess.Popen[str]
 
 
 def _environment(stack: BaseStack, device: str) -> dict[str, str]:
-    """Without the settings of the service.  Arms import from QUACK_PATH (`kernels.studies.trials`).
+    """Without the settings of the service.  Arms import from QUACK_PATH (`benchmarks.kernels.trials`).
 
     They see one GPU, the one that is locked: a worker may measure on another.
     """
@@ -277,13 +284,14 @@ def _environment(stack: BaseStack, device: str) -> dict[str, str]:
 
 
 def _imports() -> Path:
-    """A folder with our package alone: next to it may be the packages of another Python."""
+    """A folder with what measures alone: next to it may be the packages of another Python."""
     folder = settings().state / "studies" / "imports"
     folder.mkdir(parents=True, exist_ok=True)
-    link, made = folder / _LINK, folder / f"{_LINK}.{os.getpid()}"
-    made.unlink(missing_ok=True)
-    made.symlink_to(protocol.KERNELS)
-    made.replace(link)
+    for package in (protocol.KERNELS, measuring.BENCHMARKS):
+        link, made = folder / package.name, folder / f"{package.name}.{os.getpid()}"
+        made.unlink(missing_ok=True)
+        made.symlink_to(package)
+        made.replace(link)
     return folder
 
 

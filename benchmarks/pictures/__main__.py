@@ -21,7 +21,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from benchmarks.pictures import render
-from kernels.studies.published import records
+from kernels.studies import records
 from service.db import migrate
 from service.db.engine import clock, reading, transaction
 from service.db.models import OutboxMessage, Run, Target, Worker

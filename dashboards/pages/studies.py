@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from dashboards.pages.rendering import page
 from dashboards.study_figures import HEIGHT, LEFT, RIGHT, WIDTH, chart
-from kernels.studies.published.catalogue import STUDIES
+from kernels.studies.catalogue import STUDIES
 from service.api.access import Reading, ReadingRoute
 from service.api.common import LARGEST_KEY
 from service.domain.studies.sessions import Claims, control, stacks, study_named

@@ -4,7 +4,8 @@ With a provider (JSON) as its argument, it starts by importing what that provide
 
 Before all other imports, stdin and stdout are replaced: any output of the target goes to stderr, its input is empty,
 and the pipes to the driver have other descriptors.  The package is loaded under the name `kernelwatch_kernels`, because
-a target may have a package `kernels` of its own.
+a target may have a package `kernels` of its own.  Where there is no target, `python -P -m kernels.contender` keeps the
+name that it was imported by: the arms of studies are modules that import it.
 """
 
 import fcntl
@@ -33,6 +34,16 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    server = importlib.import_module(f"{_package()}.contender.server")
+    if len(sys.argv) > 1:
+        server.load(json.loads(sys.argv[1]))
+    server.serve(requests, answers)
+
+
+def _package() -> str:
+    """The name of our package, which is loaded if this file was started by its path."""
+    if __package__:
+        return __package__.rpartition(".")[0]
     here = Path(__file__).resolve().parent.parent
     spec = importlib.util.spec_from_file_location(
         "kernelwatch_kernels", here / "__init__.py", submodule_search_locations=[str(here)]
@@ -42,10 +53,7 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = package
     spec.loader.exec_module(package)
-    server = importlib.import_module(f"{spec.name}.contender.server")
-    if len(sys.argv) > 1:
-        server.load(json.loads(sys.argv[1]))
-    server.serve(requests, answers)
+    return spec.name
 
 
 if __name__ == "__main__":

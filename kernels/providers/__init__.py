@@ -47,8 +47,7 @@ def _built_in(name: str) -> Provider:
 
 
 def _of_study(place: str, options: Mapping[str, Any]) -> Provider:
-    """An arm of a study, `module:Class` of kernels/studies/published/arms."""
+    """An arm of a study, `module:Class`; the process can import the module (`python -P -m kernels.contender`)."""
     module, _, kind = place.partition(":")
-    arms = importlib.import_module(f"..studies.published.arms.{module}", __name__)
-    made: Provider = getattr(arms, kind)(**options)
+    made: Provider = getattr(importlib.import_module(module), kind)(**options)
     return made

@@ -1163,7 +1163,7 @@ class StudySession(Base):
     __tablename__ = "study_sessions"
     __table_args__ = (UniqueConstraint("study", "began", "device"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    study: Mapped[str] = mapped_column(String(40))  # a name in kernels.studies.published.catalogue
+    study: Mapped[str] = mapped_column(String(40))  # a name in kernels.studies.catalogue
     began: Mapped[str] = mapped_column(String(40))  # ISO 8601, as the run wrote it: part of the identity
     device: Mapped[str] = mapped_column(String(40))
     quick: Mapped[bool]

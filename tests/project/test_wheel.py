@@ -293,6 +293,15 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+def test_a_study_is_measured_from_a_clone_alone(full: Environment, state: Path) -> None:
+    command = [full.folder / "bin" / "kernelwatch", "study"]
+    listed = full.run(*command, "list", KERNELWATCH_STATE=str(state))
+    assert "s4" in listed.stdout, listed.stderr
+    refused = full.run(*command, "run", "s1", "--device", "cpu", KERNELWATCH_STATE=str(state))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "their programs are in benchmarks/ of a clone" in " ".join(refused.stderr.split())
+
+
 def test_the_installed_service_starts_its_processes(full: Environment, state: Path) -> None:
     port = free_port()
     variables = {"KERNELWATCH_STATE": str(state), "KERNELWATCH_PORT": str(port), "KERNELWATCH_DEVICE": "cpu"}

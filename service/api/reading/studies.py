@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
-from kernels.studies.published.catalogue import STUDIES
+from kernels.studies.catalogue import STUDIES
 from service.api.access import Reading, ReadingRoute
 from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged_json
 from service.api.lists import DeviceName

@@ -2,9 +2,9 @@
 
 from pydantic import BaseModel
 
-from kernels.studies.published.records import Note, Record, Session
-from kernels.studies.published.results import Estimate, Results
-from kernels.studies.published.tabulating import times
+from kernels.studies.records import Note, Record, Session
+from kernels.studies.results import Estimate, Results
+from kernels.studies.tabulating import times
 from kernelwatch.client.models import StudySessionDocument
 from service.commands.output.views import Column, Part, Table, View, text
 from service.commands.output.wording import minute

@@ -60,6 +60,8 @@ def run(
 ) -> "View":
     """Measure a study on this machine, and store every case as it is measured.
 
+    The programs of studies are in a clone of kernelwatch; a wheel or an image has none.
+
     Ctrl-C keeps what was measured.  The same command goes on with it, as long as the code of the kernels is the same.
 
     Exit codes: 0 everything that was asked for is measured, 2 an error, 3 a part of it: run the same command again.
@@ -73,6 +75,7 @@ def run(
 
     if stack and python:
         raise BadInput("Use --stack or --python, not both.")
+    studies.check_clone()
     on = device or studies.default_device()
     studies.check_device(on)
     base = environments.stack(stack) if stack else environments.with_torch(HOST, python)
@@ -90,7 +93,7 @@ def add(
 ) -> "View":
     """Store a study that was measured on another machine.
 
-    `python -m kernels.studies.published run` writes such files.  Adding one again stores what is new in it.
+    `python -m benchmarks.kernels.published run` writes such files.  Adding one again stores what is new in it.
     """
     from service.commands.studies import views
     from service.db import migrate

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from kernels.studies.published.records import CONTROL, Record
-from kernels.studies.published.results import Estimate, Results, sum_of_means
+from kernels.studies.records import CONTROL, Record
+from kernels.studies.results import Estimate, Results, sum_of_means
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from kernels.studies.published.catalogue import STUDIES
-from kernels.studies.published.records import Note, Record, Session, StudyFile
-from kernels.studies.published.results import Results
-from kernels.studies.published.study import Study, StudyReport, missing
+from kernels.studies.catalogue import STUDIES
+from kernels.studies.records import Note, Record, Session, StudyFile
+from kernels.studies.results import Results
+from kernels.studies.study import Study, StudyReport, missing
 from service.errors import BadInput, NotFound
 
 _DEVICE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")

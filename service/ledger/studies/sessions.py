@@ -15,11 +15,11 @@ from typing import Any
 from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.orm import Session, undefer
 
-from kernels.studies.published import records as files
-from kernels.studies.published.catalogue import STUDIES
-from kernels.studies.published.records import Note, Record, StudyFile
-from kernels.studies.published.results import Results
-from kernels.studies.published.study import Study, StudyReport
+from kernels.studies import records as files
+from kernels.studies.catalogue import STUDIES
+from kernels.studies.records import Note, Record, StudyFile
+from kernels.studies.results import Results
+from kernels.studies.study import Study, StudyReport
 from service.db.engine import clock
 from service.db.models import StudyRecord, StudySession, pack, storable, unpack
 from service.db.paging import ResultPage, paged
@@ -69,7 +69,7 @@ def read(path: Any) -> StudyFile:
         return files.read(path)
     except files.UnreadableStudy as error:
         raise BadInput(
-            f"{error}. `kernelwatch study run` and `python -m kernels.studies.published run` write such files."
+            f"{error}. `kernelwatch study run` and `python -m benchmarks.kernels.published run` write such files."
         ) from None
     except RecursionError:
         raise BadInput(f"{path} has a line that is nested too deep for the file of a study.") from None

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from kernels.studies.published.records import Record
-from kernels.studies.published.results import Results
-from kernels.studies.published.study import Study, StudyReport
+from kernels.studies.records import Record
+from kernels.studies.results import Results
+from kernels.studies.study import Study, StudyReport
 from service.db.models import StudySession
 from service.domain.studies.sessions import Claims, StudyProgress, control, stacks
 from service.reports.schema.base import Document, Moment, Number

@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.study_figures import BOTTOM, LEFT, RIGHT, TOP, chart
-from kernels.studies.published.records import StudyFile
-from kernels.studies.published.study import StudyFigure
+from kernels.studies.records import StudyFile
+from kernels.studies.study import StudyFigure
 from service.app import create_app
 from service.db.engine import transaction
 from service.ledger.studies import sessions

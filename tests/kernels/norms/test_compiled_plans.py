@@ -14,7 +14,7 @@ import kernels
 from kernels.arena import protocol
 from kernels.cases import NORMS, Case, Direction
 from kernels.norms.plans import BackwardPlan, ForwardPlan
-from kernels.studies import occupancy
+from tests.kernels.norms import occupancy
 from tests.pairwise import pairwise
 
 ROOT = Path(kernels.__file__).parents[1]

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kernels.studies.published.records import StudyFile, StudyWriter
+from kernels.studies import measuring
+from kernels.studies.records import StudyFile, StudyWriter
 from service import cli
-from service.errors import ServiceError
+from service.errors import BadInput, ServiceError
 from tests.service.ledger.studies.literal import GRID, session_file
 from workers import environments
 
@@ -81,6 +82,17 @@ def test_a_study_is_interrupted_and_goes_on(host: Path) -> None:
     assert as_json("study", "show", "1") == whole
     assert list((host / "studies" / "cpu").iterdir()) == [], "all of it is in the database"
     assert as_json("study", "show", "s3", "--device", "b200")["done"] == 4
+
+
+def test_without_a_clone_studies_are_stored_and_shown_but_not_measured(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "BENCHMARKS", host / "benchmarks")
+    kernelwatch("study", "add", written(host, "one.jsonl", session_file()))
+    assert "s3" in kernelwatch("study", "list")
+    assert as_json("study", "show", "s3")["done"] == 4
+    with pytest.raises(BadInput, match=r"their programs are in benchmarks/ of a clone of kernelwatch"):
+        kernelwatch("study", "run", "s3", "--device", "cpu")
 
 
 def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:

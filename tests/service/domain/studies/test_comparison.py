@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.studies.published.records import Note
-from kernels.studies.published.results import Results
+from kernels.studies.records import Note
+from kernels.studies.results import Results
 from service.domain.studies.comparison import ArmChange, compared, differences
 from service.domain.studies.sessions import stacks
 from tests.service.ledger.studies.literal import NARROW, STACK, session_file

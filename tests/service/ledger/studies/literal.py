@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kernels.studies.published.records import CONTROL, Note, Record, Session, StudyFile
+from kernels.studies.records import CONTROL, Note, Record, Session, StudyFile
 
 NARROW, WIDE = "rmsnorm.bwd.4096x256.bf16-fp32", "rmsnorm.bwd.4096x2048.bf16-fp32"
 TIMES = {  # us, by case and arm

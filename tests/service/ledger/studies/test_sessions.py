@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from kernels.studies.published.records import Note, Record, StudyWriter
+from kernels.studies.records import Note, Record, StudyWriter
 from service.db.engine import reading, transaction
 from service.db.models import StudyRecord
 from service.domain.studies.sessions import Claims, StudyProgress
