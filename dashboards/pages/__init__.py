@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages import (
@@ -61,9 +61,7 @@ PAGES = (
     people,
     audit,
 )
-router = APIRouter()
-for each in (*PAGES, feeds, badges, sign_in):
-    router.include_router(each.router)
+MODULES = (*PAGES, feeds, badges, sign_in)  # each has a `router`
 
 
 def error_page(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

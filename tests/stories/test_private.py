@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from dashboards.pages import router as pages
+from dashboards.pages import MODULES
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target, Worker
 from service.db.visibility import hidden_tables
@@ -87,7 +87,7 @@ def secrets() -> list[str]:
 
 def every_address(api: Api) -> list[str]:
     documents = [path for path, verbs in api.at("/openapi.json").json()["paths"].items() if "get" in verbs]
-    every = {*documents, *paths_of(pages)} - WITHOUT_TARGETS
+    every = {*documents, *(path for module in MODULES for path in paths_of(module.router))} - WITHOUT_TARGETS
     return sorted(one for one in every if "/studies/" not in one)  # their names are those of published results
 
 
