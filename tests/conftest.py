@@ -12,7 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from service.db import migrate
@@ -20,7 +20,8 @@ from service.db.engine import disconnect
 from service.db.models import Base
 from service.ledger.backoff import backoff
 from service.settings import settings
-from tests import needs
+from tests import common, needs
+from tests.databases import copy_migrated, hasten
 from tests.turns import turn
 
 # A slow machine is no mistake of an example; what must be quick has a benchmark.
@@ -30,8 +31,7 @@ hypothesis.settings.load_profile("kernelwatch")
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 
 
-TURNS = pytest.StashKey[str]()
-
+COMMON = pytest.StashKey[str]()
 
 # Marks of tests that run only when `--with MARK` asks for them: they take long or install much.
 ON_REQUEST = ("attack", "image", "long")
@@ -50,17 +50,25 @@ def pytest_configure(config: pytest.Config) -> None:
     logins = tempfile.TemporaryDirectory(prefix="kernelwatch-logins-")
     config.add_cleanup(logins.cleanup)
     os.environ["XDG_CONFIG_HOME"] = logins.name
+    process = getattr(config, "workerinput", None)
+    config.stash[COMMON] = process["common"] if process else _new_folder(config)
+    common.share(Path(config.stash[COMMON]))
+    hasten()
+    # What was compiled for an earlier session would hide a fault of compiling, and only on this machine.
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        os.environ[name] = str(common.folder() / name.removesuffix("_CACHE_DIR").lower())
+
+
+def _new_folder(config: pytest.Config) -> str:
+    made = tempfile.TemporaryDirectory(prefix="kernelwatch-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(made.cleanup)
+    return made.name
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Give each process of pytest-xdist the folder in which they take turns."""
-    config: pytest.Config = node.config
-    if TURNS not in config.stash:
-        folder = tempfile.TemporaryDirectory(prefix="kernelwatch-turns-")
-        config.add_cleanup(folder.cleanup)
-        config.stash[TURNS] = folder.name
-    node.workerinput["turns"] = config.stash[TURNS]
+    """Give each process of pytest-xdist the folder that they have in common, in which they also take turns."""
+    node.workerinput["common"] = node.config.stash[COMMON]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -70,7 +78,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     # A test that skips measures nothing.
     skips = any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
     alone = item.get_closest_marker("alone") is not None and not skips
-    with turn(Path(process["turns"]), alone=alone) if process else nullcontext():
+    with turn(common.folder(), alone=alone) if process else nullcontext():
         return (yield)
 
 
@@ -103,16 +111,8 @@ def _turn(item: pytest.Item) -> int:
     return 0 if "alone" in marks else 1 if "torch" in marks else 3 if "service" in item.path.parts else 2
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite database, to be copied: the migrations take longer than most tests."""
-    file = tmp_path_factory.mktemp("migrated") / "kernelwatch.db"
-    migrate.upgrade(f"sqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-def state(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fresh state folder: settings read anew, SQLite migrated, nothing left open afterwards."""
     folder = tmp_path / "state"
     monkeypatch.setenv("KERNELWATCH_STATE", str(folder))
@@ -120,7 +120,7 @@ def state(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
     _forget()
     folder.mkdir()
-    shutil.copy(migrated, folder / "kernelwatch.db")
+    copy_migrated(folder)
     yield folder
     _forget()
 
@@ -133,6 +133,7 @@ def _database() -> Iterator[str]:
     try:
         with server.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
+            connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))  # no test cuts the power
     except OperationalError:
         server.dispose()
         needs.skip("postgresql")
@@ -149,33 +150,35 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres() -> Iterator[str]:
-    """The URL of a migrated database that tests use one after the other: making one takes longer than most of them."""
+def migrated_postgres() -> Iterator[Engine]:
+    """A migrated database that tests use one after the other: making one takes longer than most of them."""
     with _database() as url:
         migrate.upgrade(url)
-        yield url
+        server = create_engine(url)
+        yield server
+        server.dispose()
 
 
-def _emptied(url: str) -> None:
-    """Reset the database to its state after the migrations, even if the previous test left open connections."""
-    emptying = create_engine(url)
+def _emptied(server: Engine) -> None:
+    """Reset a database to its state after the migrations, even if the previous test left open connections."""
     others = "datname = current_database() AND pid <> pg_backend_pid()"
-    with emptying.begin() as connection:
+    tables = [table.name for table in Base.metadata.sorted_tables]
+    has_rows = " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in tables)
+    with server.begin() as connection:
         connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
         connection.execute(text("SET LOCAL session_replication_role = replica"))  # tables refer to each other
-        for table in Base.metadata.sorted_tables:
-            connection.execute(table.delete())
+        for name in connection.execute(text(has_rows)).scalars().all():
+            connection.execute(text(f"DELETE FROM {name}"))
         connection.execute(text("SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S'"))
-    emptying.dispose()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The state fixture on SQLite, and once more on PostgreSQL."""
     if request.param == "postgres":
-        url = str(request.getfixturevalue("migrated_postgres"))
-        _emptied(url)
-        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", url)
+        server = request.getfixturevalue("migrated_postgres")
+        _emptied(server)
+        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", server.url.render_as_string(hide_password=False))
         _forget()
     yield request.param
     _forget()

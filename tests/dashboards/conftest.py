@@ -13,9 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from service.app import create_app
 from tests import needs
-from tests.big.seed import seed as seed_big
-from tests.big.story import SMALL
-from tests.dashboards import seed_deciding
+from tests.dashboards import seed_big, seed_deciding
 from tests.dashboards.inspection import SHIFTS
 from tests.dashboards.seed import Seeded, watched
 
@@ -50,7 +48,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a service with many targets and incidents, hostile names and trouble of every kind."""
     with (
-        watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)),
+        watched(tmp_path_factory.mktemp("big"), seed_big.small),
         reachable() as address,
     ):
         yield address

@@ -20,6 +20,7 @@ from service.domain.states import CellState, OutboxState, Priority, RegressionSt
 from service.ledger.series import series_of
 from service.settings import settings
 from tests import world
+from tests.databases import copy_migrated, copy_sown
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -437,18 +438,31 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
 def watched(
     folder: Path, sow: Callable[[Session, float], Any] = seed, *, database_url: str | None = None
 ) -> Iterator[Any]:
-    """A state folder with the story in it, as if it had ended just now, on SQLite or in an empty database."""
+    """A state folder with the story in it, as if it had ended just now, on SQLite or in an empty database.
+
+    SQLite gets a copy of what the first call with this `sow` wrote, unless `sow` has no name to know it by.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWATCH_STATE", str(folder))
         patch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
         if database_url is not None:
             patch.setenv("KERNELWATCH_DATABASE_URL", database_url)
         _forget()
-        migrate.upgrade()
-        with transaction() as session:
-            seeded = sow(session, clock(session))
+        if database_url is not None:
+            migrate.upgrade()
+            seeded = _sown(sow)
+        elif "<" in sow.__qualname__:  # a lambda
+            copy_migrated(folder)
+            seeded = _sown(sow)
+        else:
+            seeded = copy_sown(folder, sow)
         yield seeded
         _forget()
+
+
+def _sown(sow: Callable[[Session, float], Any]) -> Any:
+    with transaction() as session:
+        return sow(session, clock(session))
 
 
 def _forget() -> None:

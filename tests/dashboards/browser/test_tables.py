@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.big.seed import seed
 from tests.big.seeder import Places
-from tests.big.story import SMALL
+from tests.dashboards import seed_big
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
 
@@ -19,7 +18,7 @@ ROWS = f"{QUEUE} tbody tr"
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Places]]:
     """The address of a service with a long queue and hostile names, and where things are in it."""
-    sow = watched(tmp_path_factory.mktemp("busy"), lambda session, _now: seed(session, SMALL))
+    sow = watched(tmp_path_factory.mktemp("busy"), seed_big.small)
     with sow as places, reachable() as address:
         yield address, places
 

@@ -16,9 +16,7 @@ from service.ledger.bisections.progress import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.filters import Attention, RegressionFilter
 from service.ledger.regressions.grouped import GroupOrder
-from tests.big.seed import seed as seed_big
-from tests.big.story import SMALL
-from tests.dashboards import seed_deciding
+from tests.dashboards import seed_big, seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded, watched
 from tests.fakes.api import Api
@@ -32,7 +30,7 @@ def get(decided: Seeded) -> Get:
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     """A service with incidents on several devices in every state, and hostile names."""
-    with watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)):
+    with watched(tmp_path_factory.mktemp("big"), seed_big.small):
         yield asking()
 
 

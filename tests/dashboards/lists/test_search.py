@@ -12,9 +12,8 @@ from service.db.engine import engine, reading
 from service.db.visibility import hiding
 from service.domain.lookup import HitKind, parse
 from service.ledger.lookup import MAX_HITS, lookup
-from tests.big.seed import seed
 from tests.big.seeder import Places
-from tests.big.story import SMALL
+from tests.dashboards import seed_big
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
@@ -26,7 +25,7 @@ HOSTILE = ("%", "_", "\\", "'", '" OR 1=1 --', "<script>alert(1)</script>", "\x0
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    with watched(tmp_path_factory.mktemp("searched"), lambda session, _now: seed(session, SMALL)) as found:
+    with watched(tmp_path_factory.mktemp("searched"), seed_big.small) as found:
         yield found
 
 

@@ -17,9 +17,7 @@ from service.domain.verdicts.totals import SotaMean
 from service.ledger.reading.mainline import MainlineRevision
 from service.reports.health.facts import EarlierRun, RecentRun, TargetLately
 from tests import world
-from tests.big.seed import seed as seed_big
-from tests.big.story import SMALL
-from tests.dashboards import seed_deciding
+from tests.dashboards import seed_big, seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
@@ -32,7 +30,7 @@ WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     """A service with targets of both kinds, one without revisions, and one with a hostile name."""
-    with watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed_big(session, SMALL)):
+    with watched(tmp_path_factory.mktemp("big"), seed_big.small):
         yield asking()
 
 
