@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.forge.signature import Signatures, signature
+from service.forge.signature import Signatures, is_token, signature
 
 BODY = b'{"zen": "Keep it logically awesome."}'
 SECRETS = st.text("sécret ☃", min_size=1)
@@ -46,6 +46,22 @@ def test_the_example_of_the_documentation() -> None:
 )
 def test_signed(header: str, secrets: list[str], expected: bool) -> None:
     assert signed(BODY, header, secrets) is expected
+
+
+@pytest.mark.parametrize(
+    ("token", "secrets", "expected"),
+    [
+        ("now", ["now"], True),
+        ("old", ["now", "old"], True),  # while the secret is being rotated
+        ("é", ["é"], True),
+        ("other", ["now"], False),
+        ("", [""], False),
+        ("now", [], False),
+        ("whsec_QUJD", ["whsec_QUJD"], False),  # a signing token signs, and is never sent
+    ],
+)
+def test_token(token: str, secrets: list[str], expected: bool) -> None:
+    assert is_token(token, secrets) is expected
 
 
 @given(st.binary(), SECRETS)
