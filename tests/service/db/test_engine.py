@@ -1,5 +1,6 @@
 """One engine per process."""
 
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -48,3 +49,12 @@ def test_after_disconnect_the_settings_are_read_again(state: Path, monkeypatch: 
     assert engine().url.database == str(state / "other.db")
     disconnect()
     disconnect()
+
+
+def test_a_commit_on_sqlite_is_on_the_disk_and_references_are_checked(tmp_path: Path) -> None:
+    """Engines of tests do without the disk: this asks what the service sets, not an engine of theirs."""
+    connection = sqlite3.connect(tmp_path / "kernelwatch.db")
+    of_process._prepare_sqlite(connection, None)
+    set_to = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")}
+    connection.close()
+    assert set_to == {"synchronous": 2, "foreign_keys": 1}  # 2 is FULL
