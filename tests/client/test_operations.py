@@ -12,8 +12,8 @@ import pytest
 from kernelwatch.client.calls import Call, Listing
 from kernelwatch.client.clients import Resources
 from kernelwatch.client.resources import Method, Resource, flow
-from service.app import create_app
 from tests.client.openapi_models import API, MODELS, references, source
+from tests.fakes.api import app_openapi
 
 ROOT = Path(__file__).parents[2]
 PREFIX = API.rstrip("/")
@@ -22,7 +22,7 @@ LEFT_OUT: Mapping[str, str] = {}  # operations without a method, and why
 
 @pytest.fixture(scope="module")
 def openapi() -> dict[str, Any]:
-    return create_app().openapi()
+    return app_openapi()
 
 
 def resources() -> Iterator[tuple[str, type[Resource[Any]]]]:

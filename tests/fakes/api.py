@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx
@@ -12,6 +13,12 @@ from service.db.engine import transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
+
+
+@cache
+def app_openapi() -> dict[str, Any]:
+    """The OpenAPI of the app, to be read: describing it takes a second."""
+    return create_app().openapi()
 
 
 def new_key(*scopes: str, name: str = "CI", **options: Any) -> str:

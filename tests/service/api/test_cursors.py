@@ -9,7 +9,6 @@ import pytest
 from httpx import URL
 from sqlalchemy.orm import Session
 
-from service.app import create_app
 from service.db.engine import transaction
 from service.db.models import (
     Account,
@@ -41,7 +40,7 @@ from service.ledger.access import audit
 from service.ledger.series import series_of
 from service.ledger.studies import sessions
 from tests import world
-from tests.fakes.api import Api
+from tests.fakes.api import Api, app_openapi
 from tests.service.ledger.studies.literal import session_file
 
 Add = Callable[[Session, Target, int], Any]
@@ -254,7 +253,7 @@ def test_no_row_is_lost_or_given_twice_while_others_arrive(state: object, path: 
 
 
 def test_every_list_of_the_api_is_tested_here() -> None:
-    paths = create_app().openapi()["paths"]
+    paths = app_openapi()["paths"]
     paged = {
         path.removeprefix("/api/v1")
         for path, found in paths.items()

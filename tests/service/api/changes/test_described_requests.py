@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
 from service.db.engine import transaction
 from service.domain.states import FoundBy
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from tests import world
-from tests.fakes.api import Api
+from tests.fakes.api import Api, app_openapi
 from tests.fakes.repository import Repository
 
 CASE = "rmsnorm.fwd.4x4.fp32"
@@ -38,7 +37,7 @@ def api(state: Path) -> Api:
 
 
 def described(method: str, path: str) -> dict[str, Any]:
-    operation: dict[str, Any] = create_app().openapi()["paths"][path][method]
+    operation: dict[str, Any] = app_openapi()["paths"][path][method]
     return operation
 
 
@@ -71,7 +70,7 @@ def test_a_name_with_any_letters_may_be_assigned(api: Api) -> None:
 
 
 def test_names_of_adapters_are_described_without_a_way_round_them() -> None:
-    adapters = create_app().openapi()["components"]["schemas"]["TargetRequest"]["properties"]["adapters"]
+    adapters = app_openapi()["components"]["schemas"]["TargetRequest"]["properties"]["adapters"]
     assert adapters.keys() >= {"propertyNames", "additionalProperties", "maxProperties"}
     assert "patternProperties" not in adapters
 

@@ -17,7 +17,7 @@ from service.domain.states import FoundBy, RunState
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from tests import world
-from tests.fakes.api import Api
+from tests.fakes.api import Api, app_openapi
 
 CASE = "rmsnorm.fwd.4x4.fp32"
 # A body with which the sender would succeed, but for the target that they may not know of.
@@ -61,7 +61,7 @@ def changes() -> dict[str, Any]:
     """The operations of the API that change something, and their descriptions."""
     return {
         f"{method.upper()} {path.removeprefix('/api/v1')}": operation
-        for path, found in create_app().openapi()["paths"].items()
+        for path, found in app_openapi()["paths"].items()
         if path.startswith("/api/v1/")
         for method, operation in found.items()
         if method != "get"

@@ -1,5 +1,7 @@
 """What a look at many series says: which are worth one, what becomes of their points, where a search begins."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,7 +59,9 @@ def epochs(*levels: tuple[int, float], sigma: float = 0.003, seed: int = 0) -> l
     return epochs_of(seen(values * noise(len(values), sigma, seed)), ONE_PERCENT)
 
 
-FLAT = epochs((100, 1.0))
+# Made by the tests that want them, as collecting tests should take no second.
+made = partial(partial, epochs)
+flat = made((100, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ FLAT = epochs((100, 1.0))
     ],
 )
 def test_steps_are_matched_one_to_one(known, found, new, again):
-    what = match(known, found, FLAT)
+    what = match(known, found, flat())
     assert [one.ordinal for one in what.new] == new
     assert [point for point, _ in what.again] == again
 
@@ -81,22 +85,22 @@ def test_steps_are_matched_one_to_one(known, found, new, again):
 @pytest.mark.parametrize(
     ("values", "place", "ratio", "refuted"),
     [
-        (FLAT, 40, 1.03, True),
-        (FLAT, 3, 1.03, False),  # too near to the beginning to say anything
-        (FLAT, 98, 1.03, False),  # too new
-        (FLAT, 400, 1.03, False),  # not among these revisions
-        (epochs((40, 1.0), (60, 1.03)), 40, 1.03, False),
-        (epochs((42, 1.0), (58, 1.03)), 40, 1.03, False),  # its place was uncertain
-        (epochs((40, 1.0), (60, 1.02)), 40, 1.03, False),  # smaller, but more than half
-        (epochs((40, 1.0), (60, 1.008)), 40, 1.03, True),
-        (epochs((40, 1.0), (60, 0.98)), 40, 1.03, True),  # the other way
-        (epochs((40, 1.0), (60, 1.03)), 40, 0.97, True),
-        (epochs((100, 1.0), sigma=0.1), 40, 1.03, False),  # noise contradicts nothing
-        (epochs((40, 1.0), (12, 1.03), (48, 1.0)), 40, 1.03, False),  # it was reverted, which is another step
+        (flat, 40, 1.03, True),
+        (flat, 3, 1.03, False),  # too near to the beginning to say anything
+        (flat, 98, 1.03, False),  # too new
+        (flat, 400, 1.03, False),  # not among these revisions
+        (made((40, 1.0), (60, 1.03)), 40, 1.03, False),
+        (made((42, 1.0), (58, 1.03)), 40, 1.03, False),  # its place was uncertain
+        (made((40, 1.0), (60, 1.02)), 40, 1.03, False),  # smaller, but more than half
+        (made((40, 1.0), (60, 1.008)), 40, 1.03, True),
+        (made((40, 1.0), (60, 0.98)), 40, 1.03, True),  # the other way
+        (made((40, 1.0), (60, 1.03)), 40, 0.97, True),
+        (made((100, 1.0), sigma=0.1), 40, 1.03, False),  # noise contradicts nothing
+        (made((40, 1.0), (12, 1.03), (48, 1.0)), 40, 1.03, False),  # it was reverted, which is another step
     ],
 )
 def test_a_point_is_refuted_only_by_values_without_half_of_it(values, place, ratio, refuted):
-    what = match([KnownPoint(1, place, ratio)], [], values)
+    what = match([KnownPoint(1, place, ratio)], [], values())
     assert [point for point, _ in what.refuted] == ([1] if refuted else [])
     for _, evidence in what.refuted:
         assert evidence.low <= evidence.ratio <= evidence.high
@@ -118,16 +122,16 @@ def test_a_scan_that_could_contradict_a_point_and_does_not_keeps_it(point, kept)
 @pytest.mark.parametrize(
     ("values", "point", "lost"),
     [
-        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03), True),  # the level only falls, two revisions later
-        (epochs((60, 1.0), (30, 0.9)), KnownPoint(1, 58, 1.03), False),  # too few revisions after it
-        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03, until=80), False),  # a leak, which levels can hide
-        (epochs((120, 1.0)), KnownPoint(1, 58, 1.03), False),  # the values there contradict it
-        (epochs((60, 1.0), (60, 0.9)), KnownPoint(1, 60, 0.9), False),
+        (made((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03), True),  # the level only falls, two revisions later
+        (made((60, 1.0), (30, 0.9)), KnownPoint(1, 58, 1.03), False),  # too few revisions after it
+        (made((60, 1.0), (60, 0.9)), KnownPoint(1, 58, 1.03, until=80), False),  # a leak, which levels can hide
+        (made((120, 1.0)), KnownPoint(1, 58, 1.03), False),  # the values there contradict it
+        (made((60, 1.0), (60, 0.9)), KnownPoint(1, 60, 0.9), False),
     ],
 )
 def test_a_point_next_to_another_change_is_lost_when_many_revisions_do_not_show_it(values, point, lost):
-    found = [change for epoch in values for change in epoch.changes(ONE_PERCENT)]
-    assert match([point], found, values).lost == ((1,) if lost else ())
+    found = [change for epoch in values() for change in epoch.changes(ONE_PERCENT)]
+    assert match([point], found, values()).lost == ((1,) if lost else ())
 
 
 @settings(max_examples=40, deadline=None)
@@ -175,7 +179,7 @@ def test_a_leak_is_one_point_and_the_others_in_it_are_its_parts(known, again, pa
 )
 def test_every_change_is_new_or_seen_again_and_every_point_at_most_once(stored, found):
     known = [KnownPoint(number, place, ratio) for number, (place, ratio) in enumerate(stored)]
-    what = match(known, [change(place, ratio) for place, ratio in found], FLAT)
+    what = match(known, [change(place, ratio) for place, ratio in found], flat())
     assert len(what.new) + len(what.again) == len(found)
     points = [point for point, _ in (*what.again, *what.refuted)]
     assert len(set(points)) == len(points)
