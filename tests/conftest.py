@@ -92,9 +92,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unwanted = set(ON_REQUEST) - set(config.option.requested)
-    left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
+    left_out = {item for item in items if unwanted & {mark.name for mark in item.iter_markers()}}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
     gpu = needs.skip_unless(shutil.which("nvidia-smi"), "gpu")
     for item in items:
@@ -174,13 +174,26 @@ def _emptied(server: Engine) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The state fixture on SQLite, and once more on PostgreSQL."""
+    """The state fixture on SQLite, and once more on PostgreSQL: for what locks, or has SQL of its own for each."""
+    with _on(request, monkeypatch):
+        yield request.param
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+def either_nightly(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The state fixture on SQLite, and every night on PostgreSQL: for SQL that is the same on both."""
+    with _on(request, monkeypatch):
+        yield request.param
+
+
+@contextmanager
+def _on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "postgres":
         server = request.getfixturevalue("migrated_postgres")
         _emptied(server)
         monkeypatch.setenv("KERNELWATCH_DATABASE_URL", server.url.render_as_string(hide_password=False))
         _forget()
-    yield request.param
+    yield
     _forget()
 
 

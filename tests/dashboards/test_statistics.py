@@ -29,7 +29,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield Api()
 
 
-def test_rates_count_what_was_wrong_since_a_time(either: str) -> None:
+def test_rates_count_what_was_wrong_since_a_time(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         now = clock(session)
@@ -66,7 +66,7 @@ def test_rates_count_what_was_wrong_since_a_time(either: str) -> None:
     assert found.suspicions.comparisons == found.not_repeated.comparisons == 0
 
 
-def test_suspicions_that_fresh_trials_did_not_confirm(either: str) -> None:
+def test_suspicions_that_fresh_trials_did_not_confirm(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         run = world.run(session, world.commit(session, target.id, 1), state="done")

@@ -125,7 +125,7 @@ def facts(code: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compiled(either: str) -> Get:
+def compiled(either_nightly: str) -> Get:
     """c0, c1 and c2: c1 changes one of two cases, c2 is measured on another stack and never with c0."""
     target = world.target()
     stacks = [Stack(digest=str(n) * 64, versions={"torch": f"2.1{n}.0"}) for n in range(2)]

@@ -54,7 +54,7 @@ def interval(ratio: float) -> dict[str, float]:
 
 
 @pytest.fixture
-def sessions(either: str) -> Measured:
+def sessions(either_nightly: str) -> Measured:
     return Measured()
 
 

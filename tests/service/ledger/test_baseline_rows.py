@@ -49,7 +49,7 @@ one = ["rmsnorm.fwd.512x512.fp32"]
 CODE: dict[str, Any] = {"kind": "triton", "ops": [], "kernels": 1, "spills": 0}
 FACTS = {**CODE, "code": "a"}
 QUACK, NEWER = {"torch": "2.13.0", "quack": "0.6.4"}, {"torch": "2.13.0", "quack": "0.6.5"}
-pytestmark = pytest.mark.usefixtures("either")
+pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Ledger:
 
 
 @pytest.fixture
-def ledger(either: str) -> Ledger:
+def ledger(either_nightly: str) -> Ledger:
     return Ledger()
 
 

@@ -51,7 +51,7 @@ devices = ["cpu"]
 rmsnorm.fwd = "norms:rmsnorm"
 """
 HOUR = 3600.0
-pytestmark = pytest.mark.usefixtures("either")
+pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
 @dataclass
@@ -113,7 +113,7 @@ def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED
 
 
 @pytest.fixture
-def house(either: str) -> House:
+def house(either_nightly: str) -> House:
     return House(world.target(RECIPE).id)
 
 

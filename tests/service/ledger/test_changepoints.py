@@ -175,7 +175,7 @@ def watched(state: Path) -> Watched:
 
 
 @pytest.fixture
-def anywhere(either: str) -> Watched:
+def anywhere(either_nightly: str) -> Watched:
     """On SQLite, and once more on PostgreSQL."""
     return Watched().register()
 

@@ -25,7 +25,7 @@ from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
 
 
 @pytest.fixture
-def seeded(either: str) -> Seeded:
+def seeded(either_nightly: str) -> Seeded:
     with transaction() as session:
         return seed(session)
 
@@ -229,7 +229,7 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
         assert {one.regression for one in rows} == {1, 2}, "what the pair found, whatever else was found there"
 
 
-def test_a_long_history_is_read_at_even_distances(either: str) -> None:
+def test_a_long_history_is_read_at_even_distances(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         session.add_all(

@@ -57,7 +57,7 @@ def regressed(session: Session, run: Run, incident: Incident | None = None, **co
     return row
 
 
-def test_the_strip_and_the_mean_of_a_target(either: str) -> None:
+def test_the_strip_and_the_mean_of_a_target(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         done(session, target, 0, 9 * DAY)
@@ -77,7 +77,7 @@ def test_the_strip_and_the_mean_of_a_target(either: str) -> None:
     assert [run.sha for run in one.failed] == ["c3"]
 
 
-def test_a_strip_ends_after_thirty_revisions(either: str) -> None:
+def test_a_strip_ends_after_thirty_revisions(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         for place in range(33):
@@ -87,7 +87,7 @@ def test_a_strip_ends_after_thirty_revisions(either: str) -> None:
     assert [revision.ordinal for revision in one.revisions] == list(range(3, 33))
 
 
-def test_the_newest_run_of_a_revision_counts(either: str) -> None:
+def test_the_newest_run_of_a_revision_counts(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         done(session, target, 0, DAY, ratio=1.3)
@@ -97,7 +97,7 @@ def test_the_newest_run_of_a_revision_counts(either: str) -> None:
     assert [revision.mark for revision in one.revisions] == [Mark.STEADY]
 
 
-def test_one_revision_is_one_incident_on_all_devices(either: str) -> None:
+def test_one_revision_is_one_incident_on_all_devices(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         for device, ratio in (("h200", 1.3), ("h100", 1.2)):
@@ -126,7 +126,7 @@ def test_one_revision_is_one_incident_on_all_devices(either: str) -> None:
     assert (fixed.count, fixed.run_id, fixed.sha) == (1, other.id, "c6")
 
 
-def test_messages_that_wait_and_those_that_were_given_up(either: str) -> None:
+def test_messages_that_wait_and_those_that_were_given_up(either_nightly: str) -> None:
     target = world.target(forge="example/norms")
     with transaction() as session:
         now = clock(session)
@@ -145,7 +145,7 @@ def test_messages_that_wait_and_those_that_were_given_up(either: str) -> None:
     assert found == {OutboxState.WAITING: (1, "502", old.id), OutboxState.FAILED: (1, "403", old.id)}
 
 
-def test_a_queue_in_time(either: str) -> None:
+def test_a_queue_in_time(either_nightly: str) -> None:
     target = world.target()
     with transaction() as session:
         now = clock(session)
@@ -164,7 +164,7 @@ def test_a_queue_in_time(either: str) -> None:
 
 
 @pytest.fixture
-def sent(either: str) -> Iterator[list[str]]:
+def sent(either_nightly: str) -> Iterator[list[str]]:
     """The SQL that the test sends."""
     statements = list[str]()
 
@@ -187,7 +187,7 @@ def test_the_number_of_queries_does_not_grow(sent: list[str]) -> None:
     assert not [one for one in sent if "FROM measurements" in one or "FROM verdicts" in one]
 
 
-def test_a_private_target_is_in_no_number(either: str) -> None:
+def test_a_private_target_is_in_no_number(either_nightly: str) -> None:
     with transaction() as session:
         places = seed(session, SMALL)
         session.get_one(Run, places.newest)
@@ -205,7 +205,7 @@ def test_a_private_target_is_in_no_number(either: str) -> None:
     assert {one.what for one in (*said.shown, *said.rest)} <= {"Worker silent"}
 
 
-def test_a_gap_of_a_case_that_was_not_compared_has_not_closed(either: str) -> None:
+def test_a_gap_of_a_case_that_was_not_compared_has_not_closed(either_nightly: str) -> None:
     """Otherwise a wrong result would look like having caught up."""
     target = world.target()
     with transaction() as session:

@@ -22,7 +22,7 @@ from tests import world
 WEEK = Week.parse("2026-W47")
 CASE = "rmsnorm.fwd.64x4096.bf16"
 DAY_S = 86_400.0
-pytestmark = pytest.mark.usefixtures("either")
+pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
 def document(week: Week = WEEK, target: Target | None = None, device: str | None = None) -> WeeklyDocument:
@@ -38,7 +38,7 @@ def released(target: Target, version: str, at: float, *measured_at: float) -> li
         return [run.id for run in runs]
 
 
-def test_a_week_has_the_releases_that_appeared_or_were_measured_first_in_it(either: str) -> None:
+def test_a_week_has_the_releases_that_appeared_or_were_measured_first_in_it(either_nightly: str) -> None:
     quack = world.target(name="quack", kind=TargetKind.PACKAGE, package="quack-kernels")
     before, inside, after = WEEK.start - DAY_S, WEEK.start + DAY_S, WEEK.end + DAY_S
     [first, _] = released(quack, "0.3.0", before, inside, inside + 60)
@@ -65,7 +65,7 @@ def drift(target: Target, place: int, at: float, device: str = "cpu") -> int:
         return later.id
 
 
-def test_a_week_has_the_drifts_of_its_runs(either: str) -> None:
+def test_a_week_has_the_drifts_of_its_runs(either_nightly: str) -> None:
     norms, other = world.target(name="norms"), world.target(name="other")
     drift(norms, 0, WEEK.start - 1)
     runs = [drift(norms, place, WEEK.start + place) for place in range(weekly.MAX_LISTED + 3)]
@@ -80,7 +80,7 @@ def test_a_week_has_the_drifts_of_its_runs(either: str) -> None:
     assert "3 older." in text
 
 
-def test_a_drift_of_a_private_target_is_hidden_and_not_counted(either: str) -> None:
+def test_a_drift_of_a_private_target_is_hidden_and_not_counted(either_nightly: str) -> None:
     norms, secret = world.target(name="norms"), world.target(name="secret", private=True)
     shown = drift(norms, 0, WEEK.start)
     drift(secret, 0, WEEK.start)

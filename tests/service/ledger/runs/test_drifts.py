@@ -24,7 +24,7 @@ devices = ["cpu"]
 rmsnorm.fwd = "norms:rmsnorm"
 """
 ROUNDS = ((100.0, 100.2), (100.1, 100.0), (100.0, 100.1))
-pytestmark = pytest.mark.usefixtures("either")
+pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
 def took(role: Role, warps: int) -> ContenderResult:
@@ -54,7 +54,7 @@ def noted(by: MovedBy = MovedBy.NOTHING) -> list[tuple[int, int, str, str]]:
         return [(one.run_id, one.earlier_run_id, one.before, one.now) for one in rows if one.moved_by is by]
 
 
-def test_a_parent_that_runs_another_configuration_than_in_its_own_session_drifted(either: str) -> None:
+def test_a_parent_that_runs_another_configuration_than_in_its_own_session_drifted(either_nightly: str) -> None:
     target = world.target(RECIPE)
     first = measure(target, 0, head=4, parent=None)
     second = measure(target, 1, head=8, parent=8)
@@ -69,7 +69,7 @@ def test_a_parent_that_runs_another_configuration_than_in_its_own_session_drifte
         assert history[1][1].parent == took(Role.PARENT, 8).facts
 
 
-def test_a_revision_that_is_measured_again_is_compared_with_its_session_before(either: str) -> None:
+def test_a_revision_that_is_measured_again_is_compared_with_its_session_before(either_nightly: str) -> None:
     target = world.target(RECIPE)
     first = measure(target, 0, head=4, parent=None)
     assert noted() == []
@@ -86,7 +86,7 @@ def test_a_revision_that_is_measured_again_is_compared_with_its_session_before(e
     ],
 )
 def test_what_a_commit_or_a_stack_explains_is_no_drift(
-    either: str, head: int, parent: int, torch: str, pull: int | None
+    either_nightly: str, head: int, parent: int, torch: str, pull: int | None
 ) -> None:
     target = world.target(RECIPE)
     measure(target, 0, head=4, parent=None)
@@ -97,7 +97,7 @@ def test_what_a_commit_or_a_stack_explains_is_no_drift(
 FOUR, EIGHT, SIXTEEN = (f"_forward num_warps={warps} num_stages=1" for warps in (4, 8, 16))
 
 
-def test_what_a_commit_and_a_stack_changed_are_events_of_other_kinds(either: str) -> None:
+def test_what_a_commit_and_a_stack_changed_are_events_of_other_kinds(either_nightly: str) -> None:
     target = world.target(RECIPE)
     first = measure(target, 0, head=4, parent=None)
     second = measure(target, 1, head=16, parent=8, torch="2.14.0")
