@@ -98,6 +98,13 @@ def test_the_page_shows_the_newest_run_with_links_that_work(api: Api) -> None:
         assert 'href="/statistics"' in api.at(other).text
 
 
+@pytest.mark.parametrize(("days", "counts"), [(29, True), (31, False)])
+def test_the_page_counts_what_was_decided_in_thirty_days(api: Api, days: int, counts: bool) -> None:
+    with transaction() as session:
+        session.execute(update(RegressionRow).values(opened_at=clock(session) - days * DAY_S))
+    assert ("No regression was opened." not in words(api.at("/statistics"))) is counts
+
+
 def test_a_private_target_is_in_no_rate(api: Api) -> None:
     with transaction() as session:
         session.execute(update(Target).values(private=True))

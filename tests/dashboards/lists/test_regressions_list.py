@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from sqlalchemy import select, update
@@ -99,6 +100,13 @@ def test_each_filter_leads_to_as_many_as_it_says(big: Get) -> None:
         heading = re.search(r"<h1>(\d+|No)", big(href.replace("&amp;", "&")).text)
         assert heading is not None
         assert heading[1].replace("No", "0") == count, href
+
+
+@pytest.mark.parametrize(("text", "found"), [("rmsnorm.fwd", True), ("rmsnorm_fwd", False), ("rms%fwd", False)])
+def test_what_is_searched_for_is_no_pattern(big: Get, text: str, found: bool) -> None:
+    heading = re.search(r"<h1>(\d+|No)", big(f"/regressions?{urlencode({'q': text})}").text)
+    assert heading is not None
+    assert (heading[1] != "No") is found
 
 
 def test_pages_hold_every_cause_once(big: Get) -> None:
