@@ -1,25 +1,28 @@
 """What a job of continuous integration gets from `run start --wait`: progress, results, files and an exit code."""
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import func, select
 
 from kernelwatch.client import ApiError, Client, Invalid, KernelwatchError, NotAServer, Retries, Unreachable
 from service import cli
 from service.commands import connection
+from service.commands.connection.local import InProcess
 from service.commands.measure import waiting
-from tests.dashboards.conftest import reachable
+from service.db import models as m
+from service.db.engine import reading, transaction
+from service.ledger.intake import deliveries, targets
+from service.settings import settings
 from tests.dashboards.seed import Seeded, watched
-from tests.fakes.api import new_key
-from tests.fakes.processes import free_port, until
-from tests.stories.test_story import Story, story  # noqa: F401  (a fixture)
-from tests.stories.test_story_client import worker
+from tests.fakes.api import Within, new_key
+from tests.fakes.clock import Clock
+from tests.fakes.repository import Repository
 
+RECIPE = 'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
 Done = tuple[int, str, str]
 Run = Callable[..., Done]
 
@@ -45,6 +48,36 @@ def kernelwatch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         return code, printed.out, printed.err
 
     return run
+
+
+class Away(httpx.BaseTransport):
+    """This machine as a server that does not answer while `away()`."""
+
+    def __init__(self, away: Callable[[], bool]) -> None:
+        self._server, self._away = InProcess(None), away
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._away():
+            raise httpx.ConnectError("Connection refused", request=request)
+        return self._server.handle_request(request)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which commands wait."""
+    made = Clock()
+    monkeypatch.setattr(waiting, "PATIENCE", waiting.Patience(every_s=10, now=made.now, sleep=made.sleep))
+    return made
+
+
+def served_by(transport: httpx.BaseTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands use the server behind this transport; the client gives up at once where the command goes on."""
+
+    def opened(url: str, key: str | None) -> Client:
+        return Client(url, key, retries=Retries(attempts=1), transport=transport)
+
+    monkeypatch.setenv("KERNELWATCH_SERVER", "http://127.0.0.1")
+    monkeypatch.setattr(connection, "open_client", opened)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +127,12 @@ def test_results_are_saved_for_the_steps_that_come_after(seeded: Seeded, kernelw
     )
 
 
-def test_a_wait_that_takes_too_long_ends(seeded: Seeded, kernelwatch: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "EVERY_S", 0.3)
+def test_a_wait_that_takes_too_long_ends(seeded: Seeded, kernelwatch: Run, clock: Clock) -> None:
     number = seeded.runs["queued"]
-    code, printed, said = kernelwatch("run", "wait", str(number), "--timeout", "1")
+    code, printed, said = kernelwatch("run", "wait", str(number), "--timeout", "60")
     assert (code, printed) == (2, "")
-    assert f"kernelwatch: Run {number} is still queued after 1 s, and goes on: wait longer with --timeout" in said
+    assert f"kernelwatch: Run {number} is still queued after 60 s, and goes on: wait longer with --timeout" in said
+    assert clock.now() == 70
 
 
 def test_options_of_a_wait_need_a_wait(kernelwatch: Run) -> None:
@@ -142,7 +175,7 @@ def test_what_no_server_could_take_is_one_sentence(
 
 
 def test_a_server_that_is_restarted_is_asked_again_with_the_same_idempotency_key(
-    kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
+    kernelwatch: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = list[str]()
 
@@ -152,12 +185,7 @@ def test_a_server_that_is_restarted_is_asked_again_with_the_same_idempotency_key
             raise httpx.ConnectError("refused")
         return httpx.Response(503 if len(keys) == 2 else 403, json={"detail": "No."})
 
-    def opened(url: str, key: str | None) -> Client:
-        return Client(url, key, retries=Retries(attempts=1), transport=httpx.MockTransport(answer))
-
-    monkeypatch.setenv("KERNELWATCH_SERVER", "http://watch.example")
-    monkeypatch.setattr(connection, "open_client", opened)
-    monkeypatch.setattr(waiting, "EVERY_S", 0.01)
+    served_by(httpx.MockTransport(answer), monkeypatch)
     code, _, said = kernelwatch("run", "start", "norms", "main", "--wait")
     assert (code, said) == (2, "the server does not answer, trying again\nkernelwatch: No.\n")
     assert (len(keys), len(set(keys))) == (3, 1)
@@ -178,7 +206,7 @@ def test_a_server_that_is_restarted_is_asked_again_with_the_same_idempotency_key
         (NotAServer("a page"), False),
     ],
 )
-def test_only_a_server_that_is_away_is_waited_for(error: KernelwatchError, away: bool) -> None:
+def test_only_a_server_that_is_away_is_waited_for(clock: Clock, error: KernelwatchError, away: bool) -> None:
     asked = list[int]()
 
     def ask() -> str:
@@ -195,80 +223,80 @@ def test_only_a_server_that_is_away_is_waited_for(error: KernelwatchError, away:
 
 
 def test_a_job_that_is_started_again_queues_nothing_twice(
-    story: Story,  # noqa: F811
-    kernelwatch: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    state: Path, tmp_path: Path, kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERNELWATCH_SERVER", story.address)
-    monkeypatch.setenv("KERNELWATCH_KEY", new_key("run:norms"))
-    slow = story.push("two passes", wide=260.0)
-    before = len(story.runs())
-    again = ("run", "start", "norms", slow, "--again", "--format", "json")
-    with worker():
-        for _ in range(2):
-            assert kernelwatch(*again, "--idempotency-key", "job 7", "--wait")[0] == 1
-    assert len(story.runs()) == before + 1
-    kernelwatch(*again, "--idempotency-key", "job 8")
-    assert len(story.runs()) == before + 2
-    with Client(story.address, new_key("run:norms")) as client:
-        client.runs.start("norms", slow, idempotency_key="job 9")
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
+    settings.cache_clear()
+    repository = Repository(tmp_path / "norms")
+    sha = repository.commit("two passes")
+    with transaction() as session:
+        target = targets.register(session, "norms", location=str(repository.folder), branch="main", recipe_text=RECIPE)
+    deliveries.backfill_last(target.id, 1)
+    key, app = new_key("run:norms"), Within()
+    monkeypatch.setenv("KERNELWATCH_SERVER", "http://127.0.0.1")
+    monkeypatch.setenv("KERNELWATCH_KEY", key)
+    monkeypatch.setattr(connection, "open_client", lambda url, key: Client(url, key, transport=app))
+
+    def queued() -> int:
+        with reading() as session:
+            return session.scalar(select(func.count()).select_from(m.Run)) or 0
+
+    again = ("run", "start", "norms", sha, "--again", "--format", "json")
+    for job, runs in (("job 7", 2), ("job 7", 2), ("job 8", 3)):
+        code, _, said = kernelwatch(*again, "--idempotency-key", job)
+        assert code == 0, said
+        assert queued() == runs
+    with Client("http://127.0.0.1", key, transport=app) as client:
+        client.runs.start("norms", sha, idempotency_key="job 9")
         with pytest.raises(Invalid, match="was used for another request"):
-            client.runs.start("norms", slow, again=True, idempotency_key="job 9")
+            client.runs.start("norms", sha, again=True, idempotency_key="job 9")
 
 
 def test_a_wait_begins_while_the_server_is_restarted(
-    seeded: Seeded, kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
+    seeded: Seeded, kernelwatch: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    monkeypatch.setenv("KERNELWATCH_SERVER", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("KERNELWATCH_KEY", new_key("run:norms"))
-    ended = threading.Event()
-
-    def start() -> None:
-        time.sleep(6)  # longer than the client repeats a request
-        with reachable(port):
-            until(ended.is_set, 60)
-
-    server = threading.Thread(target=start, daemon=True)
-    server.start()
+    served_by(Away(lambda: clock.now() < 170), monkeypatch)
     number = seeded.runs["steady"]
-    try:
-        code, _, said = kernelwatch("run", "wait", str(number))
-    finally:
-        ended.set()
-        server.join(90)
+    code, _, said = kernelwatch("run", "wait", str(number))
     assert code == 0
     assert said.splitlines() == [f"run {number}: the server does not answer, trying again"]
+    assert clock.now() == 170
 
 
 def test_a_wait_goes_on_while_the_server_is_restarted(
-    seeded: Seeded, kernelwatch: Run, monkeypatch: pytest.MonkeyPatch
+    seeded: Seeded, kernelwatch: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second server answers at the address of the first, and knows that the run was cancelled meanwhile."""
-    port = free_port()
-    monkeypatch.setenv("KERNELWATCH_SERVER", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("KERNELWATCH_KEY", key := new_key("run:norms"))
+    """Twice for almost three minutes.  Afterwards the run was cancelled."""
     number = seeded.runs["running"]
-    gone = threading.Event()
+    served_by(Away(lambda: 0 < clock.now() < 180 or 190 < clock.now() < 370), monkeypatch)
 
-    def restart() -> None:
-        with reachable(port):
-            time.sleep(2)
-        gone.set()
-        time.sleep(5)
-        with reachable(port), Client(f"http://127.0.0.1:{port}", key) as client:
+    def cancel() -> None:
+        with Client("http://127.0.0.1", transport=InProcess(None)) as client:
             client.runs.cancel(number)
-            until(ended.is_set, 60)
 
-    ended = threading.Event()
-    server = threading.Thread(target=restart, daemon=True)
-    server.start()
-    time.sleep(1)
-    try:
-        code, _, said = kernelwatch("run", "wait", str(number))
-    finally:
-        ended.set()
-        server.join(90)
-    assert gone.is_set()
+    clock.at(380, cancel)
+    code, _, said = kernelwatch("run", "wait", str(number))
     assert code == 2
-    assert f"run {number}: the server does not answer, trying again" in said.splitlines()
+    away = f"run {number}: the server does not answer, trying again"
+    lines = said.splitlines()
+    assert lines[0].startswith(f"run {number}: ")
+    assert lines[1::2] == [away, away]
+    assert clock.now() == 380
+
+
+def test_a_server_that_stays_away_ends_the_wait(
+    seeded: Seeded, kernelwatch: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = str(seeded.runs["steady"])
+    served_by(Away(lambda: True), monkeypatch)
+    for words in (("run", "wait", number), ("run", "start", "norms", "main", "--wait")):
+        began = clock.now()
+        code, _, said = kernelwatch(*words)
+        assert (code, said.splitlines()[-1]) == (
+            2,
+            "kernelwatch: No answer from http://127.0.0.1/: Connection refused. Check the address, and that it runs.",
+        )
+        assert clock.now() - began == 190
+    began = clock.now()
+    assert kernelwatch("run", "wait", number, "--timeout", "20")[0] == 2
+    assert clock.now() - began == 30

@@ -27,6 +27,23 @@ def new_key(*scopes: str, name: str = "CI", **options: Any) -> str:
         return keys.create(session, name, read_grants(scopes), **options)[1]
 
 
+class Within(httpx.BaseTransport):
+    """Sends requests of a `Client` to an app in this process, as a network would."""
+
+    def __init__(self) -> None:
+        self._app = httpx.ASGITransport(create_app())
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers = {**request.headers, "accept-encoding": "identity"}
+        sent = httpx.Request(request.method, request.url, headers=headers, content=request.read())
+
+        async def answer() -> httpx.Response:
+            answered = await self._app.handle_async_request(sent)
+            return httpx.Response(answered.status_code, headers=answered.headers, content=await answered.aread())
+
+        return asyncio.run(answer())
+
+
 @dataclass(frozen=True)
 class Api:
     """A client of the app in this process."""

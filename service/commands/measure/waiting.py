@@ -1,7 +1,9 @@
 """Wait for runs, and print what they found."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,32 +17,47 @@ from service.commands.output.views import View
 from service.commands.views import reports, runs
 
 T = TypeVar("T")
-EVERY_S = 1.0
-MAX_SILENT_S = 180.0  # a server is restarted for an upgrade in less
 _BUSY = 503  # of the server, or of a proxy before it
 _GATEWAY = (502, 504)  # of a proxy; the server answers so, with a title, if a repository does not answer
 
 
-def until_answered(ask: Callable[[], T], timeout_s: float | None = None) -> T:
+@dataclass(frozen=True)
+class Patience:
+    """How often a server is asked, how long it may be away, and the clock by which this is counted."""
+
+    every_s: float = 1.0
+    max_silent_s: float = 180.0  # a server is restarted for an upgrade in less
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+PATIENCE = Patience()  # of commands
+
+
+def until_answered(ask: Callable[[], T], timeout_s: float | None = None, patience: Patience | None = None) -> T:
     """Ask a server that may be away for three minutes until it answers.  What is asked may be asked again.
 
     Raises:
         KernelwatchError: The server refuses, or was away for longer, or for longer than `timeout_s`.
     """
-    began = time.monotonic()
+    patience = patience or PATIENCE
+    began = patience.now()
     with progress() as shown:
         while True:
             try:
                 return ask()
             except KernelwatchError as error:
-                silent_s = time.monotonic() - began
-                if (timeout_s is not None and silent_s > timeout_s) or not _is_away(error, silent_s):
+                silent_s = patience.now() - began
+                too_long = silent_s > min(timeout_s or math.inf, patience.max_silent_s)
+                if too_long or not _is_away(error):
                     raise
             shown.show(0, "the server does not answer, trying again", None)
-            time.sleep(EVERY_S)
+            patience.sleep(patience.every_s)
 
 
-def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDocument]:
+def until_done(
+    ids: Sequence[int], timeout_s: float | None = None, patience: Patience | None = None
+) -> list[RunDocument]:
     """Wait until all runs have ended, or wait for approval, and return them.
 
     The server may be away for three minutes at a time.
@@ -49,10 +66,11 @@ def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDo
         StillRunning: After `timeout_s`.
         KernelwatchError: The server refuses, or was away for longer.
     """
-    began = answered_at = time.monotonic()
+    patience = patience or PATIENCE
+    began = answered_at = patience.now()
     with progress() as shown:
         while True:
-            over = timeout_s is not None and time.monotonic() - began > timeout_s
+            over = timeout_s is not None and patience.now() - began > timeout_s
             try:
                 found = [client().runs.get(one) for one in ids]
                 waiting = [one for one in found if one.state in runs.OPEN and one.state != "held"]
@@ -60,26 +78,24 @@ def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDo
                     return found
                 left_s = {one.id: one.eta_s for one in client().queue.list() if one.id in ids}
             except KernelwatchError as error:
-                if over or not _is_away(error, time.monotonic() - answered_at):
+                if over or patience.now() - answered_at > patience.max_silent_s or not _is_away(error):
                     raise
                 for one in ids:
                     shown.show(one, f"run {one}: the server does not answer, trying again", None)
             else:
-                answered_at = time.monotonic()
+                answered_at = patience.now()
                 if over:
                     raise _too_late(waiting[0], timeout_s)
                 for run in found:
                     shown.show(run.id, f"run {run.id}: {run.stage or run.state}", left_s.get(run.id))
-            time.sleep(EVERY_S)
+            patience.sleep(patience.every_s)
 
 
-def _is_away(error: KernelwatchError, silent_s: float) -> bool:
+def _is_away(error: KernelwatchError) -> bool:
     """Whether the server, or a proxy before it, may answer soon."""
     if isinstance(error, ApiError):
-        unanswered = error.status == _BUSY or (error.status in _GATEWAY and not error.title)
-    else:
-        unanswered = isinstance(error, Unreachable)
-    return unanswered and silent_s <= MAX_SILENT_S
+        return error.status == _BUSY or (error.status in _GATEWAY and not error.title)
+    return isinstance(error, Unreachable)
 
 
 def _too_late(run: RunDocument, timeout_s: float | None) -> StillRunning:
