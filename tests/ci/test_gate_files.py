@@ -106,20 +106,30 @@ def of_extra(extra: str) -> Iterator[str]:
         yield from of_extra(included[1]) if included else (text,)
 
 
+def without_a_gpu() -> tuple[str, set[str]]:
+    """The workflow of docs/ci.md without a GPU, and the distributions that it installs."""
+    [text] = [text for text in blocks(ROOT / "docs" / "ci.md", "yaml") if "pip install" in text]
+    [extra] = re.findall(r"pip install '?\./\.kernelwatch(?:\[(\w+)\])?'?$", text, re.MULTILINE)
+    return text, needed(*PROJECT["dependencies"], *(of_extra(extra) if extra else ()))
+
+
+def test_the_workflow_without_a_gpu_uses_commands_that_its_installation_has() -> None:
+    text, installed = without_a_gpu()
+    assert set(re.findall(r"kernelwatch ((?:stack )?\w+) ", text)) == {"stack list", "stack create", "facts"}
+    assert "uv" in installed, "`stack create` installs torch with it"
+
+
+@pytest.mark.long
 def test_the_workflow_without_a_gpu_installs_what_its_commands_need(
     wheel: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    [text] = [text for text in blocks(ROOT / "docs" / "ci.md", "yaml") if "pip install" in text]
-    [extra] = re.findall(r"pip install '?\./\.kernelwatch(?:\[(\w+)\])?'?$", text, re.MULTILINE)
-    installed = needed(*PROJECT["dependencies"], *(of_extra(extra) if extra else ()))
+    _, installed = without_a_gpu()
     made = Environment(tmp_path / "environment")
     venv.create(made.folder, symlinks=True)
     made.install(wheel)
     made.link(installed)
     command = made.folder / "bin" / "kernelwatch"
-    assert set(re.findall(r"kernelwatch ((?:stack )?\w+) ", text)) == {"stack list", "stack create", "facts"}
     listed = made.run(command, "stack", "list")
     assert listed.returncode == 0, listed.stderr
     assert "is not the checkout of a git repository" in made.run(command, "facts", "./").stderr
-    assert "uv" in installed, "`stack create` installs torch with it"
