@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -621,9 +622,14 @@ def _within(limits: GitLimits) -> tuple[str, ...]:
 
     Mapped packs do not count as memory.  `ulimit -f` counts blocks of 512 bytes.
     """
-    ends = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv", path=_ENVIRONMENT["PATH"]) else ()
     file = "" if limits.file is None else f"ulimit -f {(limits.file + 511) // 512}; "
-    return (*ends, "/bin/sh", "-c", f'ulimit -d {limits.memory >> 10}; {file}exec "$@"', "git")
+    return (*_ending_with_us(), "/bin/sh", "-c", f'ulimit -d {limits.memory >> 10}; {file}exec "$@"', "git")
+
+
+@cache
+def _ending_with_us() -> tuple[str, ...]:
+    """The start of a command that the kernel kills when this process has ended, where the system has it."""
+    return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv", path=_ENVIRONMENT["PATH"]) else ()
 
 
 def _is_on_gitlab(location: str) -> bool:
