@@ -140,7 +140,7 @@ def test_a_build_that_misbehaves_ends_with_a_reason(norms, monkeypatch, command,
     began = time.monotonic()
     with pytest.raises(BuildFailed, match=reason):
         build(norms, sha, recipe(command))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 90  # and not 100
     assert list((settings().state / "environments").iterdir()) == []
 
 

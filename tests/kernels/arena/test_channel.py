@@ -142,7 +142,7 @@ def test_closing_ends_the_children_too(talk_to, tmp_path):
 
     channel.close()
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while _runs(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _runs(child)
@@ -158,7 +158,7 @@ def test_closing_from_another_thread_ends_the_wait(talk_to):
         channel.ask({"do": "start"}, 60)
 
     closing.join()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50  # and not 60
 
 
 def test_last_lines_of_nothing(tmp_path):

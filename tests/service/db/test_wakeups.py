@@ -50,7 +50,6 @@ def give_up() -> None:
 
 def test_another_process_is_woken_once_the_transaction_is_committed(state: Path) -> None:
     with started(WAITS) as process:
-        began = time.monotonic()
         with pytest.raises(RuntimeError):
             give_up()
         with transaction() as session:
@@ -58,8 +57,7 @@ def test_another_process_is_woken_once_the_transaction_is_committed(state: Path)
         with transaction() as session:
             wake(session, wakeups.CONTROL)
         assert process.stdout
-        assert process.stdout.readline() == "True\n"
-        assert time.monotonic() - began < 20, "not by its timer"
+        assert process.stdout.readline() == "True\n", "False by its timer"
 
 
 def test_many_wake_ups_are_one_look(state: Path) -> None:

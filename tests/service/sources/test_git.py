@@ -436,7 +436,7 @@ def test_git_ends_when_its_worker_is_killed(roots):
 
         worker.kill()
 
-        started.wait(10)
+        started.wait(60)
 
 
 def pull_of(repository: Repository, number: int, files: dict[str, str]) -> str:

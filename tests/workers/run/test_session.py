@@ -204,7 +204,7 @@ def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypa
     assert launching.late
     assert bool(tally.taken()) is some
     assert len(tally.taken()) < len(cases)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch):

@@ -118,7 +118,7 @@ def test_a_frozen_program_can_be_killed(started):
     sandbox.kill(process)
 
     assert process.poll() is not None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     freezer.freeze()  # nothing is left, which is no error
     freezer.thaw()
 
@@ -129,7 +129,7 @@ def test_the_group_is_removed(started):
     group = freezer._group
     assert group is not None
     sandbox.kill(process)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while group.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not group.exists()
