@@ -20,7 +20,7 @@ from service.db.engine import disconnect
 from service.db.models import Base
 from service.ledger.backoff import backoff
 from service.settings import settings
-from tests import common, needs
+from tests import common, needs, skipped
 from tests.databases import copy_migrated, hasten
 from tests.turns import turn
 
@@ -91,17 +91,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    unwanted = set(ON_REQUEST) - set(config.option.requested)
-    left_out = {item for item in items if unwanted & {mark.name for mark in item.iter_markers()}}
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
     gpu = needs.skip_unless(shutil.which("nvidia-smi"), "gpu")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(gpu)
         if hasattr(item.module, "torch") or "open_contender" in item.fixturenames:
             item.add_marker("torch")
+    skipped.note(config, items)
+    unwanted = set(ON_REQUEST) - set(config.option.requested)
+    left_out = {item for item in items if unwanted & {mark.name for mark in item.iter_markers()}}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=_turn)
 
 
