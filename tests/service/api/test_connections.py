@@ -2,7 +2,7 @@
 
 import resource
 import socket
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -82,11 +82,16 @@ def test_a_connection_whose_client_is_too_slow_is_closed(limits: pytest.MonkeyPa
 def test_a_connection_whose_client_does_not_read_is_closed(limits: pytest.MonkeyPatch) -> None:
     limits.setenv("KERNELWATCH_RESPONSE_LIMIT_S", "0.2")
     settings.cache_clear()
-    with served(app, http=LimitedProtocol) as address, connect(address) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    closed = threading.Event()
+
+    class Noting(LimitedProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            closed.set()
+
+    with served(app, http=Noting) as address, connect(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(1)
-        assert len(rest(connection)) < PARTS * len(PART)
+        assert closed.wait(PATIENCE_S)
 
 
 def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(limits: pytest.MonkeyPatch) -> None:
