@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio.to_thread
 import pytest
@@ -19,6 +20,7 @@ from service.db.models import WriteProbe
 from service.settings import settings
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import CASES, Seeded
+from tests.fakes.clock import Clock
 
 
 def test_targets(get: Get, seeded: Seeded) -> None:
@@ -219,6 +221,17 @@ def test_many_requests_for_readiness_share_one_write(either: str, monkeypatch: p
     assert len([one for one in writes if one.startswith("UPDATE")]) == 1
     with reading() as session:
         assert session.scalar(select(func.count()).select_from(WriteProbe)) == 1
+
+
+def test_the_database_is_probed_every_two_seconds(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, probes = Clock(), list[float]()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: 100 + clock.now()))
+    monkeypatch.setattr(readiness, "problems", lambda: probes.append(clock.now()) or [])
+    get = asking()
+    for _ in range(9):
+        assert get("/readyz").status_code == 200
+        clock.sleep(0.5)
+    assert probes == [0, 2, 4]
 
 
 def test_a_database_without_tables_is_said_plainly(get: Get, state: Path) -> None:

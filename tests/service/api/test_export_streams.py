@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,15 +15,17 @@ import httpx
 import pytest
 from pyarrow import parquet
 from sqlalchemy import event, insert
+from starlette.requests import Request
 
 from kernelwatch.client import AsyncClient, Client, NotFound, NoValidKey, Unreachable
-from service.api.gateway.connections import LimitedProtocol
+from service.api.gateway.connections import STREAMS, LimitedProtocol
 from service.api.reading import exports
 from service.app import create_app
 from service.commands.connection.local import InProcess
 from service.db import models as m
 from service.db.engine import engine, transaction
 from service.domain.access import local
+from service.errors import Late
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
 from service.settings import settings
@@ -30,6 +33,7 @@ from tests import world
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
 from tests.fakes.api import new_key
+from tests.fakes.clock import Clock
 from tests.fakes.processes import served, until
 
 CASE = "rmsnorm.fwd.{rows}x1024.bf16-fp32"
@@ -230,6 +234,22 @@ def test_a_reader_that_stops_is_cut(impatient: str, key: str) -> None:
     assert found.startswith(b"HTTP/1.1 200 OK")
     assert not found.endswith(LAST_CHUNK)
     assert len(found) < 16_000_000
+
+
+def test_an_export_that_takes_more_than_an_hour_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However steadily its client reads."""
+    clock, received = Clock(), list[bytes]()
+    monkeypatch.setattr(exports, "time", SimpleNamespace(monotonic=clock.now))
+    request = Request({"type": "http", "state": {STREAMS: 0}})
+
+    async def receive() -> None:
+        async for part in exports._sent(request, iter([b"part"] * 1000), b"first"):
+            received.append(part)
+            clock.sleep(600)
+
+    with pytest.raises(Late, match="It took longer than 3600 s"):
+        asyncio.run(receive())
+    assert len(received) == 7
 
 
 def test_nobody_else_learns_of_the_target(server: str) -> None:
