@@ -142,23 +142,23 @@ def test_closing_ends_the_children_too(talk_to, tmp_path):
 
     channel.close()
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while _runs(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _runs(child)
 
 
 def test_closing_from_another_thread_ends_the_wait(talk_to):
-    channel = talk_to("import time; time.sleep(60)")
+    channel = talk_to("import time; time.sleep(600)")
     closing = threading.Timer(0.2, channel.close)
     closing.start()
     began = time.monotonic()
 
     with pytest.raises(ContenderLost):
-        channel.ask({"do": "start"}, 60)
+        channel.ask({"do": "start"}, 600)
 
     closing.join()
-    assert time.monotonic() - began < 50  # and not 60
+    assert time.monotonic() - began < 300
 
 
 def test_last_lines_of_nothing(tmp_path):
