@@ -1,7 +1,7 @@
 """The norms as ops and modules of torch: in place of torch.nn's, differentiated, compiled, and through the kernels."""
 
 import copy
-import os
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +18,7 @@ import kernels
 from kernels.norms import implementations
 from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
 from kernels.norms.operators import norm
+from tests.pairwise import pairwise
 
 ROOT = Path(kernels.__file__).parents[1]
 OPS = torch.ops.kernelwatch
@@ -176,6 +177,9 @@ WAYS = [
 ]
 
 
+BY_DAY = pairwise(WAYS)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_it_is_right_by_the_definition(way):
     assert max(errors(*way)) < CLOSE[way[0]]
@@ -217,53 +221,53 @@ def test_what_is_frozen_costs_nothing(name):
     frozen_in_part(name)
 
 
-INTERPRETED = """
-import importlib.util, sys, torch
-spec = importlib.util.spec_from_file_location("tests_of_modules", sys.argv[1])
-tests = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tests)
+def findings(all_trials):
+    launches = []
+    for name in ("forward", "backward"):
+        module = importlib.import_module(f"kernels.norms.{name}")
+        getattr(module, f"_{name}").pre_run_hooks.append(lambda *_, name=name, **__: launches.append(name))
+    ways = {}
+    for way in WAYS if all_trials else BY_DAY:
+        launches.clear()
+        ways[str(way)] = [max(errors(*way)), [*launches]]
 
-launches = []
-for name in ("forward", "backward"):
-    module = importlib.import_module(f"kernels.norms.{name}")
-    getattr(module, f"_{name}").pre_run_hooks.append(lambda *_, name=name, **__: launches.append(name))
-for way in tests.WAYS:
-    launches.clear()
-    assert max(tests.errors(*way)) < tests.CLOSE[way[0]], way
-    assert launches == ["forward", "backward"], (way, launches)
+    for frozen in ("weight", "bias"):
+        frozen_in_part(frozen)
 
-for frozen in ("weight", "bias"):
-    tests.frozen_in_part(frozen)
-
-empty = torch.empty(2, 0, 40, requires_grad=True)
-layer = tests.LayerNorm(40)
-layer(empty).sum().backward()
-assert empty.grad.shape == empty.shape and not layer.weight.grad.any()
-compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-x = torch.randn(3, 40)
-dx = torch.ops.kernelwatch.norm_backward
-columns = torch.rand(3, 2)
-strided, dense = (dx(x, x, None, rstd, None, None, None, 0.0) for rstd in (columns[:, 0], columns[:, 0].contiguous()))
-assert torch.equal(strided[0], dense[0])
-for found, right in zip(tests.stepped(layer, x, through=compiled), tests.stepped(layer, x), strict=True):
-    assert torch.equal(found, right)
-try:
-    layer(x.double())
-except ValueError as error:
-    print(error)
-"""
-
-
-def test_it_is_right_through_the_kernels():
-    spoken = subprocess.run(
-        [sys.executable, "-W", "error", "-c", INTERPRETED, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
+    empty = torch.empty(2, 0, 40, requires_grad=True)
+    layer = LayerNorm(40)
+    layer(empty).sum().backward()
+    x, columns = torch.randn(3, 40), torch.rand(3, 2)
+    dx = OPS.norm_backward
+    strided, dense = (
+        dx(x, x, None, rstd, None, None, None, 0.0) for rstd in (columns[:, 0], columns[:, 0].contiguous())
     )
-    assert spoken.returncode == 0, spoken.stderr[-2000:]
-    assert spoken.stdout.startswith("x is torch.float64; the kernels take bfloat16, float16, float32: convert x")
+    compiled = stepped(layer, x, through=torch.compile(layer, fullgraph=True, backend="aot_eager"))
+    with pytest.raises(ValueError, match="x is torch") as refused:
+        layer(x.double())
+    return {
+        "ways": ways,
+        "no rows": [list(empty.grad.shape), bool(layer.weight.grad.any())],
+        "strided statistics": torch.equal(strided[0], dense[0]),
+        "compiled": [torch.equal(found, right) for found, right in zip(compiled, stepped(layer, x), strict=True)],
+        "fp64": str(refused.value),
+    }
+
+
+@pytest.mark.parametrize(
+    "way", [way if way in BY_DAY else pytest.param(way, marks=pytest.mark.long) for way in WAYS], ids=str
+)
+def test_it_is_right_through_the_kernels(interpreted, way):
+    error, launches = interpreted["ways"][str(way)]
+    assert error < CLOSE[way[0]]
+    assert launches == ["forward", "backward"]
+
+
+def test_the_kernels_take_what_modules_give_them(interpreted):
+    assert interpreted["no rows"] == [[2, 0, 40], False]
+    assert interpreted["strided statistics"]
+    assert interpreted["compiled"] == [True] * 4  # an output, and gradients of x, weight and bias
+    assert interpreted["fp64"].startswith("x is torch.float64; the kernels take bfloat16, float16, float32: convert x")
 
 
 def some(dtype=torch.float32, *, grad=False):

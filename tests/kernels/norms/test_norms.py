@@ -1,10 +1,9 @@
 """RMSNorm and LayerNorm in Triton, forward and backward, against float64: in Triton's interpreter, at small shapes.
 
-Whoever sets TRITON_INTERPRET before the first import of Triton has it interpreted and nothing compiled, so a process
-of its own goes through all that is listed here, and each test looks at one of its findings.
+A process of its own goes through all that is listed here (`interpreted`), and each test looks at one of its findings.
+By day trials have each pair of properties; the others are long tests.
 """
 
-import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -28,12 +26,14 @@ from kernels.norms.launching import aligned
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from tests.pairwise import pairwise
 
-from .truth import EDGES, EPS, POISON, Trial, excess, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
+from .truth import EDGES, EPS, POISON, Trial, excess, inputs, lone_rows_differ, ours, wrong_by
 
 NORMS = ("rmsnorm", "layernorm")
 DTYPES = ("fp32", "fp16", "bf16", "bf16-fp32", "fp16-fp32", "fp32-bf16")
 ALL = "weight bias residual offset"
 LAYOUTS = ("apart", "odd", "unaligned", "expanded")
+
+LAID_OUT = [*product(NORMS, (24, 25), ("fp32", "bf16"), LAYOUTS)]  # 25: not copied
 
 RIGHT = [
     *(
@@ -49,18 +49,14 @@ RIGHT = [
         Trial(rows, cols, norm, given="weight bias")
         for norm, rows, cols in pairwise(product(NORMS, (0, 1, 2, 7), (1, 2, 7, 17, 64, 72, 100)))
     ),
-    *(Trial(3, cols, norm, "bf16-fp32", ALL) for norm, cols in product(NORMS, (1152, 3000))),
-    Trial(2, 12288),
+    *(Trial(3, cols, norm, "bf16-fp32", ALL) for norm, cols in zip(NORMS, (3000, 1152), strict=True)),
     *(  # several blocks: in registers, and read twice
         Trial(5, 100, norm, dtypes, ALL, forward=ForwardPlan(2, 32, 1, blocks=4, **more))
         for (norm, dtypes), more in product(
             zip(NORMS, ("fp32", "bf16-fp32"), strict=True), ({"weights": "early", "keep": "fp32"}, {"keep": "cached"})
         )
     ),
-    *(
-        Trial(5, cols, norm, dtypes, ALL, layout)
-        for norm, cols, dtypes, layout in product(NORMS, (24, 25), ("fp32", "bf16"), LAYOUTS)  # 25: not copied
-    ),
+    *(Trial(5, cols, norm, dtypes, ALL, layout) for norm, cols, dtypes, layout in pairwise(LAID_OUT)),
     *(Trial(9, 100, norm, dtypes, ALL, edges=(*EDGES,)) for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))),
     *(Trial(9, 100, norm, given="weight", edges=(*EDGES,)) for norm in NORMS),
     # the interpreter takes denormal numbers in bf16 for others
@@ -89,23 +85,39 @@ BACKWARD_PLANS = [
         for way in ("early", "late")
     ),
 ]
+COMBINED = [
+    (norm, what, back, FORWARD_PLANS[(number + shift) % len(FORWARD_PLANS)])
+    for norm, what, (number, back), shift in product(
+        NORMS, (("fp32", ALL), ("bf16-fp32", "bias")), enumerate(BACKWARD_PLANS), (0, 5)
+    )
+]
+
+
+def planned(norm: str, what: tuple[str, str], back: BackwardPlan, there: ForwardPlan) -> Trial:
+    return Trial(9, 100, norm, *what, forward=there, backward=back)
+
+
+BARE = [Trial(9, 100, norm, "bf16-fp32", "", forward=plan) for norm, plan in product(NORMS, FORWARD_PLANS)]
 PLANNED = [
-    *(
-        Trial(9, 100, norm, dtypes, given, forward=there, backward=back)
-        for norm, (dtypes, given), back, there in pairwise(
-            (norm, what, back, FORWARD_PLANS[(number + shift) % len(FORWARD_PLANS)])
-            for norm, what, (number, back), shift in product(
-                NORMS, (("fp32", ALL), ("bf16-fp32", "bias")), enumerate(BACKWARD_PLANS), (0, 5)
-            )
-        )
-    ),
-    *(Trial(9, 100, norm, "bf16-fp32", "", forward=plan) for norm, plan in product(NORMS, FORWARD_PLANS)),
+    *(planned(*chosen) for chosen in pairwise(COMBINED)),
+    *(trial for number, trial in enumerate(BARE) if (number + (trial.norm == NORMS[0])) % 2),
+]
+AT_NIGHT = [
+    trial
+    for trial in (
+        *(Trial(3, cols, norm, "bf16-fp32", ALL) for norm, cols in product(NORMS, (1152, 3000))),
+        Trial(2, 12288),
+        *(Trial(5, cols, norm, dtypes, ALL, layout) for norm, cols, dtypes, layout in LAID_OUT),
+        *(planned(*chosen) for chosen in COMBINED),
+        *BARE,
+    )
+    if trial not in (*RIGHT, *PLANNED)
 ]
 # The ways to add up, at one plan; and where there are fewer tiles than programs.
 SUMS = {
     way: BackwardPlan(rows=2, held=2, **BLOCK, programs=4, sum=way, group=4 if way is Sum.TREE else 0) for way in Sum
 }
-SUMMED = [Trial(rows, 100, norm, "fp32", ALL) for rows, norm in product((1, 5, 21), NORMS)]
+SUMMED = [Trial(rows, 100, norm, "fp32", ALL) for rows, norm in product((5, 21, 1), NORMS)]
 FROZEN = [
     Trial(5, 100, norm, "bf16-fp32", what, backward=plan)
     for norm, what, plan in product(NORMS, ("weight", "weight bias"), SUMS.values())
@@ -115,6 +127,18 @@ POISONED = [
     Trial(8, 40, norm, dtypes, ALL, forward=ForwardPlan(4, 64, 1, programs=1), backward=BackwardPlan(4, 64, 1, held=2))
     for norm, dtypes in product(NORMS, ("fp32", "bf16"))
 ]
+
+# By day each norm once, and each of the other values.
+BY_DAY = [
+    *(SUMMED[at] for at in (1, 2, 4)),
+    *(FROZEN[at] for at in (0, 4, 5, 7, 9, 11)),
+    *(LONE[at] for at in (0, 3)),
+    *(POISONED[at] for at in (1, 2)),
+]
+
+
+def some_at_night(trials: list[Trial]) -> list[Any]:
+    return [trial if trial in BY_DAY else pytest.param(trial, marks=pytest.mark.long) for trial in trials]
 
 
 def cells_of(check: Callable[[Any], Any], trials: list[Trial]) -> dict[str, Any]:
@@ -211,10 +235,8 @@ def touched_by_poison(trial: Trial) -> list[str]:
 
 
 anything = {"rows": st.integers(1, 5), "cols": st.integers(2, 40), "seed": st.integers(0, 1 << 20)}
-some = examples(max_examples=12, deadline=None, database=None, derandomize=True)
 
 
-@some
 @drawn(**anything, power=st.integers(-20, 20))
 def scaling_x_changes_nothing(rows: int, cols: int, seed: int, power: int) -> None:
     """To the bit, by powers of two and as long as eps does not count."""
@@ -225,7 +247,6 @@ def scaling_x_changes_nothing(rows: int, cols: int, seed: int, power: int) -> No
     assert torch.equal(plain, scaled)
 
 
-@some
 @drawn(**anything, shift=st.sampled_from((0.5, -8.0, 256.0, 1024.0)))
 def shifting_x_changes_nothing_in_a_layernorm(rows: int, cols: int, seed: int, shift: float) -> None:
     given = inputs(Trial(rows, cols, given="weight bias"), seed=seed)
@@ -237,7 +258,6 @@ def shifting_x_changes_nothing_in_a_layernorm(rows: int, cols: int, seed: int, s
     assert (plain.y - shifted.y).abs().amax() <= lost
 
 
-@some
 @drawn(**anything, norm=st.sampled_from(NORMS), power=st.integers(-20, 20))
 def dx_is_linear_in_dy(rows: int, cols: int, seed: int, norm: str, power: int) -> None:
     trial = Trial(rows, cols, norm)
@@ -252,7 +272,6 @@ def dx_is_linear_in_dy(rows: int, cols: int, seed: int, norm: str, power: int) -
     assert (total - parts).abs().amax() <= 1e-5 * (1 + ours(trial, given)["rstd"].amax())
 
 
-@some
 @drawn(**anything)
 def dx_of_a_layernorm_sums_to_zero(rows: int, cols: int, seed: int) -> None:
     trial = Trial(rows, cols, "layernorm")
@@ -271,34 +290,31 @@ PROPERTIES = {
 }
 
 
-def findings() -> str:
-    """All of it, in a process that interprets.  Its numpy warns of every nan that it makes."""
-    numpy.seterr(all="ignore")
+def findings(all_trials: bool) -> dict[str, Any]:
+    def chosen(trials: list[Trial]) -> list[Trial]:
+        return [trial for trial in trials if all_trials or trial in BY_DAY]
+
+    some = examples(max_examples=24 if all_trials else 6, deadline=None, database=None, derandomize=True)
     held: dict[str, str | None] = {}
     for name, check in PROPERTIES.items():
         try:
-            held[name] = check()
+            held[name] = some(check)()
         except AssertionError:
             held[name] = traceback.format_exc(limit=-3)
-    return json.dumps(
-        {
-            "right": cells_of(right, [*RIGHT, *PLANNED]),
-            "statistics": cells_of(same_without_statistics, [Trial(5, 24, norm, "bf16-fp32", ALL) for norm in NORMS]),
-            "summed": cells_of(summed, SUMMED),
-            "poisoned": cells_of(touched_by_poison, POISONED),
-            "frozen": cells_of(changed_by_a_frozen_weight, FROZEN),
-            "lone": cells_of(lone_rows_differ, LONE),
-            "properties": held,
-        }
-    )
+    return {
+        "right": cells_of(right, [*RIGHT, *PLANNED, *(AT_NIGHT if all_trials else ())]),
+        "statistics": cells_of(same_without_statistics, [Trial(5, 24, norm, "bf16-fp32", ALL) for norm in NORMS]),
+        "summed": cells_of(summed, chosen(SUMMED)),
+        "poisoned": cells_of(touched_by_poison, chosen(POISONED)),
+        "frozen": cells_of(changed_by_a_frozen_weight, chosen(FROZEN)),
+        "lone": cells_of(lone_rows_differ, chosen(LONE)),
+        "properties": held,
+    }
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> dict[str, Any]:
-    return in_the_interpreter(__name__)
-
-
-@pytest.mark.parametrize("trial", [*RIGHT, *PLANNED], ids=str)
+@pytest.mark.parametrize(
+    "trial", [*RIGHT, *PLANNED, *(pytest.param(trial, marks=pytest.mark.long) for trial in AT_NIGHT)], ids=str
+)
 def test_it_is_right(interpreted, trial):
     over = {name: by for name, by in interpreted["right"][str(trial)].items() if not by <= 1}
     assert over == {}, "times what is allowed"
@@ -309,7 +325,7 @@ def test_statistics_are_asked_for_and_change_nothing(interpreted, norm):
     assert interpreted["statistics"][str(Trial(5, 24, norm, "bf16-fp32", ALL))]
 
 
-@pytest.mark.parametrize("trial", SUMMED, ids=str)
+@pytest.mark.parametrize("trial", some_at_night(SUMMED), ids=str)
 def test_all_ways_to_add_up_give_the_same_gradients(interpreted, trial):
     for way, found in interpreted["summed"][str(trial)].items():
         assert found["repeats"], way
@@ -319,17 +335,17 @@ def test_all_ways_to_add_up_give_the_same_gradients(interpreted, trial):
         assert found["off"] < 1e-5, way
 
 
-@pytest.mark.parametrize("trial", POISONED, ids=lambda trial: f"{trial.norm} {trial.dtypes}")
+@pytest.mark.parametrize("trial", some_at_night(POISONED), ids=lambda trial: f"{trial.norm} {trial.dtypes}")
 def test_a_row_with_nan_or_inf_shows_and_touches_no_other(interpreted, trial):
     assert interpreted["poisoned"][str(trial)] == []
 
 
-@pytest.mark.parametrize("trial", FROZEN, ids=str)
+@pytest.mark.parametrize("trial", some_at_night(FROZEN), ids=str)
 def test_a_frozen_weight_has_no_gradient_and_changes_no_other_one(interpreted, trial):
     assert interpreted["frozen"][str(trial)] == []
 
 
-@pytest.mark.parametrize("trial", LONE, ids=str)
+@pytest.mark.parametrize("trial", some_at_night(LONE), ids=str)
 def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
     assert interpreted["lone"][str(trial)] == []
 

@@ -8,26 +8,18 @@ once, and never has to be better than one rounding to its dtype or fp32's noise 
 noise of a sum over rows is that of a plain fp32 sum of that length (`kernels.checks.error_bounds.noise`).
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-import kernels
 from kernels.checks.inputs import DTYPES
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 
-ROOT = Path(kernels.__file__).parents[1]
 EPS = 1e-6
 NOISE = 2.0**-21  # of fp32: eight roundings
 OVER_ROWS = ("dweight", "dbias")
@@ -262,16 +254,3 @@ def _short(plan: ForwardPlan) -> str:
         field.name: getattr(plan, field.name) for field in fields(plan) if getattr(plan, field.name) != field.default
     }
     return f"{type(plan).__name__}({', '.join(f'{name}={value}' for name, value in said.items())})"
-
-
-def in_the_interpreter(module: str) -> Any:
-    """What the function `findings` of a module gives, as JSON, where Triton is interpreted: in a process of its own."""
-    spoken = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"from {module} import findings; print(findings())"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert spoken.returncode == 0, spoken.stderr[-2000:]
-    return json.loads(spoken.stdout)
