@@ -23,11 +23,14 @@ Sides = tuple[Mapping[str, Any], Mapping[str, Any]]
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sides]:
     """By commit, what a run would record of its base and its head."""
-    folder, asked = tmp_path_factory.mktemp("commits"), []
-    for number, commit in enumerate(COMMITS):
-        for side, text in (("base", commit.base), ("head", commit.head)):
-            (folder / f"{side}{number}.py").write_text(text)
-            asked.append([f"{side}{number}", commit.case, FUNCTIONS[".".join(commit.case.split(".")[:2])]])
+    folder = tmp_path_factory.mktemp("commits")
+    # Many have the same base: each module is compiled once for each case.
+    sides = [(text, commit.case) for commit in COMMITS for text in (commit.base, commit.head)]
+    known = {side: number for number, side in enumerate(dict.fromkeys(sides))}
+    asked = []
+    for (text, case), number in known.items():
+        (folder / f"side{number}.py").write_text(text)
+        asked.append([f"side{number}", case, FUNCTIONS[".".join(case.split(".")[:2])]])
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.facts.commits.compiled", str(folder)],
         input=json.dumps(asked),
@@ -38,8 +41,11 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sides]:
         env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
     )
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {commit.name: (lines[2 * n], lines[2 * n + 1]) for n, commit in enumerate(COMMITS)}
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {
+        commit.name: (found[known[commit.base, commit.case]], found[known[commit.head, commit.case]])
+        for commit in COMMITS
+    }
 
 
 def move(commit: Commit, sides: Sides, ratio: float) -> CaseMove:
