@@ -22,14 +22,15 @@ ROOT = Path(kernels.__file__).parents[1]
 
 # -- the chosen plans ------------------------------------------------------------------------------------------------
 
-# The GPU tests run the plans for sm_90 on an H100 or H200.  Nothing else compiles those for sm_100.
+# The GPU tests run the plans for sm_90 on an H100 or H200.  Nothing else compiles those for sm_100: by day some, such
+# that each pair of properties that a plan may have is in one; at night all, for both.
 EACH = pytest.mark.parametrize(
-    "architecture",
-    [one if one == "sm_100" else pytest.param(one, marks=pytest.mark.long) for one in occupancy.ARCHITECTURES],
+    ("architecture", "every"),
+    [("sm_100", False), *(pytest.param(one, True, marks=pytest.mark.long) for one in occupancy.ARCHITECTURES)],
 )
 
 
-def some_of(cases, architecture):
+def every_one_of(cases, architecture):
     """Those of an architecture, where every pair of architecture, op, dtypes and plan, filled or not, has one."""
     named = {}
     for case, each in product(cases, occupancy.ARCHITECTURES):
@@ -39,21 +40,39 @@ def some_of(cases, architecture):
     return [named[chosen] for chosen in pairwise(named) if chosen[0] == architecture]
 
 
-@EACH
-def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+def some_of(cases):
+    """The narrowest case with each pair of properties."""
+    named = {}
+    for case in sorted(cases, key=lambda case: case.cols):
+        plan = occupancy.plan_of(case)
+        alone = (plan.team > 1, plan.blocks > 1, min(plan.stages, 3), plan.programs > 0, plan.weights, plan.keep)
+        named.setdefault((case.op, (case.dtype, case.weight_dtype), case.direction, *alone), case)
+    return [named[chosen] for chosen in pairwise(named)]
 
-    rows = occupancy.occupancies([architecture], some_of(occupancy.chosen_for(), architecture), tmp_path)
+
+@EACH
+def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, every, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    chosen = occupancy.chosen_for()
+
+    rows = occupancy.occupancies(
+        [architecture], every_one_of(chosen, architecture) if every else some_of(chosen), tmp_path
+    )
 
     assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_partials"}
     assert not (offenders := [row for row in rows if row.objection]), "\n" + "\n".join(occupancy.lines(offenders))
 
 
 @EACH
-def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(architecture, tmp_path, monkeypatch):
+def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(architecture, every, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    chosen = occupancy.two_passes_for()
+    few = [
+        next(case for case in chosen if (case.op, case.direction) == one)
+        for one in (("rmsnorm", Direction.FWD), ("layernorm", Direction.BWD))
+    ]
 
-    rows = occupancy.two_passes([architecture], some_of(occupancy.two_passes_for(), architecture), tmp_path)
+    rows = occupancy.two_passes([architecture], every_one_of(chosen, architecture) if every else few, tmp_path)
 
     assert {"_forward_sums", "_backward_sums"} < {row.kernel for row in rows}
     assert not (offenders := [row for row in rows if row.objection]), "\n" + "\n".join(occupancy.lines(offenders))
