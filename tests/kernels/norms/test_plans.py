@@ -11,7 +11,7 @@ import pytest
 
 from kernels.norms import plans
 
-from .truth import ROOT
+from .interpreted import ROOT
 
 WITHOUT_TRITON = """
 import sys
