@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from service.settings import Settings
 from tests.project import runs
 from tests.project.runs import EVERY_RUN, NIGHTLY, ROOT, Function
 
@@ -86,6 +87,23 @@ def test_marks_say_when_a_function_runs(tmp_path: Path, text: str, when: list[st
     file = tmp_path / "test_file.py"
     file.write_text(text)
     assert [one.when for one in runs.functions(file)] == when
+
+
+@pytest.mark.parametrize(
+    ("setting", "words", "value"),
+    [
+        ("head_limit_s", "more than 10 s to arrive", 10),
+        ("body_limit_s", "its body more than 15 s", 15),
+        ("response_limit_s", "its response more than 60 s", 60),
+        ("connections_limit", "at most 512 connections", 512),
+        ("body_limit", "A body is at most 25 MiB", 25 << 20),
+        ("bodies_limit", "At most 8 such bodies are received at once", 8),
+        ("rate_limit", "at most 6,000 requests a minute", "6000/minute"),
+    ],
+)
+def test_the_numbers_of_the_page_are_the_defaults(setting: str, words: str, value: object) -> None:
+    assert words in PAGE.read_text()
+    assert Settings.model_fields[setting].default == value
 
 
 # -- the runs themselves

@@ -310,6 +310,17 @@ def test_of_very_many_changed_paths_the_first_are_listed(repository):
     assert sum(map(len, found[1].paths)) <= git.MAX_PATH_BYTES
 
 
+def test_at_most_five_thousand_changed_paths_are_listed(repository):
+    blob = repository.git("hash-object", "-w", "--stdin", given="x")
+    tree = repository.git("mktree", given="".join(f"100644 blob {blob}\t{n:x}\n" for n in range(5_001)))
+    first = repository.commit("One", {"a": "1"})
+    repository.git("update-ref", "refs/heads/main", repository.git("commit-tree", "-p", first, "-m", "wide", tree))
+
+    [_, found] = source_of(repository).mainline("main", 10)
+
+    assert (len(found.paths), found.more_paths) == (5_000, True)
+
+
 @pytest.mark.parametrize(("mode", "names"), [("160000", 200_001), ("120000", 10_001)])
 def test_too_many_submodules_or_links_are_refused_before_they_are_written(tmp_path, roots, mode, names):
     writer = TreeWriter(tmp_path / "tree", "norms")
