@@ -17,9 +17,9 @@ from service.db import models as m
 from service.db.engine import reading, transaction
 from service.ledger.intake import deliveries, targets
 from service.settings import settings
+from tests.clock import Clock
 from tests.dashboards.seed import Seeded, watched
 from tests.fakes.api import Within, new_key
-from tests.fakes.clock import Clock
 from tests.fakes.repository import Repository
 
 RECIPE = 'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'

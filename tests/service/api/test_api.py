@@ -18,9 +18,9 @@ from service.db import migrate, readiness
 from service.db.engine import disconnect, engine, reading, transaction
 from service.db.models import WriteProbe
 from service.settings import settings
+from tests.clock import Clock
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import CASES, Seeded
-from tests.fakes.clock import Clock
 
 
 def test_targets(get: Get, seeded: Seeded) -> None:

@@ -30,10 +30,10 @@ from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
 from service.settings import settings
 from tests import world
+from tests.clock import Clock
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
 from tests.fakes.api import new_key
-from tests.fakes.clock import Clock
 from tests.fakes.processes import served, until
 
 CASE = "rmsnorm.fwd.{rows}x1024.bf16-fp32"
