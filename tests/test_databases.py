@@ -19,7 +19,10 @@ from tests.databases import FILE, Sow, copy_migrated, shift
 NOW, LATER_S = 1_790_000_000.0, 123_456.0
 
 
-@pytest.mark.parametrize("sow", [seed.seed, seed_deciding.seed, seed_metrics.seed, seed_wide.seed, seed_big.small])
+BIG = pytest.param(seed_big.small, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("sow", [seed_deciding.seed, seed_metrics.seed, seed_wide.seed, BIG])  # the first has seed.seed
 def test_a_database_whose_times_move_is_one_that_was_filled_later(
     sow: Sow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
