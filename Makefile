@@ -8,6 +8,8 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernelwatch kernels service workers dashboards
 # Two processes with a thread each and one file of tests at a time; ARGS="-n 0" runs all in one, as a debugger wants it.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# What is decided without torch, contenders and browsers, and the rules of the project.
+FAST := $(wildcard tests/test_*.py) tests/service/domain tests/service/ledger tests/service/reports tests/service/forge tests/service/sources tests/client
 export PYTHONUNBUFFERED := 1
 
 # Interpreters in the order of preference; a name may exist without an interpreter behind it.
@@ -36,8 +38,8 @@ test: check  ## Set up what the tests need, then check lint and types and run th
 test-all: check  ## The same with the long tests: the demo, and each forge, theme and architecture
 	$(PYTEST) --with long $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Run the tests without torch and the demo (ARGS="-k recipe" for some)
-	$(PYTEST) -m "not torch and not demo" $(ARGS)
+test-fast: $(VENV)/.fast  ## Run the tests of FAST, for which nobody waits for torch (ARGS="-k recipe" for some)
+	$(PYTEST) -m "not torch and not demo" $(FAST) $(ARGS)
 
 test-benchmarks: $(VENV)/.dev  ## Run the tests of the benchmarks and of the programs of studies, the long ones too
 	$(PYTEST) --with long benchmarks/tests $(ARGS)
@@ -155,6 +157,14 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth"
 	@printf '#!/bin/sh\nexec "%s/$(PY)" -P -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
 	@chmod +x $(KERNELWATCH)
+	@touch $@
+
+# Without torch and Triton, which the tests of FAST do not import.
+$(VENV)/.fast: requirements-dev.txt $(VENV)/.runtime
+	@echo "Installing what the quick tests need (once) ..."
+	@awk '/^[^ #]/ { left_out = /^triton==/ } !left_out' requirements-dev.txt > $(VENV)/fast.txt
+	@$(PIP) --require-hashes -r $(VENV)/fast.txt
+	@$(COMPILE) || true
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
