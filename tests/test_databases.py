@@ -12,7 +12,8 @@ from service.db import migrate
 from service.db.engine import make_engine, reading, transaction
 from service.db.models import Target
 from tests import common
-from tests.dashboards import seed, seed_big, seed_deciding, seed_metrics
+from tests.dashboards import seed, seed_deciding, seed_metrics
+from tests.dashboards.lists import seed_big
 from tests.dashboards.runs import seed_wide
 from tests.databases import FILE, Sow, copy_migrated, shift
 

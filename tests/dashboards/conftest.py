@@ -13,8 +13,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from service.app import create_app
 from tests import needs
-from tests.dashboards import seed_big, seed_deciding
+from tests.dashboards import seed_deciding
 from tests.dashboards.inspection import SHIFTS
+from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import Seeded, watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

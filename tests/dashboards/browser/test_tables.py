@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.big.seeder import Places
-from tests.dashboards import seed_big
 from tests.dashboards.conftest import reachable
+from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import watched
 
 QUEUE = "#table-queue"

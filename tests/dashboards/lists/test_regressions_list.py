@@ -17,8 +17,9 @@ from service.ledger.bisections.progress import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.filters import Attention, RegressionFilter
 from service.ledger.regressions.grouped import GroupOrder
-from tests.dashboards import seed_big, seed_deciding
+from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import Seeded, watched
 from tests.fakes.api import Api
 

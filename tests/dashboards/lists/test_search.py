@@ -13,10 +13,10 @@ from service.db.visibility import hiding
 from service.domain.lookup import HitKind, parse
 from service.ledger.lookup import MAX_HITS, lookup
 from tests.big.seeder import Places
-from tests.dashboards import seed_big
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
+from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import watched
 
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1280, "height": 900}

@@ -17,10 +17,11 @@ from service.domain.verdicts.totals import SotaMean
 from service.ledger.reading.mainline import MainlineRevision
 from service.reports.health.facts import EarlierRun, RecentRun, TargetLately
 from tests import world
-from tests.dashboards import seed_big, seed_deciding
+from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
+from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import watched
 from tests.fakes.api import Api
 
