@@ -161,3 +161,9 @@ def test_noise_of_other_passes_excuses_at_most_five_times_the_claim():
     noisy.add(12e-3, 2e-3, 12e-3)
     assert too_fast(passes(8.0, 2.0, 1000), [noisy]) is None
     assert too_fast(passes(13.0, 2.0, 1000), [noisy]) is not None
+
+
+def test_a_pass_is_expected_to_take_as_long_as_its_sets_by_the_other_turns():
+    passes = Passes()
+    passes.expect([10.0, None, 30.0, 20.0], sets=4)
+    assert passes.expected == pytest.approx(80e-6)
