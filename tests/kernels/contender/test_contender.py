@@ -116,7 +116,7 @@ def test_lost_contenders_are_replaced_and_the_others_measured(contender, moods):
     names = ("honest", "crashes", "hangs", "closes", "honest")
     cases = [Case.parse(f"rmsnorm.fwd.{moods[name]}x{64 + 8 * number}.fp32") for number, name in enumerate(names)]
     contenders = [contender("head:norms"), contender("sota:eager", protocol.built_in("eager"), Role.SOTA)]
-    pace = Pace(rounds=2, warm=1, timed=3, start_limit_s=120, prepare_limit_s=30, turn_limit_s=30)
+    pace = Pace(rounds=2, warm=1, timed=3, start_limit_s=120, prepare_limit_s=12, turn_limit_s=30)
 
     trial = run_trial(contenders, cases, pace, device="cpu", seed=5, core=0)
 
@@ -124,7 +124,7 @@ def test_lost_contenders_are_replaced_and_the_others_measured(contender, moods):
     assert [cell.state for cell in head] == ["measured", "failed", "failed", "measured", "measured"]
     assert head[1].reason.startswith("killed by SIGSEGV; last lines: ")
     assert "Segmentation fault" in head[1].reason
-    assert head[2].reason.startswith("no answer to 'prepare' in 30 s")
+    assert head[2].reason.startswith("no answer to 'prepare' in 12 s")
     assert all(trial.cells["sota:eager", case].state == "measured" for case in cases)
     assert len(head[0].samples) == 2
 
