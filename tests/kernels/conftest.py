@@ -136,6 +136,8 @@ def moods(target: Path) -> Mapping[str, int]:
 
 
 Open = Callable[..., Channel]
+# Of the environment.  What was compiled once in a session of tests need not be compiled again.
+KEPT = ("PATH", "LANG", "HOME", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 @pytest.fixture(scope="session")
@@ -145,9 +147,7 @@ def open_contender(target: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
     def start(**environment: str) -> Channel:
         scratch = tmp_path_factory.mktemp("scratch")
-        bare = {
-            name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME", "OMP_NUM_THREADS")
-        }
+        bare = {name: value for name, value in os.environ.items() if name in KEPT}
         with (scratch / "log").open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", str(protocol.CONTENDER)],
