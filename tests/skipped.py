@@ -24,8 +24,8 @@ from tests.needs import NEEDS
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).parent / "skipped.toml"
 WRITE = "KERNELWATCH_WRITE_SKIPPED"
-# What a selection or a machine leaves out.  `torch` and `study` are left out by `make test-fast` alone.
-MARKS = ("alone", "attack", "demo", "gpu", "image", "long", "study", "torch")
+# What a selection or a machine leaves out.  `torch` is left out by `make test-fast` alone.
+MARKS = ("alone", "attack", "demo", "gpu", "image", "long", "torch")
 Counts = dict[str, dict[str, int]]  # mark or need to file to number of tests
 FOUND = pytest.StashKey[Counts]()
 FILES = pytest.StashKey[frozenset[str]]()
@@ -39,8 +39,10 @@ def note(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not is_whole(config):
         items[:] = [item for item in items if item.get_closest_marker("whole") is None]
         return
-    config.stash[FOUND] = counted(items)
-    config.stash[FILES] = frozenset(file_of(item) for item in items)
+    # Where there is no GPU, files of tests/kernels/gpu are not imported, and their items are no functions.
+    imported = [item for item in items if isinstance(item, pytest.Function)]
+    config.stash[FOUND] = counted(imported)
+    config.stash[FILES] = frozenset(file_of(item) for item in imported)
     if WRITE in os.environ:
         LIST.write_text(written(merged(stored(), config.stash[FOUND], config.stash[FILES])))
 

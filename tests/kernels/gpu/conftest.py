@@ -1,15 +1,22 @@
-"""Where there is no GPU, no file of this folder is imported: that takes seconds, and its tests would skip anyway."""
+"""Where there is no GPU, no file of this folder is imported: that takes seconds, and its tests would skip anyway.
+
+`make skipped` imports them anywhere, to count them.
+"""
 
 import ast
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import skipped
+
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    return None if shutil.which("nvidia-smi") else Unimported.from_parent(parent, path=module_path)
+    wanted = shutil.which("nvidia-smi") or skipped.WRITE in os.environ
+    return None if wanted else Unimported.from_parent(parent, path=module_path)
 
 
 class Unimported(pytest.File):

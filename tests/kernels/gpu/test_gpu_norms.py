@@ -4,17 +4,15 @@ What the interpreter cannot show: sums that programs exchange, workspaces that s
 rounding, alignment, and offsets beyond 32 bits.
 """
 
-import fcntl
 import gc
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +26,7 @@ from kernels.norms.forward import forward
 from kernels.norms.launching import processors
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from kernels.suites import SUITES
+from tests import common
 
 from ..norms.truth import EDGES, EPS, Trial, inputs, lone_rows_differ, ours, wrong_by
 
@@ -227,24 +226,13 @@ def compiled(request: pytest.FixtureRequest) -> None:
         for item in request.session.items
         if item.path == request.path and "trial" in item.fixturenames
     }
-    with first_of_all_processes(request.config, "compiled") as first:
-        if first and len(chosen) > FEW:
-            with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
-                list(pool.map(_launch, *zip(*sorted(chosen, key=str), strict=True), chunksize=4))
+    if len(chosen) > FEW:
+        common.made_once("compiled-norms", lambda _: _launch_all(sorted(chosen, key=str)))
 
 
-@contextmanager
-def first_of_all_processes(config: pytest.Config, what: str) -> Iterator[bool]:
-    """Of pytest-xdist; the others wait until the first has done it."""
-    process = getattr(config, "workerinput", None)
-    if process is None:
-        yield True
-        return
-    with (Path(process["turns"]) / what).open("a+") as done:
-        fcntl.flock(done, fcntl.LOCK_EX)
-        done.seek(0)
-        yield not done.read()
-        done.write("done")
+def _launch_all(chosen: list[tuple[str, Trial]]) -> None:
+    with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
+        list(pool.map(_launch, *zip(*chosen, strict=True), chunksize=4))
 
 
 @pytest.fixture(autouse=True)
