@@ -34,6 +34,7 @@ def benches():
     return {name: Bench(protocol.built_in(name), torch.device("cuda"), 4) for name in PROVIDERS}
 
 
+@pytest.mark.alone  # others on the GPU would change its times
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("text", CASES)
 def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
@@ -59,6 +60,7 @@ def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
     assert ratio < 1.15
 
 
+@pytest.mark.alone  # as above
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_later_trial_prepares_quickly(benches, name):
     case = Case.parse("rmsnorm.fwd.4096x1024.bf16")
