@@ -294,6 +294,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_a_study_is_measured_from_a_clone_alone(full: Environment, state: Path) -> None:
+    state.mkdir()
     command = [full.folder / "bin" / "kernelwatch", "study"]
     listed = full.run(*command, "list", KERNELWATCH_STATE=str(state))
     assert "s4" in listed.stdout, listed.stderr

@@ -7,7 +7,7 @@ import pytest
 from tests.needs import VARIABLE, DeclaredSkips
 
 pytest_plugins = ["pytester"]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
 from tests import needs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 CLOCKS = {"time.monotonic", "time.perf_counter", "time.time"}
 LEAST_S = 30  # of a limit; count CPU time, events or the seconds of an injected clock for less
 
