@@ -101,7 +101,7 @@ def test_a_block_is_one_graph_of_which_only_the_norms_are_regions(target):
 
 
 @compiles
-@pytest.mark.parametrize("mode", ["default", "dynamic"])
+@pytest.mark.parametrize("mode", ["default", pytest.param("dynamic", marks=pytest.mark.long)])
 def test_options_reach_the_generated_code(target, mode):
     case = Case.parse("rmsnorm.fwd.16x64.fp32")
     hashes = []

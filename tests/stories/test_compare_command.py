@@ -79,11 +79,16 @@ def test_a_real_regression_is_reported_and_exits_with_1(checkout: Checkout) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("HEAD", "HEAD"), "HEAD and HEAD are the same commit; name two that differ."),
         (("nowhere",), "No revision nowhere in ."),
-        (("HEAD~1", "--recipe", "missing.toml"), "missing.toml: No such file or directory."),
         (("HEAD~1", "--python", "/bin/false"), "/bin/false has no torch, and there is no stack host"),
-        (("HEAD~1", "--suite", "huge"), "huge"),
+        *(
+            pytest.param(arguments, why, marks=pytest.mark.long)
+            for arguments, why in (
+                (("HEAD", "HEAD"), "HEAD and HEAD are the same commit; name two that differ."),
+                (("HEAD~1", "--recipe", "missing.toml"), "missing.toml: No such file or directory."),
+                (("HEAD~1", "--suite", "huge"), "huge"),
+            )
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(checkout: Checkout, arguments: tuple[str, ...], why: str) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -151,6 +152,14 @@ def one_kernel(x, weight, eps):
 def a_kernel_on_each_side_of_a_break(x, weight, eps):
     return torch.compile(breaks, dynamic=False)(x, weight, eps)
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> Iterator[None]:
+    """Collect no garbage among what was imported, as in a contender: with torch that is half a second each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -588,7 +597,14 @@ def test_a_block_of_tokens_that_are_not_whole_sequences_is_refused():
 
 
 @compiles
-@pytest.mark.parametrize(("name", "kernels"), [("inductor", range(12, 40)), ("inductor-regional", range(2, 10))])
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("inductor", range(12, 40)),
+        # By day tests/kernels/test_modes.py tells the regions of a block from the rest.
+        pytest.param("inductor-regional", range(2, 10), marks=pytest.mark.long),
+    ],
+)
 def test_torch_compile_takes_the_whole_block_or_only_its_norms(tmp_path, monkeypatch, name, kernels):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     at = prepare(bench_of(name), BLOCK, seed=1)

@@ -111,10 +111,21 @@ def test_a_decided_provider_is_measured_no_more(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--from", "old", "--to", "old"), "--from and --to are the same stack; name two that differ."),
         (("--from", "old", "--to", "older"), "No stack older."),
-        (("--from", "old", "--to", "new", "--component", "torch"), "No component 'torch' differs between the stacks"),
-        (("--from", "old", "--to", "new", "--provider", "quick"), "There is no provider 'quick'; known: norms, "),
+        *(
+            pytest.param(arguments, why, marks=pytest.mark.long)
+            for arguments, why in (
+                (("--from", "old", "--to", "old"), "--from and --to are the same stack; name two that differ."),
+                (
+                    ("--from", "old", "--to", "new", "--component", "torch"),
+                    "No component 'torch' differs between the stacks",
+                ),
+                (
+                    ("--from", "old", "--to", "new", "--provider", "quick"),
+                    "There is no provider 'quick'; known: norms, ",
+                ),
+            )
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(machine: Machine, arguments: tuple[str, ...], why: str) -> None:
