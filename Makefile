@@ -11,6 +11,8 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-
 # What is decided without torch, contenders and browsers, and the rules of the project.
 FAST := $(wildcard tests/test_*.py) tests/harness tests/service/domain tests/service/ledger tests/service/reports tests/service/forge tests/service/sources tests/client
 export PYTHONUNBUFFERED := 1
+# Else pytest rewrites the assertions of every module again in each run, a third of collecting them.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Interpreters in the order of preference; a name may exist without an interpreter behind it.
 PYTHONS := python3 python3.13 python3.12 python3.11 python

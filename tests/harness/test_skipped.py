@@ -89,7 +89,9 @@ def test_a_file_that_is_not_collected_here_keeps_its_numbers(tmp_path: Path, mon
     assert skipped.merged(before, found, frozenset({"a"})) == {"gpu": {"b": 1}, "long": {"a": 5}, "root": {"a": 1}}
 
 
-@pytest.mark.parametrize("narrowed", [["tests/harness/test_needs.py"], ["-k", "one"], ["-m", "not torch"], ["--ignore", "x"]])
+@pytest.mark.parametrize(
+    "narrowed", [["tests/harness/test_needs.py"], ["-k", "one"], ["-m", "not torch"], ["--ignore", "x"]]
+)
 def test_only_a_whole_run_is_compared(pytester: pytest.Pytester, narrowed: list[str]) -> None:
     pytester.makeini("[pytest]\ntestpaths = tests\n")
     (pytester.path / "tests").mkdir()
