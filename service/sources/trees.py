@@ -39,7 +39,7 @@ def read_beneath(root: Path, path: str, limit: int) -> bytes | None:
     options = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with ExitStack() as opened:
         here = None
-        for folder in (root, *folders):
+        for folder in (str(root), *folders):
             follow = options & ~os.O_NOFOLLOW if here is None else options
             here = os.open(folder, follow | os.O_DIRECTORY, dir_fd=here)
             opened.callback(os.close, here)
