@@ -295,6 +295,8 @@ def state(tmp_path: Path) -> Path:
 
 def test_a_study_is_measured_from_a_clone_alone(full: Environment, state: Path) -> None:
     state.mkdir()
+    migrated = full.run(full.folder / "bin" / "kernelwatch", "db", "upgrade", KERNELWATCH_STATE=str(state))
+    assert migrated.returncode == 0, migrated.stderr
     command = [full.folder / "bin" / "kernelwatch", "study"]
     listed = full.run(*command, "list", KERNELWATCH_STATE=str(state))
     assert "s4" in listed.stdout, listed.stderr
