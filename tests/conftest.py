@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
 
 from service.db import migrate
 from service.db.engine import disconnect
@@ -155,7 +156,7 @@ def migrated_postgres() -> Iterator[Engine]:
     """A migrated database that tests use one after the other: making one takes longer than most of them."""
     with _database() as url:
         migrate.upgrade(url)
-        server = create_engine(url)
+        server = create_engine(url, poolclass=NullPool)  # no connection stays open: a restore refuses others
         yield server
         server.dispose()
 
