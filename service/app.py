@@ -120,7 +120,7 @@ def _created(*pages: ModuleType) -> FastAPI:
 def _stateless(prefix: str, *modules: ModuleType) -> list[BaseRoute]:
     """The routes of routers that keep nothing for an app: all apps of a process have them in common.
 
-    To read the parameters of every route takes .4 s of CPU, at the first request to an app.
+    To read the parameters of every route takes 0.4 s of CPU, at the first request to an app.
     """
     parent = APIRouter(responses=ERRORS)
     for module in modules:

@@ -48,7 +48,7 @@ def until_answered(ask: Callable[[], T], timeout_s: float | None = None, patienc
                 return ask()
             except KernelwatchError as error:
                 silent_s = patience.now() - began
-                too_long = silent_s > min(timeout_s or math.inf, patience.max_silent_s)
+                too_long = silent_s > min(math.inf if timeout_s is None else timeout_s, patience.max_silent_s)
                 if too_long or not _is_away(error):
                     raise
             shown.show(0, "the server does not answer, trying again", None)
