@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check wheel client-models commands-reference skipped pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check wheel client-models commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -85,6 +85,13 @@ wheel: $(VENV)/.dev  ## Build the wheel into build/wheel
 
 commands-reference: $(VENV)/.dev  ## Write the tables of commands in docs/cli.md
 	$(PY) -m tests.project.commands_reference
+
+slow: $(VENV)/.dev  ## Measure which tests are slow, in tests/slow.txt: they run at night (an hour on two idle cores)
+	KERNELWATCH_WRITE_SLOW=1 $(PYTEST) --with long $(ARGS)
+
+interpreted: $(VENV)/.dev  ## Interpret the kernels, and note that these sources were right, so that only a change is interpreted again
+	$(PYTEST) --with long tests/kernels/norms -k "$$($(PY) -m tests.kernels.norms.unchanged --names)"
+	$(PY) -m tests.kernels.norms.unchanged --write
 
 skipped: $(VENV)/.dev  ## Write how many tests each mark and each lack leaves out, in tests/skipped.toml
 	$(PY) -m tests.skipped

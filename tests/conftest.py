@@ -21,7 +21,7 @@ from service.db.engine import disconnect
 from service.db.models import Base
 from service.ledger.backoff import backoff
 from service.settings import settings
-from tests import common, needs, skipped
+from tests import common, needs, skipped, slow
 from tests.databases import copy_migrated, hasten
 from tests.turns import turn
 
@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[COMMON] = process["common"] if process else _new_folder(config)
     common.share(Path(config.stash[COMMON]))
     hasten()
+    if slow.WRITE in os.environ:
+        config.pluginmanager.register(slow.Durations())
     # What was compiled for an earlier session would hide a fault of compiling, and only on this machine.
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ[name] = str(common.folder() / name.removesuffix("_CACHE_DIR").lower())
@@ -98,6 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(gpu)
         if hasattr(item.module, "torch") or "open_contender" in item.fixturenames:
             item.add_marker("torch")
+    slow.mark(items)
     skipped.note(config, items)
     unwanted = set(ON_REQUEST) - set(config.option.requested)
     left_out = {item for item in items if unwanted & {mark.name for mark in item.iter_markers()}}

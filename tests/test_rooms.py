@@ -6,9 +6,12 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.every_run
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"kernelwatch", "kernels", "service", "workers", "dashboards"}
@@ -81,10 +84,20 @@ def modules(room: str) -> dict[str, Path]:
     return names
 
 
-def imports(name: str, path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(name: str, path: Path) -> tuple[tuple[int, str], ...]:
     """Line and full name of everything that a module imports, inside functions too; relative names made whole."""
+    return tuple(_imports(name, path))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _imports(name: str, path: Path) -> Iterator[tuple[int, str]]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -205,7 +218,7 @@ def test_no_folder_is_crowded() -> None:
 def test_a_class_name_stands_for_one_thing_in_a_room(room: str) -> None:
     places = defaultdict(list)
     for path in modules(room).values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -227,7 +240,7 @@ def test_kernels_imports_its_siblings_relatively() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for _, path in modules("kernels").items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if (isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == "kernels")
         or (isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "kernels" for alias in node.names))
     ]

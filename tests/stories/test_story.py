@@ -402,6 +402,7 @@ def test_the_first_revision_has_nothing_to_be_compared_with(story):
     assert story.outcomes(story.git("rev-parse", "main")) == {FAST: "new", WIDE: "new"}
 
 
+@pytest.mark.every_run
 def test_a_push_is_measured_judged_and_shown(story):
     slow = story.push("wide rows in two passes", wide=260.0)
 
@@ -415,6 +416,7 @@ def test_a_push_is_measured_judged_and_shown(story):
     assert story.status(slow).startswith("pending: 1 of 2 cases"), "advisory, and never green"
 
 
+@pytest.mark.every_run
 def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
     slow = story.pull(7, action="opened", wide=300.0)
     [comment] = story.said(7)
@@ -566,6 +568,7 @@ def test_documentation_is_skipped_and_says_so(story):
     assert story.status(sha).startswith("success: Skipped")
 
 
+@pytest.mark.every_run
 def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
     wrong = story.push("clever", fast="invalid: y is wrong by 3.1e-02")
     assert story.outcomes(wrong) == {FAST: "invalid", WIDE: "steady"}
@@ -578,6 +581,7 @@ def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
     )
 
 
+@pytest.mark.every_run
 def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared_with_an_older(story):
     (story.repository / "broken").touch()
     broken = story.push("half done")
@@ -632,6 +636,7 @@ def test_a_kernel_that_crashes_or_hangs_fails_its_case_and_the_worker_goes_on(st
 
 
 @needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
+@pytest.mark.every_run
 def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(story):
     first = story.pull(9, action="opened", fork=True, fast=101.0)
     held = story.run_of(first)

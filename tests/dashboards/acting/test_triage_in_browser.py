@@ -17,6 +17,7 @@ def send(page: Page, title: str) -> None:
     page.locator("details[open] form").get_by_role("button", name=title).click()
 
 
+@pytest.mark.every_run
 @pytest.mark.parametrize("who", [None, "rita", "tina", "wendy", "alma"])
 def test_each_role_sees_the_facts_and_the_forms_that_it_may_send(browser: Browser, site: Site, who: str | None) -> None:
     [number] = site.regressions()
@@ -42,6 +43,7 @@ def test_each_role_sees_the_facts_and_the_forms_that_it_may_send(browser: Browse
         assert page.evaluate(CONTRAST) == []
 
 
+@pytest.mark.every_run
 @SCRIPTS_AND_VIEWPORTS
 def test_a_regression_goes_through_every_action(
     browser: Browser, site: Site, script: bool, viewport: dict[str, int]

@@ -112,6 +112,7 @@ def test_stop_cancels_what_waits_on_this_pull_request_only(written: Story, idle:
     assert "is number 2 in the queue" in written.answer(restarted) or "is the next" in written.answer(restarted)
 
 
+@pytest.mark.every_run
 @needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
 def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story) -> None:
     first = written.pull(7, action="opened", fork=True, wide=207.0)
@@ -437,6 +438,7 @@ def regressions() -> list[tuple[RegressionState, str | None, list[str]]]:
         ]
 
 
+@pytest.mark.every_run
 def test_an_accepted_head_passes_and_opens_no_alarm_when_it_is_merged(written: Story) -> None:
     written.permit("grace", "triage")
     head = written.pull(7, action="opened", wide=300.0)

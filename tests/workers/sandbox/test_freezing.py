@@ -84,7 +84,7 @@ def test_nothing_runs_while_it_is_frozen(started, what):
         freezer.freeze()
         before = freezer.cpu_s()
         time.sleep(0.05)
-        assert freezer.cpu_s() - before < 1e-4
+        assert freezer.cpu_s() - before < 5e-3  # one that runs takes ten times as much
         freezer.thaw()
         time.sleep(0.02)
 
