@@ -16,7 +16,7 @@ import pytest
 
 LIST = Path(__file__).parent / "slow.txt"
 WRITE = "KERNELWATCH_WRITE_SLOW"
-SLOW_S = 2.0
+SLOW_S, LONGEST_S = 2.0, 10.0
 SHARED = "seconds of shared fixtures"
 HEAD = f"""# Tests that take more than {SLOW_S:g} s, which run at night (tests/slow.py).  Written by `make slow`.
 # A change of this file is a decision: look at each line of its difference.
@@ -39,7 +39,8 @@ def mark(items: list[pytest.Item]) -> None:
 class Durations:
     """Measures every test of a session, and writes the list at its end.
 
-    Tests that did not run keep their place in it.  A file all of whose tests are slow keeps the quickest in every run.
+    Tests that did not run keep their place in it.  A file all of whose tests are slow keeps the quickest in every run,
+    if that takes no more than LONGEST_S.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,8 @@ def written(took: dict[str, float]) -> str:
     slow = set(stored()) - set(took) if LIST.exists() else set()
     for tests in files.values():
         every = {test for test, seconds in tests.items() if seconds > SLOW_S}
-        if len(every) == len(tests):
-            every.discard(min(tests, key=tests.__getitem__))
+        quickest = min(tests, key=tests.__getitem__)
+        if len(every) == len(tests) and tests[quickest] <= LONGEST_S:
+            every.discard(quickest)
         slow |= every
     return HEAD + "".join(f"{test}\n" for test in sorted(slow))

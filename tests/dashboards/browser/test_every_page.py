@@ -195,7 +195,6 @@ def test_every_page_fits_and_can_be_read(
     walked(page, hostile, check)
 
 
-@pytest.mark.every_run
 @pytest.mark.parametrize(
     ("scheme", "size"),
     [pytest.param("dark", WIDE, marks=pytest.mark.long), ("light", PHONE)],

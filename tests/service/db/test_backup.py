@@ -94,7 +94,6 @@ def test_a_restored_database_gives_the_same_answers(filled: str, tmp_path: Path)
         assert check(session.connection()).damage == []
 
 
-@pytest.mark.every_run
 def test_a_backup_of_one_database_can_be_restored_into_the_other(
     state: Path, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
