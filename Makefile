@@ -9,7 +9,7 @@ COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernelwatch kernels service 
 # Two processes with a thread each and one file of tests at a time; ARGS="-n 0" runs all in one, as a debugger wants it.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What is decided without torch, contenders and browsers, and the rules of the project.
-FAST := $(wildcard tests/test_*.py) tests/harness tests/service/domain tests/service/ledger tests/service/reports tests/service/forge tests/service/sources tests/client
+FAST := $(wildcard tests/test_*.py) tests/service/domain tests/service/reports tests/service/forge tests/client
 export PYTHONUNBUFFERED := 1
 # Else pytest rewrites the assertions of every module again in each run, a third of collecting them.
 unexport PYTHONDONTWRITEBYTECODE

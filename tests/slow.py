@@ -24,7 +24,7 @@ HEAD = f"""# Tests that take more than {SLOW_S:g} s, which run at night (tests/s
 
 
 def stored() -> frozenset[str]:
-    """The ids of the slow tests."""
+    """The ids of the slow tests; without parameters where every variant of a test is slow."""
     return frozenset(line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
 
 
@@ -32,7 +32,7 @@ def mark(items: list[pytest.Item]) -> None:
     """Give the tests of the list their mark."""
     slow = stored()
     for item in items:
-        if item.nodeid in slow and not item.get_closest_marker("every_run"):
+        if slow & {item.nodeid, item.nodeid.partition("[")[0]} and not item.get_closest_marker("every_run"):
             item.add_marker("long")
 
 
@@ -79,11 +79,13 @@ def written(took: dict[str, float]) -> str:
     files = defaultdict[str, dict[str, float]](dict)
     for test, seconds in took.items():
         files[test.split("::")[0]][test] = seconds
-    slow = set(stored()) - set(took) if LIST.exists() else set()
+    measured = {each for test in took for each in (test, test.partition("[")[0])}
+    slow = set(stored()) - measured if LIST.exists() else set()
     for tests in files.values():
         every = {test for test, seconds in tests.items() if seconds > SLOW_S}
         quickest = min(tests, key=tests.__getitem__)
         if len(every) == len(tests) and tests[quickest] <= LONGEST_S:
             every.discard(quickest)
-        slow |= every
+        quick = {test.partition("[")[0] for test in set(tests) - every}
+        slow |= {test if (function := test.partition("[")[0]) in quick else function for test in every}
     return HEAD + "".join(f"{test}\n" for test in sorted(slow))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests import slow
+
 ROOT = Path(__file__).parents[2]
 EVERY_RUN, NIGHTLY, NEVER = "every run", "nightly", "never"
 ON_REQUEST = {"attack", "image", "long"}
@@ -33,10 +35,16 @@ def functions(file: Path) -> tuple[Function, ...]:
         for word in _words(node.value)
     }
     return tuple(
-        Function(node.name, _when(shared | {word for each in node.decorator_list for word in _words(each)}))
+        Function(node.name, _when(shared | _slow(file, node.name, {w for d in node.decorator_list for w in _words(d)})))
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     )
+
+
+def _slow(file: Path, function: str, words: set[str]) -> set[str]:
+    """The marks of a function, and `long` where every variant of it is in the list of slow tests."""
+    is_listed = f"{file.relative_to(ROOT)}::{function}" in slow.stored() if file.is_relative_to(ROOT) else False
+    return words | {"long"} if is_listed and "every_run" not in words else words
 
 
 def _words(mark: ast.expr) -> Iterator[str]:
