@@ -173,7 +173,6 @@ $(VENV)/.fast: requirements-dev.txt $(VENV)/.runtime
 	@echo "Installing what the quick tests need (once) ..."
 	@awk '/^[^ #]/ { left_out = /^triton==/ } !left_out' requirements-dev.txt > $(VENV)/fast.txt
 	@$(PIP) --require-hashes -r $(VENV)/fast.txt
-	@$(COMPILE) || true
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
