@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from service.domain.states import ForgeKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB, settings
+from service.sources import release_tags
 from service.sources.reach import Site, check_url, folder_of, place, site_of
 from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
@@ -253,10 +254,15 @@ class GitSource:
             raise NotFound("common ancestor", f"of {a[:10]} and {b[:10]} in {self.location}")
         return answer
 
-    def last_release(self, sha: str) -> str | None:
-        asked = ("describe", "--tags", "--abbrev=0", f"{self._known(sha)}^")
-        tag = self._git(*asked, fine=(0, 128)).decode(errors="surrogateescape").strip()
-        return self._commit(f"refs/tags/{tag}") if tag else None
+    def last_release(self, sha: str, pattern: str = release_tags.ANY) -> str | None:
+        head, refs = self._known(sha), self._refs("refs/tags")
+        for tag in release_tags.newest_first((ref.removeprefix("refs/tags/") for ref in refs), pattern):
+            commit = self._commit(f"refs/tags/{tag}")
+            # Of a release that was made on a branch of its own, what the mainline has of it.
+            base = self._git("merge-base", commit, head, fine=(0, 1)).decode().strip() if commit else ""
+            if base and base != head:
+                return base
+        return None
 
     def read(self, sha: str, path: str) -> bytes | None:
         if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):

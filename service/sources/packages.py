@@ -146,7 +146,7 @@ class PackageSource:
     def merge_base(self, a: str, b: str) -> str:
         return str(min(_version(self.resolve(a)), _version(self.resolve(b))))
 
-    def last_release(self, sha: str) -> str | None:
+    def last_release(self, sha: str, pattern: str = "*") -> str | None:  # noqa: ARG002  packages have versions
         before = [version for version in self._line(pre=False) if version < _version(sha)]
         return str(before[-1]) if before else None
 

@@ -76,8 +76,11 @@ class Source(Protocol):
 
     def merge_base(self, a: str, b: str) -> str: ...
 
-    def last_release(self, sha: str) -> str | None:
-        """The release before `sha`: the commit of the newest tag that its parent has, or the final version before."""
+    def last_release(self, sha: str, pattern: str = "*") -> str | None:
+        """The highest final version before `sha`; of a repository the commit of its tag, or where that left the line.
+
+        `pattern`: of the tags that are releases, instead of those that are a version after `v`, `release-` or nothing.
+        """
 
     def read(self, sha: str, path: str) -> bytes | None:
         """One regular file of a revision; None when there is none at `path`."""

@@ -210,8 +210,9 @@ class Baselines:
             return None, ()
         head = run.revision.sha
         try:
-            last = named == LAST_RELEASE
-            sha = self._source.last_release(head) if last else self._source.resolve(named)
+            kind, _, pattern = named.partition(":")
+            is_release = kind == LAST_RELEASE
+            sha = self._source.last_release(head, pattern or "*") if is_release else self._source.resolve(named)
             if sha is None:
                 return None, ("there is no release before this revision to compare with",)
             if sha in (head, parent.sha if parent else None) or self._source.merge_base(sha, head) == head:

@@ -179,7 +179,7 @@ class Recipe(_Part):
         None,
         min_length=1,
         max_length=200,
-        description="The pinned baseline, against leaks: a tag, a commit, a version, or last-release.",
+        description="The pinned baseline, against leaks: a tag, commit or version, last-release or last-release:PATTERN.",
     )
     policy: PolicyTable = PolicyTable()
     facts: FactsPolicy = FactsPolicy()

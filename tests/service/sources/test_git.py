@@ -93,7 +93,7 @@ def test_commits_are_told_oldest_first_with_what_they_changed(repository):
     assert source.describe(second) == found[1]
 
 
-def test_the_last_release_is_the_newest_tag_that_the_parent_has(repository):
+def test_the_last_release_is_the_one_before_a_revision(repository):
     first = repository.commit("First", {"a": "1"})
     repository.git("tag", "v1.0")
     second = repository.commit("Second", {"a": "2"})
@@ -106,6 +106,41 @@ def test_the_last_release_is_the_newest_tag_that_the_parent_has(repository):
     found = [source.last_release(sha) for sha in (first, second, third, fourth)]
 
     assert found == [None, first, first, third], "a release is not its own predecessor"
+
+
+def test_only_versions_are_releases_whatever_else_is_tagged(repository):
+    first = repository.commit("First", {"a": "1"})
+    repository.git("tag", "v1.9")
+    second = repository.commit("Second", {"a": "2"})
+    for tag in ("v1.10.0", "docs-2026-11", "build-20261128.5", "v2.0rc1", "norms-3.0"):
+        repository.git("tag", tag)
+    third = repository.commit("Third", {"a": "3"})
+    repository.git("tag", "nightly-7")
+
+    source = source_of(repository)
+    source.refresh()
+
+    assert source.last_release(third) == second, "1.10 is higher than 1.9"
+    assert source.last_release(second) == first
+    assert source.last_release(third, "norms-*") == second
+    assert source.last_release(third, "torch-*") is None
+
+
+def test_a_release_on_a_branch_of_its_own_counts_where_it_left_the_line(repository):
+    first = repository.commit("First", {"a": "1"})
+    repository.git("tag", "v1.0")
+    cut = repository.commit("Cut", {"a": "2"})
+    repository.git("checkout", "--quiet", "-b", "release/2.0")
+    repository.commit("Release notes", {"notes": "2"})
+    repository.git("tag", "v2.0")
+    repository.git("checkout", "--quiet", "main")
+    last = repository.commit("Last", {"a": "3"})
+
+    source = source_of(repository)
+    source.refresh()
+
+    assert source.last_release(last) == cut
+    assert source.last_release(cut) == first
 
 
 def test_a_merge_counts_as_one_step_with_all_that_it_brought(repository):
