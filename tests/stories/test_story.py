@@ -103,6 +103,7 @@ class Story:
     def __init__(self, repository: Path, forge: Any, address: str) -> None:
         self.repository, self.forge, self.address = repository, forge, address
         self._deliveries = 0
+        self._bases: dict[int, str] = {}  # of pull requests, as they were opened: GitHub does not move them
 
     @classmethod
     def settings(cls, forge: str) -> dict[str, str]:
@@ -156,7 +157,9 @@ class Story:
 
     def head_event(self, number: int, sha: str, action: str, *, fork: bool = False) -> Event:
         branch = f"pull-{number}"
-        base = {"ref": "main", "sha": self.git("rev-parse", "main"), "repo": {"full_name": "acme/norms", "id": 1}}
+        if action == "opened" or number not in self._bases:
+            self._bases[number] = self.git("rev-parse", "main")
+        base = {"ref": "main", "sha": self._bases[number], "repo": {"full_name": "acme/norms", "id": 1}}
         whose = {"full_name": "stranger/norms", "id": 2} if fork else {"full_name": "acme/norms", "id": 1}
         pull = {
             "number": number,
@@ -566,6 +569,21 @@ def test_documentation_is_skipped_and_says_so(story):
     assert run.state is RunState.SKIPPED
     assert "no path of the recipe changed" in run.reason
     assert story.status(sha).startswith("success: Skipped")
+
+
+def test_a_pull_request_that_merged_the_mainline_is_not_blamed_for_it(story):
+    """*Update branch*: the forge still names the base as it was when the pull request was opened."""
+    story.pull(7, action="opened", fast=100.0)
+    slow = story.push("slow, on the mainline", wide=300.0)
+    story.git("checkout", "--quiet", "pull-7")
+    story.git("merge", "--quiet", "--message", "merge main", "main")
+    head = story.git("rev-parse", "HEAD")
+    story.git("checkout", "--quiet", "main")
+
+    story.head(7, head)
+
+    assert story.run_of(head).baseline == slow
+    assert story.outcomes(head) == {FAST: "steady", WIDE: "steady"}
 
 
 @pytest.mark.every_run

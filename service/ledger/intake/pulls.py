@@ -151,7 +151,7 @@ def _record(
 
 def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | None:
     """What a head adds to its base; None where that is nothing."""
-    base = source.merge_base(_base(target, source, wanted), head)
+    base = _base(target, source, wanted, head)
     found = source.between(base, head)
     if not found:
         return None
@@ -188,14 +188,23 @@ def baseline_of(target: Target, source: Source, found: Found) -> str | None:
     return left if was_merged else found.parent
 
 
-def _base(target: Target, source: Source, wanted: Wanted) -> str:
-    """The commit that a pull request is to be merged into."""
-    if wanted.base is not None and source.has(wanted.base):
-        return wanted.base
-    if wanted.base is None and wanted.base_ref is not None:
-        with suppress(NotFound):  # the branch may have been deleted
-            return source.mainline(wanted.base_ref, 1)[0].sha
-    return source.mainline(target.branch, 1)[0].sha
+def _base(target: Target, source: Source, wanted: Wanted, head: str) -> str:
+    """Where a head left the branch that it is to be merged into.
+
+    GitHub names the tip of that branch as it was when the pull request was opened.  The repository knows what the head
+    has merged of it since; only a head that was merged itself no longer shows where it began.
+    """
+    named = wanted.base if wanted.base is not None and source.has(wanted.base) else None
+    tip = _tip(target, source, wanted) or named or source.mainline(target.branch, 1)[0].sha
+    base = source.merge_base(tip, head)
+    return source.merge_base(named, head) if base == head and named is not None else base
+
+
+def _tip(target: Target, source: Source, wanted: Wanted) -> str | None:
+    """The newest commit of the branch that it is to be merged into; None where that was deleted."""
+    with suppress(NotFound):
+        return source.mainline(wanted.base_ref or target.branch, 1)[0].sha
+    return None
 
 
 def _refuse(target: Target, recipe: BranchRecipe | None, wanted: Wanted, why: ServiceError, version: int) -> None:
