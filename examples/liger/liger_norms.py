@@ -1,4 +1,4 @@
-"""Liger-Kernel's RMSNorm in the shape of the adapter protocol, for releases 0.5 to 0.8."""
+"""Liger-Kernel's norms in the shape of the adapter protocol, for releases 0.5 to 0.8 and the commits between them."""
 
 import importlib
 import inspect
@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 liger = importlib.import_module("liger_kernel.ops.rms_norm")  # the package also has a function of that name in reach
+layers = importlib.import_module("liger_kernel.ops.layer_norm")
 
 # Liger's "gemma" mode computes in fp32 and rounds once, as every other provider here does.  Its default, "llama", also
 # rounds before the multiplication with the weight: half the accuracy, and not the same work.
@@ -40,3 +41,16 @@ def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps:
     block, warps = liger.calculate_settings(x.shape[-1])
     dx, dweight = liger.rms_norm_backward(dy, x, weight, rstd, BLOCK_SIZE=block, num_warps=warps, **_BACKWARD)
     return dx, dweight
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    y: Tensor = layers.layer_norm_forward(x, weight, bias, eps)[0]
+    return y
+
+
+def layer_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    # of the bias only the dtype is used
+    dx, dweight, dbias = layers.layer_norm_backward(dy, x, weight, weight, mean, rstd)
+    return dx, dweight, dbias
