@@ -189,7 +189,7 @@ def _of_database(file: Path) -> Iterator[tuple[str, dict[str, list[Times]]]]:
         runs = defaultdict[int, dict[str, dict[tuple[str, str], tuple[Times, Any]]]](lambda: defaultdict(dict))
         for run, role, provider, case, facts, samples in rows:
             if _is_kernel(case):
-                screened, confirmed = unpack(samples)
+                screened, confirmed, _ = unpack(samples)
                 runs[run][case][role, provider] = [*screened, *confirmed], json.loads(facts or "{}")
     for run, cases in runs.items():
         yield str(run), {case: _equal(sides) for case, sides in cases.items()}

@@ -28,6 +28,8 @@ class LineKind(StrEnum):
     WRONG = "wrong"
     SLOWER = "slower"
     FAILED = "failed"
+    SLOWER_THAN_WRONG = "slower-than-wrong"
+    FAR_BEHIND = "far-behind"
     UNREPEATABLE = "unrepeatable"
     FASTER = "faster"
     UNDECIDED = "undecided"
@@ -54,6 +56,8 @@ KINDS = {
     LineKind.WRONG: KindWords("Wrong results", "wrong", "✕", "invalid"),
     LineKind.SLOWER: KindWords("Slower", "slower", "▲", "regression"),
     LineKind.FAILED: KindWords("Failed", "failed", "✕", "failed"),
+    LineKind.SLOWER_THAN_WRONG: KindWords("Slower than the wrong parent", "slower than wrong", "▲", "regression"),
+    LineKind.FAR_BEHIND: KindWords("New and far behind SOTA", "new, far behind", "◣", "behind"),
     LineKind.UNREPEATABLE: KindWords("No longer repeatable", "not repeatable", "◆", "inconclusive"),
     LineKind.FASTER: KindWords("Faster", "faster", "▼", "improvement"),
     LineKind.UNDECIDED: KindWords("Undecided", "undecided", "◌", "inconclusive"),
@@ -222,7 +226,11 @@ def kind_of(row: Row) -> LineKind:
     if row.quarantined:
         return LineKind.QUARANTINED
     if row.known_before and row.outcome in (Outcome.INVALID, Outcome.FAILED):
-        return LineKind.KNOWN_BEFORE
+        return LineKind.SLOWER_THAN_WRONG if row.slower_than_wrong else LineKind.KNOWN_BEFORE
+    if row.outcome is Outcome.NEW and row.slower_than_wrong:
+        return LineKind.SLOWER_THAN_WRONG
+    if row.far_behind:
+        return LineKind.FAR_BEHIND
     if row.outcome in (Outcome.STEADY, Outcome.INCONCLUSIVE, Outcome.IMPROVEMENT, Outcome.NEW):
         if row.repeatability is Repeatability.LOST:
             return LineKind.UNREPEATABLE

@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (or `reason`), `stack`, `replaced`, `device`, `tunes` |
-| `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `facts`, `calls` … |
+| `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `inexact`, `facts`, … |
 | `turn` with warm, timed, once | `samples` in the unit of the metric (us per call, bytes), `calls` in each, `outputs` |
 | `judge` with case, seed and pool_seed | `ready`, and where there are numbers for the turns of others |
 | `verdicts` with draws | `verdicts`: why each output is wrong, or null |
@@ -15,6 +15,7 @@
 | `compile` with case and the next cases, if the device is an architecture (`sm_90`) | `state`, `reason`, `facts` |
 | `texts` with case, kernel (its index) and kind (sass, ttgir, ptx, generated), once compiled or prepared | `text` |
 
+An answer to `prepare` or `check` with `inexact` is invalid for its numbers alone: the contender is ready for turns.
 Any answer may be `{"error": reason}` instead.  `broken` in an answer: the process cannot be used any more.
 """
 
@@ -94,10 +95,12 @@ def prepare(
     alone: bool = True,
     repeats: int = FULL_REPEATS,
     known: Mapping[str, Repeats] | None = None,
+    inexact: str | None = None,
 ) -> dict[str, Any]:
     """Unless it is `alone` on the device, a contender that would time candidates answers `needs_device` instead.
 
-    `repeats`: how many calls to compare bit by bit; fewer if `known` (by hash of the code) has an estimate.
+    `repeats`: how many calls to compare bit by bit; fewer if `known` (by hash of the code) has an estimate.  `inexact`:
+    why an earlier trial called its numbers not exact enough, if one did.
     """
     return {
         "do": "prepare",
@@ -108,6 +111,7 @@ def prepare(
         "alone": alone,
         "repeats": repeats,
         "known": {code: estimate.facts for code, estimate in (known or {}).items()},
+        "inexact": inexact,
     }
 
 

@@ -53,6 +53,8 @@ FULLY_REPEATED = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; o
 
 KnownRepeats = Mapping[tuple[Case, str], Repeats]  # by case and hash of the code
 NOTHING_KNOWN: KnownRepeats = {}
+Inexact = Mapping[tuple[str, Case], str]  # by label and case the reason why earlier trials called it invalid
+ALL_EXACT: Inexact = {}
 
 
 class OutOfTime(Exception):
@@ -96,6 +98,8 @@ class Cell:
     extra: dict[str, Any] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that the autotuner chose
     texts: tuple[CompiledText, ...] = ()  # of a thorough trial, where the code is not that of the other revisions
+    inexact: bool = False  # invalid for its numbers alone
+    apart: list[float | None] = field(default_factory=list)  # samples of the rounds with inexact contenders
 
     def becomes(self, state: str, reason: str) -> None:
         """Change to a state other than measured, and discard the samples."""
@@ -142,6 +146,7 @@ def run_trial(
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
+    inexact_before: Inexact = ALL_EXACT,
     prestarted: PrestartPool | None = None,
     judge: Judge | None = None,
 ) -> Trial:
@@ -157,12 +162,28 @@ def run_trial(
     `repeats_before` says how code repeated in earlier runs.  During a turn, all other contenders are frozen, those that
     wait in `prestarted` as well.  On a CPU, `judge` judges outputs of the turns of the kernel metric.
 
+    A contender that is invalid because its numbers are not exact enough is timed as well, after the others: `apart` of
+    its cell has its samples, and `apart` of the cells of the revisions that took turns with it has theirs.
+    `inexact_before` names those that an earlier trial called so, because a later one may not compare all outputs.
+
     A contender that does not take part at a case has no turn and no cell there; one without any of these cases is not
     started.
     """
     contenders = [one for one in contenders if any(map(one.takes, cases))]
     session = _Session(
-        contenders, pace, device, seed, core, thorough, keep_going, uuid, watch, repeats_before, prestarted, judge
+        contenders,
+        pace,
+        device,
+        seed,
+        core,
+        thorough,
+        keep_going,
+        uuid,
+        watch,
+        repeats_before,
+        inexact_before,
+        prestarted,
+        judge,
     )
     try:
         with suppress(OutOfTime):
@@ -194,6 +215,7 @@ class _Session:
         uuid: str | None,
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
+        inexact_before: Inexact,
         prestarted: PrestartPool | None,
         judge: Judge | None,
     ) -> None:
@@ -205,6 +227,7 @@ class _Session:
         self.uuid = uuid
         self.watch = watch
         self.repeats_before = repeats_before
+        self.inexact_before = inexact_before
         self.prestarted = prestarted
         self.judge = judge
         self.inputs: dict[ContenderProcess, Any] = {}  # where they are, as the answers to `prepare` say
@@ -276,6 +299,8 @@ class _Session:
         began = self._spent("judge", began)
         self._check(cells)
         began = self._spent("check", began)
+        self._time_inexact(cells, case)
+        began = self._spent("inexact", began)
         if self.thorough:
             self._read_code(cells, case)
         self.processes.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
@@ -311,6 +336,7 @@ class _Session:
             alone=alone,
             repeats=FULL_REPEATS if process.contender.role in FULLY_REPEATED else MIN_REPEATS,
             known=known,
+            inexact=self.inexact_before.get((process.label, case)),
         )
 
     def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
@@ -344,6 +370,7 @@ class _Session:
             tuned=_texts(answer.get("tuned")),
         )
         self.inputs[process] = answer.get("inputs")
+        cell.inexact = cell.state == INVALID and answer.get("inexact") is True
         limit = max_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.metric is Metric.KERNEL
         if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= limit:
@@ -440,6 +467,22 @@ class _Session:
                 wrong[process] = reason
         for process, reason in wrong.items():
             cells[process].becomes(INVALID, reason)
+
+    def _time_inexact(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+        """Time the contenders that are not exact enough, in turns with the revisions that they are compared with."""
+        inexact = [process for process, cell in cells.items() if cell.inexact and process.channel is not None]
+        if not inexact:
+            return
+        others = [process for process, cell in cells.items() if process.channel and cell.state == MEASURED]
+        compared = [process for process in others if any(_are_compared(process, one) for one in inexact)]
+        turned = {process: Cell(MEASURED, extra=dict(cells[process].extra)) for process in (*inexact, *compared)}
+        with self._frozen():
+            self._rounds(turned, case)
+        samples = {process: list(cell.samples) for process, cell in turned.items()}
+        self._check({process: turned[process] for process in inexact})  # finds more than numbers that are not exact
+        for process, cell in turned.items():
+            if cell.state == MEASURED or cell.inexact:
+                cells[process].apart = samples[process]
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -547,15 +590,18 @@ class _Session:
             if (answer := answers.get(process)) and answer.get("state") != MEASURED:
                 state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
                 cell.becomes(str(state), reason_of(answer) or "gave no reason")
+                cell.inexact = cell.state == INVALID and answer.get("inexact") is True
             elif answer:
                 process.losses = process.replaced = 0
 
     def _read_code(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
         """After everything that is measured: what happens to a process in this does not count for the case."""
-        measured = {
-            process: cell.facts for process, cell in cells.items() if process.channel and cell.state == MEASURED
+        timed = {
+            process: cell.facts
+            for process, cell in cells.items()
+            if process.channel and (cell.state == MEASURED or cell.apart)
         }
-        for process, texts in self.code.read(case, measured).items():
+        for process, texts in self.code.read(case, timed).items():
             cells[process].texts = texts
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
@@ -592,6 +638,14 @@ class _Book:
         if self._cpu_at_end is not None:
             self.frozen_cpu += cpu_before - self._cpu_at_end
         self._cpu_at_end = cpu_after
+
+
+def _are_compared(right: ContenderProcess, inexact: ContenderProcess) -> bool:
+    """Head and parent with each other; the head with a built-in provider, which has its own name."""
+    roles = {right.contender.role, inexact.contender.role}
+    if roles == {Role.HEAD, Role.PARENT}:
+        return bool(right.contender.provider["name"] == inexact.contender.provider["name"])
+    return right.contender.role is Role.HEAD and inexact.contender.role in (Role.SOTA, Role.RIVAL)
 
 
 def _estimate(cell: Cell) -> Repeats | None:

@@ -32,7 +32,7 @@ class Finding:
 
 
 class WrongShape(Exception):
-    """An output has the wrong type, shape or dtype.  The message says what was expected."""
+    """An output has the wrong type, shape or dtype, or is on another device.  The message says what was expected."""
 
 
 def named(case: Case, returned: Any) -> dict[str, Tensor]:
@@ -73,8 +73,8 @@ class Oracle:
         return self._limits
 
     def judge(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
-        if finding := _on_wrong_device(inputs, outputs):
-            return finding
+        """Compare all outputs with float64.  Raises WrongShape if one is on another device."""
+        _require_device(inputs, outputs)
         if self._limits is None and inputs is self._first:  # one exact computation serves for both
             honest, found = errors(inputs, [None, outputs])
             self._limits = self._allowed(honest)
@@ -87,9 +87,11 @@ class Oracle:
         return self._compared(found)
 
     def judge_edges(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
-        """Judge outputs for `edge_inputs`: inf and nan must appear in their rows and nowhere else."""
-        if finding := _on_wrong_device(inputs, outputs):
-            return finding
+        """Judge outputs for `edge_inputs`: inf and nan must appear in their rows and nowhere else.
+
+        Raises WrongShape if an output is on another device.
+        """
+        _require_device(inputs, outputs)
         [found] = errors(inputs, [outputs])
         for name, error in found.items():
             if not math.isfinite(error):
@@ -161,12 +163,11 @@ def require_rows(inputs: Inputs, outputs: dict[str, Tensor], rows: Sequence[int]
     return None
 
 
-def _on_wrong_device(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | None:
+def _require_device(inputs: Inputs, outputs: dict[str, Tensor]) -> None:
     device = inputs["x"].device
     for name, tensor in outputs.items():
         if tensor.device != device:
-            return Finding(f"{name} is on {tensor.device} instead of {device}", {})
-    return None
+            raise WrongShape(f"{name} is on {tensor.device} instead of {device}")
 
 
 def _kind(value: Any) -> str:

@@ -29,6 +29,14 @@ class Wrong(Exception):
     """An output is wrong, or a check detected cheating.  The message is the reason that people see."""
 
 
+class Inexact(Wrong):
+    """The numbers of an output are further from float64 than allowed.  `errors` as in `Finding`."""
+
+    def __init__(self, reason: str, errors: Mapping[str, float]) -> None:
+        super().__init__(reason)
+        self.errors = dict(errors)
+
+
 def snapshot(case: Case, returned: Any) -> Outputs:
     """A copy of the outputs: work finished later, and the next call, do not change it.  Raises WrongShape."""
     return {name: _clone(tensor) for name, tensor in named(case, returned).items()}
@@ -131,10 +139,18 @@ class Untouched:
 
 
 def require_correct(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> Finding:
-    """Raises Wrong unless the outputs are right; `when` is the prefix of the reason."""
-    finding = oracle.judge(inputs, outputs)
+    """Raises Inexact unless the outputs are right; `when` is the prefix of the reason."""
+    return _exact(oracle.judge(inputs, outputs), when)
+
+
+def require_correct_edges(oracle: Oracle, inputs: Inputs, outputs: Outputs) -> Finding:
+    """The same for `edge_inputs`."""
+    return _exact(oracle.judge_edges(inputs, outputs))
+
+
+def _exact(finding: Finding, when: str = "") -> Finding:
     if finding.reason:
-        raise Wrong(f"{when}{finding.reason}")
+        raise Inexact(f"{when}{finding.reason}", finding.errors)
     return finding
 
 

@@ -18,24 +18,27 @@ from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
 from ..checks.inputs import Inputs, fresh_values, make_sets, refill
-from ..checks.oracle import Oracle, named, require_rows
+from ..checks.oracle import FAR, Oracle, named, require_rows
 from ..checks.outputs import (
+    Inexact,
     Outputs,
     Untouched,
     Wrong,
     fill_with_nan,
     require_correct,
+    require_correct_edges,
     require_finite,
     require_own_memory,
     require_working_oracle,
     snapshot,
 )
+from ..errors import INVALID, MAX_REASON
 from ..facts import gather
 from ..facts.texts import observed_text
 from ..facts.trace import Seen
 from ..providers.base import Bind
 from .bench import OTHER_NUMBERS, Bench, Prepared
-from .clocks import Call, CpuClock, CudaClock
+from .clocks import Call, CpuClock, CudaClock, NotCaptured
 from .judging import addresses
 from .metrics import clock_of
 from .metrics.block import PreparedBlock
@@ -65,12 +68,14 @@ def prepare(
     graph_s: float = GRAPH_S,
     repeats: int = FULL_REPEATS,
     known: Mapping[str, Repeats] = NOTHING_KNOWN,
+    inexact: str | None = None,
 ) -> Prepared:
     """Compile and check a case and get its clock ready.
 
     Without `thorough`, skip what cannot change from trial to trial.  `graph_s`: about how many seconds a CUDA graph of
     the kernel metric takes with a good kernel.  `repeats`: how many calls on the same inputs a thorough preparation
-    compares; MIN_REPEATS where `known` (by hash of the code) already says whether that code repeats.
+    compares; MIN_REPEATS where `known` (by hash of the code) already says whether that code repeats.  `inexact`: why an
+    earlier trial called its numbers not exact enough.
 
     Raises: Wrong, and what the provider raises.
     """
@@ -79,7 +84,9 @@ def prepare(
     with bench.working():
         if case.metric is Metric.BLOCK:
             return PreparedBlock(bench, case, seed, thorough=thorough)
-        return PreparedCase(bench, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known)
+        return PreparedCase(
+            bench, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known, inexact=inexact
+        )
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
@@ -95,6 +102,9 @@ class PreparedCase:
     are changed in place, without the target's knowledge, and the outputs have to follow: this catches a cached result
     and a kernel that is missing in the graph.  A `thorough` preparation also gathers facts, compares repeated calls
     while other work runs, compares the clock's calls with plain ones, and after the timing times new numbers.
+
+    Where the first outputs are not exact enough, `inexact` says why.  The calls can be timed all the same, for what
+    their time says about another implementation; then their outputs are not compared with float64 again.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class PreparedCase:
         graph_s: float,
         repeats: int,
         known: Mapping[str, Repeats],
+        inexact: str | None = None,
     ) -> None:
         self.bench = bench
         self.case = case
@@ -116,6 +127,7 @@ class PreparedCase:
         self.facts: dict[str, Any] = {}
         self._seen = Seen()
         self.errors: dict[str, float] = {}
+        self.inexact = inexact
         self.spent: dict[str, float] = {}
         self.cpu_s = 0.0  # of all threads in all turns on a CPU
         self._wrong_in_turns: str | None = None
@@ -132,18 +144,18 @@ class PreparedCase:
         # The exact result of this set serves both for the allowed errors and for the first outputs that are judged.
         self.oracle = Oracle(self.sets[0 if thorough else -1])
         if thorough:
-            with self._spending("oracle"):
-                self.errors = self._check_first_outputs()
+            with self._spending("oracle"), self._noting_inexact():
+                self._check_first_outputs()
                 self._check_edges(bind)
         if thorough and case.metric is Metric.KERNEL:
             with self._spending("repeat"):
                 self._compare_repeats(repeats, known)
-        with self._spending("clock"):
-            self.clock = clock_of(case, bench, bind, self.sets, self.calls, graph_s)
-        self.facts |= getattr(self.clock, "facts", {})
-        if thorough and isinstance(self.clock, CudaClock):
-            with self._spending("repeat"):
-                self._check_graph(self.clock)
+        try:
+            self._make_clock(bind)
+        except Exception as error:
+            if self.inexact and not isinstance(error, NotCaptured):
+                raise Inexact(self.inexact, self.errors) from error
+            raise
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -154,6 +166,7 @@ class PreparedCase:
             "l2_resident": self.l2_resident,
             **({"inputs": addresses([inputs[inputs.fresh] for inputs in self.sets])} if self.judged else {}),
             "spent": {step: round(seconds, 5) for step, seconds in self.spent.items()},
+            **({"state": INVALID, "reason": self.inexact[:MAX_REASON], "inexact": True} if self.inexact else {}),
         }
 
     def text(self, kernel: int, kind: str) -> str:
@@ -177,6 +190,8 @@ class PreparedCase:
         """A turn whose last replay has to fill outputs of a drawn set: a graph could be replaced after its check."""
         number, output = clock.forget_one()
         samples = clock.turn(warm, timed)
+        if self.inexact:
+            return samples
         count = min(self.case.rows, ROWS_OF_A_TURN)
         rows = sorted({_random_index(self.case.rows) for _ in range(count)})
         wrong = require_rows(self.sets[number], named(self.case, output), rows)
@@ -200,6 +215,8 @@ class PreparedCase:
             )
         with self.bench.working():
             self.untouched.check()
+            if self.inexact:
+                return
             if self.thorough and self._times_whole_calls():
                 self._check_caching()
             watched = self.untouched.numbers[-1]
@@ -230,8 +247,19 @@ class PreparedCase:
         )
         self.facts |= provider.facts()
 
-    def _check_first_outputs(self) -> dict[str, float]:
-        """The largest error of each output."""
+    @contextmanager
+    def _noting_inexact(self) -> Iterator[None]:
+        try:
+            yield
+        except Inexact as wrong:
+            self.inexact = str(wrong)
+            self._note_errors(wrong.errors)
+
+    def _note_errors(self, errors: Mapping[str, float]) -> None:
+        """Keep the largest error of each output."""
+        self.errors |= {name: max(error, self.errors.get(name, 0.0)) for name, error in errors.items()}
+
+    def _check_first_outputs(self) -> None:
         fill_with_nan(self.case, self.bench.device, CHECKED)
         returned: list[tuple[Inputs, Any]] = []
         seen: list[Outputs] = []
@@ -241,11 +269,8 @@ class PreparedCase:
             seen.append(self._at_once(result))
         require_own_memory(self.case, returned)
         self.untouched.check()
-        errors: dict[str, float] = {}
         for inputs, outputs in zip(self.sets[:CHECKED], seen, strict=True):
-            found = require_correct(self.oracle, inputs, outputs).errors
-            errors = {name: max(error, errors.get(name, 0.0)) for name, error in found.items()}
-        return errors
+            self._note_errors(require_correct(self.oracle, inputs, outputs).errors)
 
     def _at_once(self, returned: Any) -> Outputs:
         """On a CPU a copy, so that work finished later does not count.  On a GPU the stream keeps the order."""
@@ -253,9 +278,15 @@ class PreparedCase:
 
     def _check_edges(self, bind: Bind) -> None:
         inputs = edge_inputs(self.case, self.bench.device, self.seed)
-        outputs = named(self.case, bind(inputs)())
-        if reason := self.oracle.judge_edges(inputs, outputs).reason:
-            raise Wrong(reason)
+        require_correct_edges(self.oracle, inputs, named(self.case, bind(inputs)()))
+
+    def _make_clock(self, bind: Bind) -> None:
+        with self._spending("clock"):
+            self.clock = clock_of(self.case, self.bench, bind, self.sets, self.calls, self.graph_s)
+        self.facts |= getattr(self.clock, "facts", {})
+        if self.thorough and isinstance(self.clock, CudaClock):
+            with self._spending("repeat"):
+                self._check_graph(self.clock)
 
     def _compare_repeats(self, calls: int, known: Mapping[str, Repeats]) -> None:
         before = known.get(self.facts.get("code") or "")
@@ -270,7 +301,8 @@ class PreparedCase:
         """
         numbers = []
         for number, output in clock.again():
-            require_correct(self.oracle, self.sets[number], snapshot(self.case, output), IN_A_GRAPH)
+            if not self.inexact:
+                require_correct(self.oracle, self.sets[number], snapshot(self.case, output), IN_A_GRAPH)
             numbers.append(number)
         compared = [graph_bits(self.case, partial(clock.replay, each), self.calls[each]) for each in numbers]
         self.facts["graph_bits"] = str(max(compared, key=list(GraphBits).index))
@@ -284,7 +316,16 @@ class PreparedCase:
     def _check_caching(self) -> None:
         found = caching.measure(self.case, self.sets, self.calls, self.clock, self.seed)
         found.check()
-        require_correct(self.oracle, self.sets[found.number], found.outputs, AFTERWARDS)
+        self._require_still_correct(self.oracle, self.sets[found.number], found.outputs)
+
+    def _require_still_correct(self, oracle: Oracle, inputs: Inputs, outputs: Outputs) -> None:
+        """Raises Inexact for outputs that are not exact enough, and Wrong for those that are of other numbers."""
+        try:
+            require_correct(oracle, inputs, outputs, AFTERWARDS)
+        except Inexact as wrong:
+            if wrong.errors and all(error <= FAR * oracle.limits[name] for name, error in wrong.errors.items()):
+                raise
+            raise Wrong(str(wrong)) from None
 
     def _renew(self, number: int) -> None:
         """Write other numbers into a set, without the target's knowledge."""
@@ -300,7 +341,7 @@ class PreparedCase:
         require_own_memory(self.case, returned)
         if self.bench.stream is None or self.thorough:
             for inputs, outputs in reversed(seen):  # the last first: its exact result also serves for what is allowed
-                require_correct(self.oracle, inputs, outputs, AFTERWARDS)
+                self._require_still_correct(self.oracle, inputs, outputs)
         else:
             self._check_one_of(seen)
         require_working_oracle(self.case, self.bench.device, self.seed)
@@ -308,7 +349,7 @@ class PreparedCase:
     def _check_one_of(self, seen: Sequence[tuple[Inputs, Outputs]]) -> None:
         """In a later trial on a GPU, check one random set against float64, and that no output of the others is NaN."""
         inputs, outputs = seen[_random_index(len(seen))]
-        require_correct(Oracle(inputs), inputs, outputs, AFTERWARDS)
+        self._require_still_correct(Oracle(inputs), inputs, outputs)
         for _, others in seen:
             require_finite(others, AFTERWARDS)
 

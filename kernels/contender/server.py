@@ -192,13 +192,17 @@ class Server:
                 graph_s=float(message.get("graph_s", GRAPH_S)),
                 repeats=int(message.get("repeats", FULL_REPEATS)),
                 known={code: estimate for code, estimate in estimates.items() if estimate},
+                inexact=message.get("inexact"),
             )
             verdict |= self._prepared.describe()
         if tuning.refused:  # also if the target caught NeedsDevice and went on without a choice
             verdict |= {"state": FAILED, "reason": NEEDS_DEVICE, "needs_device": True}
         if tuning.chosen:
             verdict["tuned"] = tuning.chosen
-        if verdict["state"] != MEASURED and not verdict.get("broken"):  # freeing a broken device raises
+        is_ready = self._prepared is not None and verdict["state"] in (MEASURED, INVALID)
+        if not is_ready:
+            verdict.pop("inexact", None)
+        if not is_ready and not verdict.get("broken"):  # freeing a broken device raises
             self.free({})
         return {**verdict, "prepare_s": round(time.monotonic() - began, 3)}
 
@@ -254,7 +258,7 @@ class Server:
 def _verdict(bench: Any) -> Iterator[dict[str, Any]]:
     """The state of the case: measured, or the state of its exception."""
     from ..checks.oracle import WrongShape
-    from ..checks.outputs import Wrong
+    from ..checks.outputs import Inexact, Wrong
     from ..providers import Broken, Unsupported
     from .clocks import NotCaptured
 
@@ -262,7 +266,7 @@ def _verdict(bench: Any) -> Iterator[dict[str, Any]]:
     try:
         yield verdict
     except (Wrong, WrongShape) as wrong:
-        verdict |= {"state": INVALID, "reason": str(wrong)[:MAX_REASON]}
+        verdict |= {"state": INVALID, "reason": str(wrong)[:MAX_REASON], "inexact": isinstance(wrong, Inexact)}
     except Unsupported as error:
         verdict |= {"state": UNSUPPORTED, "reason": str(error)[:MAX_REASON]}
     except NeedsDevice:

@@ -141,7 +141,7 @@ class BackfillDocument(Document):
     queued: int
 
 
-BaselineKind: TypeAlias = Literal["parent", "last_good", "pinned", "sota", "best"] | str
+BaselineKind: TypeAlias = Literal["parent", "wrong_parent", "last_good", "pinned", "sota", "best"] | str
 
 
 class BatchItem(Document):
@@ -667,7 +667,19 @@ class GapItem(Document):
 
 GateAction: TypeAlias = Literal["fail", "warn", "pass"] | str
 
-GateKind: TypeAlias = Literal["regression", "behind-sota", "inconclusive", "invalid", "failed", "unrepeatable"] | str
+GateKind: TypeAlias = (
+    Literal[
+        "regression",
+        "behind-sota",
+        "inconclusive",
+        "invalid",
+        "failed",
+        "unrepeatable",
+        "slower-than-wrong",
+        "new-far-behind",
+    ]
+    | str
+)
 
 
 class GateReasonItem(Document):
@@ -1212,8 +1224,9 @@ class VerdictItem(Document):
     provider: str
     case: str
     metric: str
-    # `parent`; `last_good`: the last revision that was not slow, if the parent is slow; `pinned`; `sota` and
-    # `best`: the fastest other provider, for which `behind_sota` counts and `outcome` does not.
+    # `parent`; `wrong_parent`: times alone, if the parent or the head computes something else; `last_good`: the
+    # last revision that was not slow, if the parent is slow; `pinned`; `sota` and `best`: the fastest other
+    # provider, for which `behind_sota` counts and `outcome` does not.
     baseline_kind: BaselineKind
     # A commit, a release or a provider.
     baseline: str | None
@@ -1358,6 +1371,8 @@ class SamplesDocument(Document):
     screening: list[list[float | None]]
     # Of the trials that only confirm a suspicion.
     confirmation: list[list[float | None]]
+    # Of the rounds with contenders that are not exact enough.
+    apart: list[list[float | None]]
 
 
 class SeriesDocument(Document):

@@ -128,7 +128,12 @@ def get_samples(
 ) -> Response:
     """Get the raw samples of one contender at one case."""
     found = runs.samples(session, run_id, contender, case)
-    return tagged_json(request, SamplesDocument.of(found.measurement, found.screening, found.confirmation))
+    return tagged_json(
+        request,
+        SamplesDocument.of(
+            found.measurement, screening=found.screening, confirmation=found.confirmation, apart=found.apart
+        ),
+    )
 
 
 @router.get("/runs/{run_id}/comment", response_class=MarkdownResponse, responses=CACHED)

@@ -1192,19 +1192,18 @@ class StudyRecord(Base):
     facts: Mapped[dict[str, Any]] = _large()
 
 
-def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
-    """The inverse of `pack`: the screening trials and the confirmation trials."""
-    screened, confirmed = json.loads(zlib.decompress(packed))
-    return screened, confirmed
+def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds], list[Rounds]]:
+    """The inverse of `pack`: the screening trials, the confirmation trials, and the rounds apart of each trial."""
+    screened, confirmed, *apart = json.loads(zlib.decompress(packed))
+    return screened, confirmed, apart[0] if apart else []
 
 
-def pack(screened: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
+def pack(screened: Sequence[Rounds], confirmed: Sequence[Rounds], apart: Sequence[Rounds] = ()) -> bytes:
     """Raw samples compactly: JSON in zlib, [screened, confirmed], each with one list of rounds a trial.
 
-    Trials that only confirm a suspicion are kept apart.
+    Trials that only confirm a suspicion are kept apart, and so are the rounds with contenders whose numbers are not
+    exact enough, where there are any.
     """
-    rounded = [
-        [[None if taken is None else round(taken, 4) for taken in trial] for trial in part]
-        for part in (screened, confirmed)
-    ]
+    parts = (screened, confirmed, apart) if any(apart) else (screened, confirmed)
+    rounded = [[[None if taken is None else round(taken, 4) for taken in trial] for trial in part] for part in parts]
     return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)

@@ -86,6 +86,7 @@ class BaselineKind(enum.StrEnum):
     """Kinds of baselines; docs/baselines.md explains the question that each answers."""
 
     PARENT = "parent"
+    WRONG_PARENT = "wrong_parent"  # the parent where it or the head is not exact enough: a comparison of times alone
     LAST_GOOD = "last_good"  # the last revision at which the case was not slow
     PINNED = "pinned"  # the last release, or what the recipe pins
     SOTA = "sota"

@@ -18,11 +18,11 @@ from service.domain.states import OPEN_STATES, Purpose, RunState
 from service.domain.text import in_percent, listed, one_line, share_in_words
 from service.domain.verdicts.judge import Outcome
 from service.reports.gate import GateState
-from service.reports.report import Report
-from service.reports.rows import Row
+from service.reports.report import Report, cases, counted
+from service.reports.rows import BaselineRow, Row
 
 BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
-_WORST_FIRST = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED, Outcome.IMPROVEMENT)
+_WORSE = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED)
 _GRAVEST = (BAD, OPEN, WAITING, GOOD)
 
 
@@ -69,15 +69,21 @@ def title(report: Report) -> str:
         *_sized([row for row in report.regressions if row.news]),
         *_counted(report, Outcome.FAILED, "fails", "fail"),
     ]
+    if slower := report.slower_than_wrong:
+        what = percent(slower[0].wrong_parent.ratio if slower[0].wrong_parent else None, slower[0].metric)
+        found.append((len(slower), _be(len(slower)), f"{'up to ' * (len(slower) > 1)}{what} than the wrong parent"))
     if lost := len(report.lost_repeatability):
         found.append((lost, _be(lost), "no longer repeatable"))
+    if far := len(report.far_behind):
+        found.append((far, _be(far), f"new and far behind {report.sota}"))
+    right = [(len(rows), _be(len(rows)), "right now, and wrong before")] if (rows := report.right_now) else []
     if found:
         allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
-        return _joined(report, found) + ", which the policy allows" * allowed
+        return _joined(report, [*found, *right]) + ", which the policy allows" * allowed
     if report.gate.state is not GateState.PASS:
         return _lower(report.verdict)
-    if faster := report.of(Outcome.IMPROVEMENT):
-        return _joined(report, _sized(faster))
+    if better := [*_sized(report.of(Outcome.IMPROVEMENT)), *right]:
+        return _joined(report, better)
     return _lower(report.verdict)
 
 
@@ -92,8 +98,9 @@ def head(reports: Sequence[Report]) -> list[str]:
 
 def lead(report: Report) -> Row | None:
     """The case that matters most; None where nothing changed."""
-    rows = (row for outcome in _WORST_FIRST for row in report.of(outcome) if row.news)
-    return next(rows, None)
+    worse = [row for outcome in _WORSE for row in report.of(outcome) if row.news]
+    faster = [row for row in report.of(Outcome.IMPROVEMENT) if row.news]
+    return next(iter([*worse, *report.slower_than_wrong, *report.far_behind, *faster, *report.right_now]), None)
 
 
 def groups(report: Report) -> Iterator[OutcomeGroup]:
@@ -115,9 +122,9 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
     yield from _by_metric("wrong or failed before", [row for row in report.rows if row.known_before])
 
 
-def changed_by(row: Row, confidence: float) -> str:
+def changed_by(row: Row | BaselineRow, metric: Metric, confidence: float) -> str:
     """The interval of a change with its confidence: `+9.6 to +10.8 %, 95 % confidence`."""
-    between = in_range(row.low, row.high, row.metric)
+    between = in_range(row.low, row.high, metric)
     return f"{between}, {share_in_words(confidence)} confidence" if between else ""
 
 
@@ -195,9 +202,15 @@ def _lead_words(report: Report) -> str:
     if (row := lead(report)) is None:
         return _undecided(report) or (f"{_sentence(report.advice)}." if not report.rows else _older(report))
     name = code(row.case)
-    if row.outcome in (Outcome.INVALID, Outcome.FAILED):
+    if row.outcome is Outcome.NEW and row.against_wrong:
+        between = changed_by(row.wrong_parent, row.metric, report.policy.confidence) if row.wrong_parent else ""
+        size = f" ({between})" if between else ""
+        return f"{name}: {escaped(one_line(row.against_wrong, 400))}{size}. {_links(report, row)}"
+    if row.far_behind and row.sota is not None:
+        return f"{name} is new and {escaped(one_line(row.sota.reason, 300))}. {_links(report, row)}"
+    if row.outcome in (Outcome.INVALID, Outcome.FAILED, Outcome.NEW):
         return f"{name} {escaped(one_line(row.summary, 300))}. {_links(report, row)}"
-    interval = changed_by(row, report.policy.confidence)
+    interval = changed_by(row, row.metric, report.policy.confidence)
     size = f" ({interval})" if interval else ""
     context = f" {_sentence(one_line(row.context, 300))}." if row.context else ""
     return f"{name} {times(row)}{size}{why(row)}.{context} {_links(report, row)}"
@@ -318,15 +331,26 @@ def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
     if report.purpose is not Purpose.WATCH:
         return ""
     if any(row.news for row in report.of(Outcome.INVALID)):
-        return "Next: fix the results first, because wrong results are not timed."
+        return "Next: fix the results first, because the times of wrong results do not count."
     if report.regressions:
         accept = _accept(report, asked=asked)
         return f"Next: push a fix (it is measured by itself), or {accept}; {rerun} measures once more."
+    if report.slower_than_wrong:
+        return "Next: look for a faster way to right results; the next revisions are compared with these times."
+    if report.far_behind and not any(row.news for row in report.of(Outcome.FAILED)):
+        return (
+            "Next: see what the faster implementation does otherwise; the next revisions are compared with these times."
+        )
     if report.alarms:
         return "Next: push a fix; it is measured by itself."
     if report.gate.state is GateState.UNDECIDED:
         return f"Next: {rerun} measures once more."
-    return "Nothing to do." if report.gate.state is GateState.PASS else ""
+    if rows := report.less_exact:
+        return f"Next: decide whether {cases(len(rows))} may be less exact."
+    if new := report.of(Outcome.NEW):
+        return f"The next revisions are compared with the {counted(Outcome.NEW, len(new))} of this one."
+    slower = report.slow_before or report.slower_than_pinned
+    return "Nothing to do." if report.gate.state is GateState.PASS and not slower else ""
 
 
 def _accept(report: Report, *, asked: bool) -> str:

@@ -26,8 +26,10 @@ _GRAVEST = (
     GateKind.INVALID,
     GateKind.REGRESSION,
     GateKind.FAILED,
+    GateKind.SLOWER_THAN_WRONG,
     GateKind.INCONCLUSIVE,
     GateKind.UNREPEATABLE,
+    GateKind.NEW_FAR_BEHIND,
     GateKind.BEHIND_SOTA,
 )
 _EXIT_CODES = {
@@ -35,6 +37,8 @@ _EXIT_CODES = {
     GateKind.INVALID: UNFIT,
     GateKind.FAILED: UNFIT,
     GateKind.INCONCLUSIVE: UNDECIDED,
+    GateKind.SLOWER_THAN_WRONG: REGRESSED,
+    GateKind.NEW_FAR_BEHIND: REGRESSED,
 }
 
 
@@ -145,7 +149,11 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
             if row.known_before and action is GateAction.FAIL:
                 action = GateAction.WARN
             found[kind, action, row.known_before, False] += 1
-        if row.behind or row.behind_is_open:
+        if row.slower_than_wrong:
+            found[GateKind.SLOWER_THAN_WRONG, policy.action_at(row.case, GateKind.SLOWER_THAN_WRONG), False, False] += 1
+        if row.far_behind:
+            found[GateKind.NEW_FAR_BEHIND, policy.action_at(row.case, GateKind.NEW_FAR_BEHIND), False, False] += 1
+        elif row.behind or row.behind_is_open:
             action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
             found[GateKind.BEHIND_SOTA, action, False, not row.behind] += 1
     reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]

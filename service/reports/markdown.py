@@ -166,7 +166,13 @@ def _news(report: Report) -> Iterator[_News]:
             yield _News("**Changed**", _timed_without_why, slower_first, f", each {escaped(why)}")
     for outcome in (Outcome.INVALID, Outcome.FAILED):
         if rows := tuple(row for row in report.of(outcome) if not row.known_before):
-            yield _News(f"**{NOUNS[outcome][1].capitalize()}** (not timed)", _reasoned, rows)
+            yield _News(f"**{NOUNS[outcome][1].capitalize()}** (their times do not count)", _reasoned, rows)
+    if rows := report.slower_than_wrong:
+        yield _News("**Slower than the wrong parent**", _slower_than_wrong, rows)
+    if rows := report.far_behind:
+        yield _News(f"**New and far behind {escaped(report.sota)}**", _standing, rows)
+    if rows := report.less_exact:
+        yield _News("**Less exact**, within what is allowed", _less_exact, rows)
     if rows := report.lost_repeatability:
         title = "**No longer repeatable**: calls with the same inputs give different bits, and did not before"
         yield _News(title, _unrepeatable, rows)
@@ -253,6 +259,15 @@ def _slow_before(rows: Sequence[Row]) -> str:
 
 def _slower_than_pinned(rows: Sequence[Row]) -> str:
     return _baselines([(row, row.pinned, row.pinned.reason) for row in rows if row.pinned])
+
+
+def _slower_than_wrong(rows: Sequence[Row]) -> str:
+    return _baselines([(row, row.wrong_parent, row.against_wrong) for row in rows if row.wrong_parent])
+
+
+def _less_exact(rows: Sequence[Row]) -> str:
+    lines = ["| case | what was measured |", "|---|---|"]
+    return "\n".join([*lines, *(row_of([_name(row), escaped(row.less_exact)]) for row in rows)])
 
 
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:

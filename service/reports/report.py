@@ -157,9 +157,31 @@ class Report:
         return tuple(row for row in self.rows if row.repeatability is Repeatability.LOST)
 
     @property
+    def slower_than_wrong(self) -> tuple[Row, ...]:
+        """The cases that are slower than their parent, whose results were wrong, the largest change first."""
+        rows = (row for row in self.rows if row.slower_than_wrong and row.outcome is not Outcome.FAILED)
+        return tuple(sorted(rows, key=lambda row: -((row.wrong_parent and row.wrong_parent.ratio) or 1.0)))
+
+    @property
+    def far_behind(self) -> tuple[Row, ...]:
+        """The new cases that are far behind SOTA, the furthest first."""
+        return tuple(sorted((row for row in self.rows if row.far_behind), key=_by_gap))
+
+    @property
+    def right_now(self) -> tuple[Row, ...]:
+        """The cases whose results were wrong at the parent and are right now."""
+        return tuple(row for row in self.rows if row.right_now)
+
+    @property
+    def less_exact(self) -> tuple[Row, ...]:
+        """The cases whose measured error grew, within what is allowed."""
+        return tuple(row for row in self.rows if row.less_exact)
+
+    @property
     def alarms(self) -> bool:
-        """Whether something is wrong that was not before."""
-        return any(self._news(outcome) for outcome in ALARMING) or bool(self.lost_repeatability)
+        """Whether something is worse than before, or far worse than it could be from its first revision on."""
+        worse = (self.lost_repeatability, self.slower_than_wrong, self.far_behind)
+        return any(self._news(outcome) for outcome in ALARMING) or any(worse)
 
     @property
     def quarantined(self) -> tuple[Row, ...]:
@@ -247,8 +269,12 @@ class Report:
 
     def _found(self) -> str:
         bad = [counted(outcome, len(rows)) for outcome in ALARMING if (rows := self._news(outcome))]
+        if slower := len(self.slower_than_wrong):
+            bad.append(f"{cases(slower)} slower than {'its' if slower == 1 else 'their'} wrong parent")
         if lost := len(self.lost_repeatability):
-            bad.append(f"{lost} case{'s' * (lost > 1)} no longer repeatable")
+            bad.append(f"{cases(lost)} no longer repeatable")
+        if far := len(self.far_behind):
+            bad.append(f"{counted(Outcome.NEW, far)} far behind {self.sota}")
         if bad:
             allowed = self.gate.state is GateState.PASS and self.purpose is not Purpose.CALIBRATION
             return f"{listed(bad)}, which the policy allows" if allowed else listed(bad)
@@ -286,14 +312,18 @@ class Report:
         if wrong := self._news(Outcome.INVALID):
             was_right = any(row.parent and row.parent.state is CellState.MEASURED for row in wrong)
             results = "the results changed" if was_right else "the results are wrong"
-            return f"{results}; fix that first, because wrong results are not timed"
+            return f"{results}; fix that first, because the times of wrong results do not count"
         if rows := self.regressions:
             worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].because}"
             return f"fix or acknowledge it, {worst}" if len(rows) == 1 else f"fix or acknowledge them, first {worst}"
         if failed := self._news(Outcome.FAILED):
             return one_line(failed[0].reason)
+        if slower := self.slower_than_wrong:
+            return f"right results may take longer, but look at {slower[0].case}: {slower[0].against_wrong}"
         if lost := self.lost_repeatability:
             return f"restore repeatability, {lost[0].case} is {lost[0].notes[0]}"
+        if far := self.far_behind:
+            return f"new is not fast, {far[0].case} {far[0].sota.reason if far[0].sota else ''}"
         if not self.rows:
             none = (
                 "its providers support no case of the suite"
@@ -368,7 +398,8 @@ def report(
     recipe = readable(run.recipe.text)
     found = contents or RunContents.of(run)
     ceilings = roofline.ceilings(found.telemetry)
-    rows = _rows(run, found, known or {}, ceilings)
+    in_force = _policy(found.policy, run, recipe, policy)
+    rows = _rows(run, found, known or {}, ceilings, in_force)
     return Report(
         run_id=run.id,
         url=f"{address}/runs/{run.id}",
@@ -398,7 +429,7 @@ def report(
         stack=run.stack.versions if run.stack else {},
         stack_digest=run.stack.digest if run.stack else None,
         telemetry=found.telemetry,
-        policy=_policy(found.policy, run, recipe, policy),
+        policy=in_force,
         sota=recipe.sota_on(run.device) if recipe else "quack",
         rows=rows,
         unsupported=_unsupported(found.measurements, rows),
@@ -433,7 +464,9 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
+def _rows(
+    run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: Mapping[str, float], policy: Policy
+) -> tuple[Row, ...]:
     measured = defaultdict[str, dict[Name, Measured]](dict)
     for m in found.measurements:
         measured[m.role][m.provider, m.case] = _measured(m, ceilings)
@@ -455,6 +488,7 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: M
             rows[provider, case] = _baseline_row(verdict, next(filter(None, sides), None))
         return rows
 
+    wrong_parent = compared(BaselineKind.WRONG_PARENT, Role.PARENT)
     last_good = compared(BaselineKind.LAST_GOOD, Role.LAST_GOOD)
     pinned = compared(BaselineKind.PINNED, Role.PINNED)
     best_baseline = compared(BaselineKind.BEST, Role.RIVAL, Role.SOTA)
@@ -493,9 +527,18 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: M
             last_good=last_good.get(name),
             pinned=pinned.get(name),
             best=best_baseline.get(name),
+            wrong_parent=wrong_parent.get(name),
+            far_behind=_is_far_behind(verdict, sota, policy),
         )
 
     return tuple(row(verdict) for verdict in decided[BaselineKind.PARENT].values())
+
+
+def _is_far_behind(verdict: VerdictRow, sota: VerdictRow | None, policy: Policy) -> bool:
+    """Whether a case that has only SOTA to be compared with is far behind it."""
+    if verdict.outcome != Outcome.NEW or sota is None or not sota.behind_sota or sota.ratio is None:
+        return False
+    return sota.ratio > 1 + policy.at(verdict.case).far_behind_sota
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
@@ -554,6 +597,11 @@ def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
 
 def _by_gap(row: Row) -> tuple[float, str, str]:
     return -((row.sota.ratio if row.sota else None) or 1.0), row.case, row.provider
+
+
+def cases(n: int) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{n} case{'s' * (n != 1)}"
 
 
 def counted(outcome: Outcome, n: int) -> str:

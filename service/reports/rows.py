@@ -5,11 +5,12 @@ from functools import cached_property
 
 from kernels.cases import Metric
 from service.domain.attribution.causes import Kind
-from service.domain.codefacts.comparison import Repeatability, differences, repeatability
+from service.domain.codefacts.comparison import Repeatability, differences, grown_errors, repeatability
 from service.domain.codefacts.diff import moved_definition
 from service.domain.codefacts.measured import Measured
 from service.domain.codefacts.source_lines import SourceLines
-from service.domain.metrics import instead, metric_of, percent
+from service.domain.metrics import amount, instead, metric_of, percent
+from service.domain.states import CellState
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
@@ -109,6 +110,48 @@ class Row:
     last_good: BaselineRow | None = None  # where the baseline is slow already: the last revision that was not
     pinned: BaselineRow | None = None
     best: BaselineRow | None = None
+    wrong_parent: BaselineRow | None = None  # times alone, where the head or its parent computes something else
+    far_behind: bool = False  # new, and far behind SOTA
+
+    @property
+    def right_now(self) -> bool:
+        """Whether the head is right where its parent was wrong."""
+        sides = (self.head.state if self.head else None, self.parent.state if self.parent else None)
+        return sides == (CellState.MEASURED, CellState.INVALID)
+
+    @property
+    def slower_than_wrong(self) -> bool:
+        """Whether it is, or seems to be, slower than its parent, whose results were wrong.
+
+        What could not be decided counts if it measured slower: right results are no reason to overlook that.
+        """
+        other = self.wrong_parent
+        if other is None or self.parent is None or self.parent.state is not CellState.INVALID:
+            return False
+        seems_slower = (other.ratio or 1.0) > 1 + (self.smallest_change or 0.0)
+        return other.slower or (other.outcome is Outcome.INCONCLUSIVE and seems_slower)
+
+    @property
+    def against_wrong(self) -> str:
+        """`the parent was wrong (dweight …) and took 223 µs; right now, it takes 577 µs`; empty without its times."""
+        sides = [self.parent, self.head]
+        if self.wrong_parent is None or not all(side and side.timed for side in sides):
+            return ""
+        before, now = (amount(side.timed if side else None, self.metric) for side in sides)
+        is_wrong = self.outcome is Outcome.INVALID
+        was = f"the parent was {'right' if not self.right_now and not self.known_before else 'wrong'}"
+        why = f" ({one_line(self.parent.reason, 200)})" if self.parent and self.parent.reason else ""
+        return f"{was}{why} and took {before}; {'wrong' if is_wrong else 'right'} now, it takes {now}"
+
+    @property
+    def less_exact(self) -> str:
+        """`dweight is less exact: its error grew 1.4 times, to 2.7e-03`; empty where no error grew."""
+        grown = grown_errors(self.head.facts, self.parent.facts, self.case) if self.head and self.parent else {}
+        said = (
+            f"{name} is less exact: its error grew {now / before:.1f} times, to {now:.1e}"
+            for name, (before, now) in grown.items()
+        )
+        return "; ".join(said)
 
     @property
     def news(self) -> bool:
@@ -209,7 +252,7 @@ class Row:
         other = (
             f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
         )
-        return _joined(other, self.as_before, leak, *self.notes)
+        return _joined(other, self.as_before, self.against_wrong, leak, self.less_exact, *self.notes)
 
 
 def _joined(*parts: str) -> str:

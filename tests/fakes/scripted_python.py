@@ -1,9 +1,10 @@
 """An interpreter that plays a contender: real processes and pipes, scripted timings.
 
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
-"crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Counts are exact, 1 by default.  The
-facts of `facts.json`, {"rmsnorm.fwd.4x8.fp32.breaks": {"break_reasons": […]}}, are added.  Anything else that it is
-asked to run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined,
+"inexact 100.0: why" (invalid for its numbers alone, and timed all the same), "crash" or "hang";
+"wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Counts are exact, 1 by default.  The facts of
+`facts.json`, {"rmsnorm.fwd.4x8.fp32.breaks": {"break_reasons": […]}}, are added.  Anything else that it is asked to
+run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined,
 and `code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
 """
 
@@ -49,8 +50,9 @@ def play() -> None:
         elif asked["do"] == "prepare":
             case = asked["case"]
             says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
-            wrong = isinstance(says, str) and says.startswith("invalid")
-            answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
+            wrong = isinstance(says, str) and says.startswith(("invalid", "inexact"))
+            answer = {"state": "invalid", "reason": str(says).split(": ", 1)[1]} if wrong else {"state": "measured"}
+            answer["inexact"] = str(says).startswith("inexact")
             answer["facts"] = {"code": f"{says}", "kernels": 1, **where, **({} if builtin else facts.get(case, {}))}
         elif asked["do"] == "texts":
             answer = {"text": kernels[asked["kernel"]].get(asked["kind"], "")}
@@ -61,6 +63,8 @@ def play() -> None:
                 os.abort()
             if says == "hang":
                 time.sleep(3600)
+            if str(says).startswith("inexact"):
+                says = str(says).split()[1].rstrip(":")
             noise = [placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]
             answer = {"samples": [float(says) * (1 if case.endswith(COUNTS) else one) for one in noise]}
         elif asked["do"] == "check":

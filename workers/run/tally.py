@@ -78,7 +78,17 @@ class Tally:
             rounds(False),
             rounds(True),
             _known(seen) | _tuned(cell for _, cell in turned) | self._replaced(contender),
+            apart=tuple(tuple(cell.apart) if cell is not None else () for _, cell in turned),
         )
+
+    def inexact(self) -> dict[tuple[str, Case], str]:
+        """The contenders that a trial called invalid for their numbers alone, by label and case, with the reason."""
+        return {
+            at: cell.reason or cell.state
+            for _, trial in self._trials
+            for at, cell in trial.cells.items()
+            if cell.inexact
+        }
 
     def _replaced(self, contender: Contender) -> dict[str, Any]:
         """The versions of the packages of the stack that the contender's revision replaced, if it did."""

@@ -18,10 +18,12 @@ from kernels.arena.session import (
 )
 from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState
+from service.domain.states import BaselineKind, CellState
 from service.domain.verdicts import judge
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
-from service.domain.verdicts.session_result import cells
+from service.domain.verdicts.baselines import judge_baseline
+from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.session_result import ContenderResult, cells, inexact_cases
 from service.settings import settings
 from workers.device import DeviceHere
 from workers.run.contenders import LAST_CASE_S
@@ -111,6 +113,7 @@ class Trials:
             uuid=self._uuid,
             deadline=self._deadline,
             repeats_before=self._repeats_before,
+            inexact_before=self._tally.inexact(),
             prestarted=self._prestarted,
             judge=self._judge,
         )
@@ -129,16 +132,30 @@ class Trials:
 
         The other baselines take part in the screening trials only.
         """
-        wanted = judge.wanted(cells(self._tally.taken()), self._policy, self._known)
+        taken = self._tally.taken()
+        wanted = judge.wanted(cells(taken), self._policy, self._known)
         names = {name for name, why in wanted.items() if why == kind}
+        if kind == "look":
+            names |= _undecided_apart(taken, self._policy)
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
         who = [one for one in self._prestarted.contenders if one.role in REPEATED and one.provider["name"] in providers]
         return who, tuple(case for case in cases if str(case) in texts)
 
 
+def _undecided_apart(taken: Sequence[ContenderResult], policy: Policy) -> set[Name]:
+    """The cases that were timed apart and need more trials to be compared."""
+    timed = {one.name: one for one in inexact_cases(taken)}
+    verdicts = judge_baseline(BaselineKind.WRONG_PARENT, list(timed.values()), policy)
+    return {
+        name
+        for name, verdict in verdicts.items()
+        if verdict.outcome is Outcome.INCONCLUSIVE and len(timed[name].pairs.candidate) < policy.screening[-1]
+    }
+
+
 def _measurable(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """The cases without those at which every provider of the head is wrong or failed: more trials are useless there."""
+    """The cases without those at which no provider of the head can be timed: more trials are useless there."""
     heads = [one for one in tally.taken() if one.role is Role.HEAD]
     seen = {one.case for one in heads}
-    measured = {one.case for one in heads if one.state is CellState.MEASURED}
+    measured = {one.case for one in heads if one.state is CellState.MEASURED or any(one.apart)}
     return tuple(case for case in cases if case in measured or case not in seen)

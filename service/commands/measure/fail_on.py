@@ -21,6 +21,8 @@ class GateFinding(StrEnum):
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
     UNREPEATABLE = "unrepeatable"
+    SLOWER_THAN_WRONG = "slower-than-wrong"
+    NEW_FAR_BEHIND = "new-far-behind"
     BEHIND_SOTA = "behind-sota"
     BUILD_FAILED = "build-failed"
     HELD = "held"  # waits for approval
@@ -35,6 +37,8 @@ EXIT_CODES = {
     GateFinding.FAILED: UNFIT,
     GateFinding.INCONCLUSIVE: UNDECIDED,
     GateFinding.UNREPEATABLE: REGRESSED,
+    GateFinding.SLOWER_THAN_WRONG: REGRESSED,
+    GateFinding.NEW_FAR_BEHIND: REGRESSED,
     GateFinding.BEHIND_SOTA: REGRESSED,
     GateFinding.BUILD_FAILED: UNFIT,
     GateFinding.HELD: NOT_MEASURED,

@@ -3,13 +3,16 @@
 Facts come from strangers' processes: a value of the wrong type counts as missing.
 """
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from kernels.cases import Case
 from service.domain.codefacts.compiled import whole
 from service.domain.codefacts.releases import releases
 from service.domain.codefacts.tuned import interchangeable
+from service.domain.roofline import number
 from service.domain.text import apart
 
 LABELS = {
@@ -31,6 +34,11 @@ _OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first 
 _NAMED_WHERE_SAME = ("spills", "registers", "shared", "kernels")
 
 
+# An error grew by this factor, and by this part of what one rounding of the output adds.
+MIN_GROWTH, MIN_GROWN = 1.25, 0.25
+MANTISSA_BITS = {"bf16": 8, "fp16": 11, "fp32": 24}  # with the hidden one
+
+
 class Repeatability(StrEnum):
     """Whether the head lost or gained repeatability: the same bits for the same inputs."""
 
@@ -46,6 +54,30 @@ def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeata
         case False, True:
             return Repeatability.GAINED
     return None
+
+
+def grown_errors(head: Mapping[str, Any], parent: Mapping[str, Any], case: str) -> dict[str, tuple[float, float]]:
+    """The outputs whose measured error grew, although both sides are exact enough: before, and now.
+
+    An error is relative, as `kernels.checks.error_bounds` defines it.  Sums in another order differ by less than a part
+    of what rounding the output does.
+    """
+    sides = [errors if isinstance(errors := facts.get("errors"), Mapping) else {} for facts in (parent, head)]
+    found = {}
+    for name in sides[1]:
+        before, now = (number(side.get(name)) for side in sides)
+        if before and now and now >= MIN_GROWTH * before and now - before >= MIN_GROWN * _rounding(case, name):
+            found[str(name)] = before, now
+    return found
+
+
+def _rounding(case: str, output: str) -> float:
+    """The error of rounding an output once, relative."""
+    try:
+        [dtype, *_] = Case.parse(case).dtypes(output)
+    except (ValueError, KeyError):
+        return math.inf
+    return 2.0 ** -MANTISSA_BITS[dtype] if dtype in MANTISSA_BITS else math.inf
 
 
 def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:

@@ -37,6 +37,11 @@ class Measured:
         return roofline.speed(self.case, self.median, self.gb_s, self.facts, self.ceilings)
 
     @property
+    def timed(self) -> float | None:
+        """Its median, or that of the rounds apart where its numbers are not exact enough: nobody's baseline."""
+        return self.median if self.median is not None else number(self.facts.get("inexact_median"))
+
+    @property
     def repeatable(self) -> bool:
         """Unless it was seen to compute other bits from the same inputs."""
         return self.facts.get("repeatable") is not False

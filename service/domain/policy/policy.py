@@ -43,6 +43,8 @@ class GateKind(StrEnum):
     INVALID = "invalid"
     FAILED = "failed"
     UNREPEATABLE = "unrepeatable"
+    SLOWER_THAN_WRONG = "slower-than-wrong"  # right, and slower than its parent, which computes something else
+    NEW_FAR_BEHIND = "new-far-behind"  # nothing to compare with but SOTA, and far behind that
 
 
 class GateAction(StrEnum):
@@ -65,6 +67,8 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
         GateKind.INVALID: GateAction.FAIL,
         GateKind.FAILED: GateAction.WARN,
         GateKind.UNREPEATABLE: GateAction.WARN,
+        GateKind.SLOWER_THAN_WRONG: GateAction.WARN,
+        GateKind.NEW_FAR_BEHIND: GateAction.WARN,
     },
     True: {
         GateKind.REGRESSION: GateAction.FAIL,
@@ -73,6 +77,8 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
         GateKind.INVALID: GateAction.FAIL,
         GateKind.FAILED: GateAction.FAIL,
         GateKind.UNREPEATABLE: GateAction.WARN,
+        GateKind.SLOWER_THAN_WRONG: GateAction.FAIL,
+        GateKind.NEW_FAR_BEHIND: GateAction.WARN,
     },
 }
 
@@ -107,6 +113,7 @@ class CasePolicy(BaseModel):
     smallest_change_count: int | None = Field(None, ge=1, le=counts.MAX_DIFFERENCE)
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
     behind_sota: float | None = Field(None, gt=0, lt=10)
+    far_behind_sota: float | None = Field(None, gt=0, lt=100)
     leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Why it is quarantined: measured, but never alarms.")
     gate: Mapping[GateKind, GateAction] = {}
@@ -154,6 +161,9 @@ class Policy(BaseModel):
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
     behind_sota: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
+    far_behind_sota: float = Field(
+        0.5, gt=0, lt=100, description="A new case that is slower than SOTA by more than this is *far behind*."
+    )
     behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="False discovery rate of *behind SOTA*.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the pinned baseline by more than this is a leak.")
     blocking: bool = Field(False, description="Use the stricter actions for all kinds not in `gate`.")

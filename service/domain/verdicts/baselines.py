@@ -68,12 +68,14 @@ def _behind_sota_fdr(policy: Policy) -> float:
 
 RULES: Mapping[BaselineKind, Rule] = {
     BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _fdr, share=MIN_SHARE),
+    BaselineKind.WRONG_PARENT: Rule((Role.PARENT,), _smallest_change, Method.EQUIVALENCE, _fdr, share=MIN_SHARE),
     BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _fdr, share=MIN_SHARE),
     BaselineKind.PINNED: Rule((Role.PINNED,), _leak, Method.EQUIVALENCE, _fdr),
     BaselineKind.SOTA: Rule((Role.SOTA,), _behind_sota, Method.FLAG, _behind_sota_fdr),
     BaselineKind.BEST: Rule((Role.SOTA, Role.RIVAL), _behind_sota, Method.FLAG, _behind_sota_fdr),
 }
 OWN_CODE = (BaselineKind.LAST_GOOD, BaselineKind.PINNED)  # earlier revisions of the target, other than the parent
+OWN_REVISIONS = (BaselineKind.WRONG_PARENT, *OWN_CODE)
 OTHER_CODE = (BaselineKind.BEST, BaselineKind.SOTA)  # other people's code
 
 
@@ -154,7 +156,7 @@ def judge_baseline(
     `offsets`: what equal code of the session shows at each case; it counts for earlier revisions of the target.
     """
     rule = RULES[kind]
-    tested = _tested(cases, policy, rule, offsets if kind in OWN_CODE else {})
+    tested = _tested(cases, policy, rule, offsets if kind in OWN_REVISIONS else {})
     verdicts = {one.name: BaselineVerdict(one.baseline, Outcome.NEW, one.missing) for one in cases}
     for name, one in tested.items():
         slower = one.q <= rule.error_rate(policy)

@@ -1,9 +1,9 @@
 """The result of a session.  Pure values: the worker fills them, the ledger stores them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ from service.domain.codefacts.tuned import choices
 from service.domain.states import BaselineKind, CellState, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
+from service.domain.verdicts.estimation import usual
 from service.domain.verdicts.reasons import Quarantined, Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs, Trouble
 
@@ -30,6 +31,7 @@ class ContenderResult:
     screened: tuple[Rounds, ...] = ()
     confirmed: tuple[Rounds, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    apart: tuple[Rounds, ...] = ()  # trial by trial, of rounds with contenders whose numbers are not exact enough
 
     @property
     def contender(self) -> str:
@@ -38,9 +40,18 @@ class ContenderResult:
     @property
     def median(self) -> float | None:
         """Median over trials of the median over rounds."""
-        trials = [[taken for taken in rounds if taken is not None] for rounds in (*self.screened, *self.confirmed)]
-        medians = [median(rounds) for rounds in trials if rounds]
-        return median(medians) if medians and self.state is CellState.MEASURED else None
+        return usual((*self.screened, *self.confirmed)) if self.state is CellState.MEASURED else None
+
+    @property
+    def timed(self) -> tuple[Rounds, ...]:
+        """The rounds of each trial, those apart where there are any, whether its results are right or not."""
+        pairs = zip_longest(self.apart, (*self.screened, *self.confirmed), fillvalue=())
+        return tuple(apart or rounds for apart, rounds in pairs)
+
+    @property
+    def inexact_median(self) -> float | None:
+        """The same median of a contender that computes something else: nobody's baseline."""
+        return usual(self.timed) if self.state is CellState.INVALID and any(self.apart) else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class SessionResult:
     def revision(self, kind: BaselineKind, name: Name) -> str | None:
         """The revision that is this baseline at this case; None where there is none, and of other people's code."""
         match kind:
-            case BaselineKind.PARENT:
+            case BaselineKind.PARENT | BaselineKind.WRONG_PARENT:
                 return self.baseline_at(name)
             case BaselineKind.LAST_GOOD:
                 return self.last_good.get(name)
@@ -195,6 +206,8 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
     None where nobody asked for that baseline: there is a best only among several, and a last good revision only where
     the parent is slow.
     """
+    if kind is BaselineKind.WRONG_PARENT:
+        return inexact_cases(result.taken, result.baseline_at)
     heads, others = _sides(result.taken)
     if kind is BaselineKind.BEST and not any(role is Role.RIVAL for role, _ in others):
         return []
@@ -209,6 +222,22 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
             found.append(_paired(head, theirs, "SOTA"))
         elif (sha := result.revision(kind, name)) is not None:
             found.append(_paired(head, [one for one in theirs if one.provider == head.provider], short(sha)))
+    return found
+
+
+def inexact_cases(
+    taken: Sequence[ContenderResult], baseline_at: Callable[[Name], str | None] = lambda _: None
+) -> list[BaselineCase]:
+    """The cases at which the head or its parent is not exact enough, and both were timed apart from what is."""
+    parents = {(one.provider, one.case): one for one in taken if one.role is Role.PARENT and any(one.timed)}
+    found = []
+    for head in sorted((one for one in taken if one.role is Role.HEAD), key=lambda one: str(one.case)):
+        parent, name = parents.get((head.provider, head.case)), (head.provider, str(head.case))
+        if parent is None or not any(one.inexact_median is not None for one in (head, parent)):
+            continue
+        both = [(mine, other) for mine, other in zip(head.timed, parent.timed, strict=False) if mine and other]
+        pairs = Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both), head.case.metric.counts)
+        found.append(BaselineCase(*name, short(baseline_at(name) or ""), pairs))
     return found
 
 

@@ -84,6 +84,7 @@ class CaseSamples:
     provider: str
     screening: list[Rounds]
     confirmation: list[Rounds]
+    apart: list[Rounds]
 
     @property
     def trials(self) -> list[Rounds]:
@@ -109,7 +110,8 @@ def brief(session: Session, run_id: int) -> BriefRun:
     of_run = {"run_id": run_id}
     heads, decided = session.execute(_HEADS, of_run).all(), session.execute(_SHOWN, of_run).all()
     explained = {one.case for one in heads if (one.facts or {}).get("repeatable") is False}
-    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED}
+    inexact = BaselineKind.WRONG_PARENT
+    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED or one.baseline_kind == inexact}
     parents = session.execute(_PARENTS, {**of_run, "explained": sorted(explained)}).all()
     contents = _contents(session, run, [*heads, *parents], decided)
     return BriefRun(run, queries.report_on(session, run, contents), contents.regressions)

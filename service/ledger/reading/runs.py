@@ -105,6 +105,7 @@ class Samples:
     measurement: Measurement
     screening: list[Rounds]
     confirmation: list[Rounds]
+    apart: list[Rounds]
 
 
 def samples(session: Session, run_id: int, contender: str, case: str) -> Samples:
@@ -120,7 +121,7 @@ def samples(session: Session, run_id: int, contender: str, case: str) -> Samples
         ).all()
         hint = f"Its contenders are {in_words(known)}." if known else "It measured nothing."
         raise NotFound(f"measurement of {contender!r} at {case!r} in run", run_id, hint)
-    return Samples(row, *(unpack(row.samples) if row.samples else ([], [])))
+    return Samples(row, *(unpack(row.samples) if row.samples else ([], [], [])))
 
 
 def _run(session: Session, run_id: int) -> Run:

@@ -18,7 +18,7 @@ from service.domain.attribution.gap import GapSide, Shift, gap_cause
 from service.domain.attribution.stack_diff import replaced
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RunState
-from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, BaselineVerdict, judge_baseline
+from service.domain.verdicts.baselines import OTHER_CODE, OWN_REVISIONS, BaselineVerdict, judge_baseline
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.reasons import Reason
 from service.domain.verdicts.samples import Name, Outcome
@@ -70,9 +70,9 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
     offsets = {name: verdict.session_offset for name, verdict in decided.judged.items()}
     rows = list[VerdictRow]()
-    for kind in (*OWN_CODE, *(OTHER_CODE if watched else ())):
+    for kind in (*OWN_REVISIONS, *(OTHER_CODE if watched else ())):
         verdicts = judge_baseline(kind, baseline_cases(kind, decided.result), decided.policy, controls, offsets)
-        if kind in OWN_CODE:
+        if kind in OWN_REVISIONS:
             causes = collect.against_baseline(decided.result, kind, verdicts)
         else:
             shifts = _shifts(decided, kind, verdicts)

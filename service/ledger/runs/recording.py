@@ -122,7 +122,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
 
 
 def _measurement(run_id: int, one: ContenderResult) -> Measurement:
-    trials = (*one.screened, *one.confirmed)
+    trials, timed = (*one.screened, *one.confirmed), any(one.apart)
     median = one.median
     return Measurement(
         run_id=run_id,
@@ -136,8 +136,8 @@ def _measurement(run_id: int, one: ContenderResult) -> Measurement:
         gb_s=one.case.least_bytes / median / 1e3 if median and one.case.metric is Metric.KERNEL else None,
         trials=sum(map(bool, trials)),  # without those that it sat out
         rounds=sum(len(rounds) for rounds in trials),
-        facts=dict(one.facts),
-        samples=pack(one.screened, one.confirmed) if trials else None,
+        facts=dict(one.facts) | ({"inexact_median": one.inexact_median} if one.inexact_median else {}),
+        samples=pack(one.screened, one.confirmed, one.apart) if trials or timed else None,
     )
 
 

@@ -102,10 +102,8 @@ def _taken(row: Measurement) -> ContenderResult | None:
         role, case = Role(row.role), Case.parse(row.case)
     except ValueError:
         return None
-    screened, confirmed = unpack(row.samples) if row.samples else ([], [])
-    return ContenderResult(
-        role, row.provider, case, row.state, row.reason, tuple(screened), tuple(confirmed), row.facts or {}
-    )
+    screened, confirmed, apart = map(tuple, unpack(row.samples)) if row.samples else ((), (), ())
+    return ContenderResult(role, row.provider, case, row.state, row.reason, screened, confirmed, row.facts or {}, apart)
 
 
 def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:

@@ -137,7 +137,7 @@ class ExportedSample(OfRun):
     case: str
     metric: str
     unit: str = Field(description="us, bytes or count.")
-    phase: str = Field(description="screening, or confirmation for the trials that only confirm a suspicion.")
+    phase: str = Field(description="screening, confirmation for the trials that only confirm a suspicion, or apart.")
     trial: int = Field(description="1, 2, … in its phase.")
     round: int = Field(description="1, 2, … in its trial.")
     value: Number = Field(description="In `unit`; null for a round that was lost.")
@@ -159,7 +159,7 @@ class ExportedSample(OfRun):
         }
         fields = {*cls.model_fields}  # one for all: a set of its own is half of a row's memory
         phases: tuple[Sequence[Rounds], ...] = unpack(row.samples) if row.samples else ()
-        for phase, trials in zip(("screening", "confirmation"), phases, strict=False):
+        for phase, trials in zip(("screening", "confirmation", "apart"), phases, strict=False):
             for trial, rounds in enumerate(trials, 1):
                 for number, value in enumerate(rounds, 1):
                     yield cls.model_construct(fields, **of_all, phase=phase, trial=trial, round=number, value=value)

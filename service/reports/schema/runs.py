@@ -201,7 +201,8 @@ class VerdictItem(Document):
     metric: str
     baseline_kind: BaselineKind = Field(
         description=(
-            "`parent`; `last_good`: the last revision that was not slow, if the parent is slow; `pinned`; "
+            "`parent`; `wrong_parent`: times alone, if the parent or the head computes something else; "
+            "`last_good`: the last revision that was not slow, if the parent is slow; `pinned`; "
             "`sota` and `best`: the fastest other provider, for which `behind_sota` counts and `outcome` does not."
         )
     )
@@ -355,11 +356,12 @@ class SamplesDocument(Document):
     unit: str = Field(description="Of `median` and the samples: us, bytes or count.")
     screening: list[list[float | None]] = Field(description="null for a round that was lost.")
     confirmation: list[list[float | None]] = Field(description="Of the trials that only confirm a suspicion.")
+    apart: list[list[float | None]] = Field(description="Of the rounds with contenders that are not exact enough.")
 
     @classmethod
-    def of(cls, row: Measurement, screening: Sequence[Rounds], confirmation: Sequence[Rounds]) -> Self:
+    def of(cls, row: Measurement, **trials: Sequence[Rounds]) -> Self:
+        """`trials`: `screening`, `confirmation` and `apart`."""
         named = {"metric": metric_of(row.case).value, "unit": row.unit}
-        trials = {"screening": screening, "confirmation": confirmation}
         return cls.model_validate(columns(row) | named | trials)
 
 

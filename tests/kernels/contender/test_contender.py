@@ -129,6 +129,45 @@ def test_lost_contenders_are_replaced_and_the_others_measured(contender, moods):
     assert len(head[0].samples) == 2
 
 
+def test_what_is_not_exact_enough_is_timed_apart_and_in_later_trials_as_well(contender, moods):
+    case = case_of(moods, "honest")
+    inexact = protocol.targets_own("norms", {"rmsnorm.fwd": "kernels.norms:inexact"})
+    contenders = [contender("head:norms"), contender("parent:norms", inexact, Role.PARENT)]
+
+    first = run_trial(contenders, [case], QUICK, device="cpu", seed=1, core=0)
+
+    head, parent = (first.cells[one.label, case] for one in contenders)
+    assert (head.state, len(head.samples), len(head.apart)) == ("measured", 2, 2)
+    assert (parent.state, parent.samples, len(parent.apart)) == ("invalid", [], 2)
+    assert parent.inexact
+    assert parent.reason.startswith("y is wrong by ")
+    assert parent.facts["kind"] == "operators", "its code is read like that of others"
+
+    again = run_trial(
+        contenders,
+        [case],
+        QUICK,
+        device="cpu",
+        seed=2,
+        core=0,
+        thorough=False,
+        inexact_before={("parent:norms", case): "said before"},
+    )
+
+    assert again.cells["parent:norms", case].reason == "said before"
+    assert [len(again.cells[one.label, case].apart) for one in contenders] == [2, 2]
+
+
+@pytest.mark.parametrize("mood", ["keeps", "reuses", "writes", "threads", "half"])
+def test_what_cheats_is_not_timed_apart(contender, moods, mood):
+    contenders = [contender("head:norms"), contender("parent:norms", role=Role.PARENT)]
+
+    trial = run_trial(contenders, [case_of(moods, mood)], QUICK, device="cpu", seed=1, core=0)
+
+    for cell in trial.cells.values():
+        assert (cell.state, cell.inexact, cell.apart) == ("invalid", False, [])
+
+
 @pytest.mark.long
 def test_compiled_code_has_the_same_hash_from_a_warm_cache(open_contender, tmp_path):
     case = Case.parse("rmsnorm.fwd.64x96.fp32")

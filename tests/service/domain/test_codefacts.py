@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from service.commands.output.layout import lines
 from service.commands.views.facts import compared
 from service.domain.codefacts import diff, findings, limits, normalise
+from service.domain.codefacts.comparison import grown_errors
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.facts_policy import FactsPolicy
@@ -511,3 +512,24 @@ def test_the_table_and_the_documents_name_the_places():
         "last_line": 40,
         "changed": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("case", "before", "now", "grown"),
+    [
+        ("layernorm.bwd.8x64.bf16", {"dweight": 1.9e-3}, {"dweight": 2.9e-3}, ["dweight"]),
+        ("layernorm.bwd.8x64.bf16", {"dweight": 1.9e-3}, {"dweight": 2.1e-3}, []),
+        ("layernorm.bwd.8x64.bf16-fp32", {"dweight": 1e-7}, {"dweight": 1.1e-7}, []),
+        ("layernorm.bwd.8x64.bf16-fp32", {"dweight": 1e-7}, {"dweight": 4e-7}, ["dweight"]),
+        ("layernorm.bwd.8x64.bf16", {"dweight": 1e-7}, {"dweight": 4e-7}, []),
+        ("layernorm.bwd.8x64.bf16", {}, {"dweight": 4e-3}, []),
+        ("layernorm.bwd.8x64.bf16", {"dx": "much", "dweight": True}, {"dx": 1.0, "dweight": 2.0, "nothing": 1.0}, []),
+        ("of another version", {"y": 1e-3}, {"y": 1.0}, []),
+    ],
+)
+def test_an_error_that_grew_is_told_where_rounding_the_output_does_not_hide_it(case, before, now, grown):
+    assert list(grown_errors({"errors": now}, {"errors": before}, case)) == grown
+
+
+def test_what_a_contender_says_of_its_errors_may_be_anything():
+    assert grown_errors({"errors": [1]}, {"errors": None}, "layernorm.bwd.8x64.bf16") == {}

@@ -163,7 +163,7 @@ def test_of_each_case_the_newest_run_decides_whether_it_is_broken(ledger):
 
 def test_what_was_wrong_from_the_start_blinds_nobody(ledger):
     first = ledger.report(ledger.run(0, fast=INVALID, baseline=None))
-    assert first.advice == "the results are wrong; fix that first, because wrong results are not timed"
+    assert first.advice == "the results are wrong; fix that first, because the times of wrong results do not count"
     after = ledger.report(ledger.run(1, fast=INVALID, wide=1.5, was={FAST: INVALID}))
     assert [row.case for row in after.regressions] == [WIDE]
 

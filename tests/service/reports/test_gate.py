@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from service.domain.policy.policy import GateKind, Policy
-from service.domain.states import Purpose, RunState, worst_exit_code
+from service.domain.states import CellState, Purpose, RunState, worst_exit_code
 from service.domain.verdicts.judge import Outcome
 from service.reports import comment_head, markdown
 from service.reports.gate import GateState
 from service.reports.report import Report
-from service.reports.rows import Row
+from service.reports.rows import BaselineRow, Row
 from service.reports.schema.runs import GateItem
 from tests.service.reports.test_renderings import CASE, a_report, a_row, printed, repeating
 
@@ -24,6 +24,15 @@ QUARANTINED = replace(a_row(Outcome.INCONCLUSIVE, 1.1), quarantined=True)
 assert STEADY.sota
 PERHAPS_BEHIND = replace(STEADY, sota=replace(STEADY.sota, is_open=True))
 UNREPEATABLE = repeating(head=False, parent=True)
+assert NEW.parent
+_AGAINST_WRONG = BaselineRow("beefbeefbe", Outcome.REGRESSION, 2.59, 2.5, 2.7, "slower", None, None)
+SLOWER_THAN_WRONG = replace(
+    NEW, parent=replace(NEW.parent, state=CellState.INVALID, median=None), wrong_parent=_AGAINST_WRONG
+)
+WRONG_AND_SLOWER = replace(
+    WRONG_BEFORE, parent=SLOWER_THAN_WRONG.parent, wrong_parent=replace(_AGAINST_WRONG, outcome=Outcome.INCONCLUSIVE)
+)
+FAR_BEHIND = replace(a_row(Outcome.NEW, None, behind=True), far_behind=True)
 
 ADVISORY, BLOCKING = (Policy.model_validate({"blocking": blocking}) for blocking in (False, True))
 PASS, WARN, UNDECIDED, FAIL = GateState.PASS, GateState.WARN, GateState.UNDECIDED, GateState.FAIL
@@ -54,6 +63,9 @@ def policy(blocking: bool = False, **gate: str) -> Policy:
         ([WRONG_BEFORE, STEADY], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
         ([WRONG_BEFORE, SLOW], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
         ([UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
+        ([SLOWER_THAN_WRONG, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([WRONG_AND_SLOWER, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([FAR_BEHIND], 1, (WARN, HELD_BACK), (WARN, HELD_BACK)),
         ([BEHIND, UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
         ([BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),
         ([PERHAPS_BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),

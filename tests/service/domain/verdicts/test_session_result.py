@@ -201,6 +201,39 @@ def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_
     assert absent[0].missing == reason(ReasonCode.BASELINE_ABSENT, baseline="1.2")
 
 
+def test_a_wrong_parent_is_compared_by_the_rounds_apart_and_is_no_other_baseline():
+    apart = tuple(tuple(2.5 * each for each in trial) for trial in TRIALS)
+    head = took(Role.HEAD, apart=apart)
+    parent = took(Role.PARENT, state=CellState.INVALID, reason="y is wrong", apart=TRIALS)
+    result = SessionResult((head, parent), "a" * 40, (), {}, {}, sandboxed=True)
+
+    [case] = baseline_cases(BaselineKind.WRONG_PARENT, result)
+
+    assert (case.name, case.baseline) == (("norms", str(FIRST)), "a" * 10)
+    assert [round(math.exp(effect), 6) for effect in case.pairs.effects()] == [2.5] * 3
+    assert (parent.median, parent.inexact_median) == (None, 100.5)
+    assert (head.median, head.inexact_median) == (100.5, None)
+    assert cells(result.taken)[0].baseline_trouble is not None
+
+
+def test_trials_before_a_parent_was_called_wrong_count_as_well():
+    """Its numbers are wrong by a hair, in some trials only."""
+    head = took(Role.HEAD, apart=((), (), TRIALS[2]))
+    parent = ContenderResult(
+        Role.PARENT, "norms", FIRST, CellState.INVALID, "y", screened=(*TRIALS[:2], ()), apart=((), (), TRIALS[2])
+    )
+    result = SessionResult((head, parent), "a" * 40, (), {}, {}, sandboxed=True)
+    [case] = baseline_cases(BaselineKind.WRONG_PARENT, result)
+    assert case.pairs.effects() == [0.0] * 3
+
+
+def test_a_wrong_parent_without_times_is_compared_with_nothing():
+    result = SessionResult(
+        (took(Role.HEAD), took(Role.PARENT, state=CellState.INVALID)), "a" * 40, (), {}, {}, sandboxed=True
+    )
+    assert baseline_cases(BaselineKind.WRONG_PARENT, result) == []
+
+
 def test_what_is_quarantined_is_known_to_its_cell():
     cells_found = cells([took(Role.HEAD), took(Role.HEAD, SECOND)], quarantined={("norms", str(SECOND)): LIES})
     assert {cell.case: cell.quarantined for cell in cells_found} == {str(FIRST): None, str(SECOND): LIES}
