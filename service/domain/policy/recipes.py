@@ -179,7 +179,7 @@ class Recipe(_Part):
         None,
         min_length=1,
         max_length=200,
-        description="The pinned baseline, against leaks: a tag, commit or version, last-release or last-release:PATTERN.",
+        description="The pinned baseline, against leaks: a tag, commit, version, last-release or last-release:PATTERN.",
     )
     policy: PolicyTable = PolicyTable()
     facts: FactsPolicy = FactsPolicy()
