@@ -405,6 +405,8 @@ def gates() -> dict[str, GateResult]:
         "wrong or failed already at the baseline": found(GateKind.INVALID, warns, known_before=True),
         "an inconclusive case that warns": found(GateKind.INCONCLUSIVE, warns),
         "an inconclusive case that fails": found(GateKind.INCONCLUSIVE, fails),
+        "a case slower than its wrong parent": found(GateKind.SLOWER_THAN_WRONG, warns),
+        "a new case far behind SOTA": found(GateKind.NEW_FAR_BEHIND, warns),
         "lost repeatability that warns": found(GateKind.UNREPEATABLE, warns),
         "lost repeatability that fails": found(GateKind.UNREPEATABLE, fails),
         "behind SOTA, or perhaps, where that warns": found(GateKind.BEHIND_SOTA, warns),

@@ -10,6 +10,7 @@ from service.domain.stats.offsets import Offset
 from service.domain.verdicts.baselines import (
     OTHER_CODE,
     OWN_CODE,
+    OWN_REVISIONS,
     RULES,
     BaselineCase,
     Method,
@@ -41,7 +42,7 @@ def family(*ratios: float, **more: float) -> list[BaselineCase]:
 
 
 def test_every_kind_of_baseline_has_a_rule():
-    assert set(RULES) == set(BaselineKind) == {BaselineKind.PARENT, *OWN_CODE, *OTHER_CODE}
+    assert set(RULES) == set(BaselineKind) == {BaselineKind.PARENT, *OWN_REVISIONS, *OTHER_CODE}
     assert [kind for kind, rule in RULES.items() if rule.method is Method.SEQUENTIAL] == [BaselineKind.PARENT]
 
 
@@ -115,8 +116,8 @@ def test_the_interval_against_an_earlier_revision_includes_the_spread_of_copies(
     offsets = {one.name: SessionOffset(WIDE) for one in cases}
     [plain, *_], [wide, *_] = (judge_baseline(kind, cases, POLICY, offsets=known).values() for known in ({}, offsets))
     half = (wide.comparison.high / wide.comparison.low) ** 0.5 - 1
-    assert (half > 0.006) is (kind in OWN_CODE)
-    assert (wide == plain) is (kind not in OWN_CODE)
+    assert (half > 0.006) is (kind in OWN_REVISIONS)
+    assert (wide == plain) is (kind not in OWN_REVISIONS)
 
 
 def test_what_is_in_doubt_makes_no_room_among_the_discoveries():
