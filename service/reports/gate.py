@@ -149,11 +149,10 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
             if row.known_before and action is GateAction.FAIL:
                 action = GateAction.WARN
             found[kind, action, row.known_before, False] += 1
-        if row.slower_than_wrong:
-            found[GateKind.SLOWER_THAN_WRONG, policy.action_at(row.case, GateKind.SLOWER_THAN_WRONG), False, False] += 1
-        if row.far_behind:
-            found[GateKind.NEW_FAR_BEHIND, policy.action_at(row.case, GateKind.NEW_FAR_BEHIND), False, False] += 1
-        elif row.behind or row.behind_is_open:
+        flags = {GateKind.SLOWER_THAN_WRONG: row.slower_than_wrong, GateKind.NEW_FAR_BEHIND: row.far_behind}
+        for kind in (kind for kind, is_set in flags.items() if is_set):
+            found[kind, policy.action_at(row.case, kind), False, False] += 1
+        if row.behind or row.behind_is_open:
             action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
             found[GateKind.BEHIND_SOTA, action, False, not row.behind] += 1
     reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]

@@ -184,6 +184,10 @@ def test_a_distance_to_sota_that_is_open_counts_as_much_as_one_that_is_shown() -
     )
 
 
+def test_a_new_case_far_behind_sota_is_behind_it_as_well() -> None:
+    assert a_report(FAR_BEHIND, policy=policy(behind_sota="fail")).gate.state is FAIL
+
+
 def test_a_case_and_a_device_may_have_actions_of_their_own() -> None:
     other = "layernorm.fwd.8x512.bf16"
     values = Policy.model_validate({"blocking": True, "cases": {"layernorm.*": {"gate": {"inconclusive": "warn"}}}})
