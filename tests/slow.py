@@ -48,20 +48,18 @@ class Durations:
         self._took: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(
-        self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
-    ) -> Iterator[None]:
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
         began = time.perf_counter()
         try:
             return (yield)
         finally:
             if fixturedef.scope != "function":
-                self._shared[os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]] += time.perf_counter() - began
+                self._shared[os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]] += time.perf_counter() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report = yield
-        report.user_properties = [(SHARED, self._shared.pop(item.nodeid, 0.0))]
+        report.user_properties = [*report.user_properties, (SHARED, self._shared.pop(item.nodeid, 0.0))]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

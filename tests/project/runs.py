@@ -35,15 +35,16 @@ def functions(file: Path) -> tuple[Function, ...]:
         for word in _words(node.value)
     }
     return tuple(
-        Function(node.name, _when(shared | _slow(file, node.name, {w for d in node.decorator_list for w in _words(d)})))
+        Function(node.name, _when(_with_slow(file, node, shared)))
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     )
 
 
-def _slow(file: Path, function: str, words: set[str]) -> set[str]:
-    """The marks of a function, and `long` where every variant of it is in the list of slow tests."""
-    is_listed = f"{file.relative_to(ROOT)}::{function}" in slow.stored() if file.is_relative_to(ROOT) else False
+def _with_slow(file: Path, function: ast.FunctionDef | ast.AsyncFunctionDef, shared: set[str]) -> set[str]:
+    """The marks of a function and its file, and `long` where every variant of it is in the list of slow tests."""
+    words = shared | {word for each in function.decorator_list for word in _words(each)}
+    is_listed = file.is_relative_to(ROOT) and f"{file.relative_to(ROOT)}::{function.name}" in slow.stored()
     return words | {"long"} if is_listed and "every_run" not in words else words
 
 

@@ -54,7 +54,8 @@ def test_the_time_of_a_wrong_result_is_nobodys_baseline(story):
     where = f"/api/v1/runs/{story.run_of(slower).id}/samples?contender=parent:norms&case={FAST}"
     samples = story.api("GET", where).json()
     assert (samples["state"], samples["median"]) == ("invalid", None)
-    assert [len(trial) > 0 for trial in samples["apart"]] == [True] * len(samples["apart"])
+    assert len(samples["apart"]) >= 3
+    assert all(samples["apart"])
     assert story.open_regressions() == set()
 
 
