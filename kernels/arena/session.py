@@ -53,8 +53,8 @@ FULLY_REPEATED = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; o
 
 KnownRepeats = Mapping[tuple[Case, str], Repeats]  # by case and hash of the code
 NOTHING_KNOWN: KnownRepeats = {}
-Inexact = Mapping[tuple[str, Case], str]  # by label and case the reason why earlier trials called it invalid
-ALL_EXACT: Inexact = {}
+KnownInexact = Mapping[tuple[str, Case], str]  # by label and case the reason why an earlier trial called it invalid
+NONE_INEXACT: KnownInexact = {}
 
 
 class OutOfTime(Exception):
@@ -146,7 +146,7 @@ def run_trial(
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
-    inexact_before: Inexact = ALL_EXACT,
+    inexact_before: KnownInexact = NONE_INEXACT,
     prestarted: PrestartPool | None = None,
     judge: Judge | None = None,
 ) -> Trial:
@@ -215,7 +215,7 @@ class _Session:
         uuid: str | None,
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
-        inexact_before: Inexact,
+        inexact_before: KnownInexact,
         prestarted: PrestartPool | None,
         judge: Judge | None,
     ) -> None:

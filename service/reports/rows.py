@@ -116,8 +116,11 @@ class Row:
     @property
     def right_now(self) -> bool:
         """Whether the head is right where its parent was wrong."""
-        sides = (self.head.state if self.head else None, self.parent.state if self.parent else None)
-        return sides == (CellState.MEASURED, CellState.INVALID)
+        return self.parent_is_wrong and self.head is not None and self.head.state is CellState.MEASURED
+
+    @property
+    def parent_is_wrong(self) -> bool:
+        return self.parent is not None and self.parent.state is CellState.INVALID
 
     @property
     def slower_than_wrong(self) -> bool:
@@ -126,7 +129,7 @@ class Row:
         What could not be decided counts if it measured slower: right results are no reason to overlook that.
         """
         other = self.wrong_parent
-        if other is None or self.parent is None or self.parent.state is not CellState.INVALID:
+        if other is None or not self.parent_is_wrong:
             return False
         seems_slower = (other.ratio or 1.0) > 1 + (self.smallest_change or 0.0)
         return other.slower or (other.outcome is Outcome.INCONCLUSIVE and seems_slower)
@@ -139,11 +142,11 @@ class Row:
             return ""
         before, now = (amount(side.timed if side else None, self.metric) for side in sides)
         is_wrong = self.outcome is Outcome.INVALID
-        was = f"the parent was {'right' if not self.right_now and not self.known_before else 'wrong'}"
+        was = f"the parent was {'wrong' if self.parent_is_wrong else 'right'}"
         why = f" ({one_line(self.parent.reason, 200)})" if self.parent and self.parent.reason else ""
         return f"{was}{why} and took {before}; {'wrong' if is_wrong else 'right'} now, it takes {now}"
 
-    @property
+    @cached_property
     def less_exact(self) -> str:
         """`dweight is less exact: its error grew 1.4 times, to 2.7e-03`; empty where no error grew."""
         grown = grown_errors(self.head.facts, self.parent.facts, self.case) if self.head and self.parent else {}

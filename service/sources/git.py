@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 from service.domain.states import ForgeKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB, settings
-from service.sources import release_tags
 from service.sources.reach import Site, check_url, folder_of, place, site_of
+from service.sources.release_tags import ANY, newest_first
 from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
 
@@ -254,9 +254,9 @@ class GitSource:
             raise NotFound("common ancestor", f"of {a[:10]} and {b[:10]} in {self.location}")
         return answer
 
-    def last_release(self, sha: str, pattern: str = release_tags.ANY) -> str | None:
+    def last_release(self, sha: str, pattern: str = ANY) -> str | None:
         head, refs = self._known(sha), self._refs("refs/tags")
-        for tag in release_tags.newest_first((ref.removeprefix("refs/tags/") for ref in refs), pattern):
+        for tag in newest_first((ref.removeprefix("refs/tags/") for ref in refs), pattern):
             commit = self._commit(f"refs/tags/{tag}")
             # Of a release that was made on a branch of its own, what the mainline has of it.
             base = self._git("merge-base", commit, head, fine=(0, 1)).decode().strip() if commit else ""

@@ -29,6 +29,7 @@ from packaging.version import InvalidVersion, Version
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB
 from service.sources.reach import check_url, folder_of, place, site_of
+from service.sources.release_tags import ANY
 from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
 
@@ -146,7 +147,7 @@ class PackageSource:
     def merge_base(self, a: str, b: str) -> str:
         return str(min(_version(self.resolve(a)), _version(self.resolve(b))))
 
-    def last_release(self, sha: str, pattern: str = "*") -> str | None:  # noqa: ARG002  packages have versions
+    def last_release(self, sha: str, pattern: str = ANY) -> str | None:  # noqa: ARG002  packages have versions
         before = [version for version in self._line(pre=False) if version < _version(sha)]
         return str(before[-1]) if before else None
 

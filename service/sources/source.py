@@ -7,6 +7,7 @@ from typing import Protocol
 
 from service.domain.states import ForgeKind, TargetKind
 from service.errors import ServiceError
+from service.sources.release_tags import ANY
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Source(Protocol):
 
     def merge_base(self, a: str, b: str) -> str: ...
 
-    def last_release(self, sha: str, pattern: str = "*") -> str | None:
+    def last_release(self, sha: str, pattern: str = ANY) -> str | None:
         """The highest final version before `sha`; of a repository the commit of its tag, or where that left the line.
 
         `pattern`: of the tags that are releases, instead of those that are a version after `v`, `release-` or nothing.

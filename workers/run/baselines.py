@@ -15,6 +15,7 @@ from service.domain.text import one_line, short
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
 from service.ledger.runs import baseline_choice
 from service.ledger.runs.baseline_choice import MAX_BASELINE_DISTANCE
+from service.sources.release_tags import ANY
 from service.sources.source import Source
 from workers import environments
 from workers.environments import Environment
@@ -212,7 +213,7 @@ class Baselines:
         try:
             kind, _, pattern = named.partition(":")
             is_release = kind == LAST_RELEASE
-            sha = self._source.last_release(head, pattern or "*") if is_release else self._source.resolve(named)
+            sha = self._source.last_release(head, pattern or ANY) if is_release else self._source.resolve(named)
             if sha is None:
                 return None, ("there is no release before this revision to compare with",)
             if sha in (head, parent.sha if parent else None) or self._source.merge_base(sha, head) == head:

@@ -27,6 +27,7 @@ _WHY = {"reason", "reason_code", "reason_args", "cause_kind", "cause_args"}
 _UNCHANGED = {outcome.value for outcome in (Outcome.STEADY, Outcome.NEW, Outcome.REMOVED)}
 
 # Statements are made once, and of columns: making them, and objects of their rows, takes longer than the database.
+_TIMED_APART = BaselineKind.WRONG_PARENT
 _OF_RUN: BindParameter[int] = bindparam("run_id")
 _measured, _decided = Measurement.__table__.c, VerdictRow.__table__.c
 _MEASUREMENTS = select(*(_measured[name] for name in _NAMED)).where(_measured.run_id == _OF_RUN).order_by(_measured.id)
@@ -110,8 +111,7 @@ def brief(session: Session, run_id: int) -> BriefRun:
     of_run = {"run_id": run_id}
     heads, decided = session.execute(_HEADS, of_run).all(), session.execute(_SHOWN, of_run).all()
     explained = {one.case for one in heads if (one.facts or {}).get("repeatable") is False}
-    inexact = BaselineKind.WRONG_PARENT
-    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED or one.baseline_kind == inexact}
+    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED or one.baseline_kind == _TIMED_APART}
     parents = session.execute(_PARENTS, {**of_run, "explained": sorted(explained)}).all()
     contents = _contents(session, run, [*heads, *parents], decided)
     return BriefRun(run, queries.report_on(session, run, contents), contents.regressions)

@@ -122,7 +122,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
 
 
 def _measurement(run_id: int, one: ContenderResult) -> Measurement:
-    trials, timed = (*one.screened, *one.confirmed), any(one.apart)
+    trials = (*one.screened, *one.confirmed)
     median = one.median
     return Measurement(
         run_id=run_id,
@@ -137,7 +137,7 @@ def _measurement(run_id: int, one: ContenderResult) -> Measurement:
         trials=sum(map(bool, trials)),  # without those that it sat out
         rounds=sum(len(rounds) for rounds in trials),
         facts=dict(one.facts) | ({"inexact_median": one.inexact_median} if one.inexact_median else {}),
-        samples=pack(one.screened, one.confirmed, one.apart) if trials or timed else None,
+        samples=pack(one.screened, one.confirmed, one.apart) if trials or any(one.apart) else None,
     )
 
 
