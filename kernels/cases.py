@@ -77,6 +77,13 @@ class CompileMode(StrEnum):
     REGIONAL = "regional"  # only the operators of the function, in a graph that otherwise stays eager
 
 
+class Rounding(StrEnum):
+    """When a norm rounds to the dtype of its rows: a convention of an implementation."""
+
+    AFTER_WEIGHT = "after-weight"  # once, at the end: torch, Quack, Apex
+    BEFORE_WEIGHT = "before-weight"  # the normalised rows, then their product with the weight: Hugging Face's Llama
+
+
 class Role(StrEnum):
     """The role of a contender in its session."""
 

@@ -12,4 +12,6 @@ def spec_of(name: str, provider: Provider) -> ProviderSpec:
     compile: CompileSpec | None = None
     if provider.compile is not None:
         compile = {"mode": provider.compile.mode.value, "options": dict(provider.compile.options)}
-    return protocol.targets_own(name, provider.calls, compile=compile)
+    return protocol.targets_own(
+        name, provider.calls, compile=compile, rounding=provider.rounding, inplace=provider.inplace
+    )

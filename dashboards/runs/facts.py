@@ -19,6 +19,8 @@ NAMES = {
     "sm_mhz": "SM clock, MHz",
     "l2_resident": "stays in L2",
     "repeatable": "bitwise repeatable",
+    "rounding": "rounds to the dtype",
+    "inplace": "writes outputs into inputs",
     "repeats": "calls compared bit by bit",
     "distinct": "different outputs of those calls",
     "graph_bits": "output bits of the graph, against those of a call",

@@ -10,10 +10,10 @@ from torch import Tensor
 liger = importlib.import_module("liger_kernel.ops.rms_norm")  # the package also has a function of that name in reach
 layers = importlib.import_module("liger_kernel.ops.layer_norm")
 
-# Liger's "gemma" mode computes in fp32 and rounds once, as every other provider here does.  Its default, "llama", also
-# rounds before the multiplication with the weight: half the accuracy, and not the same work.
-CASTING = "gemma"
-CASTING_NUMBER = 1  # what the forward pass returns for "gemma", and the backward pass takes
+# Liger's "gemma" mode computes in fp32 and rounds once, as built-in providers do.  Its default, "llama", also rounds
+# before the multiplication with the weight, and its backward pass writes dx over dy: the recipe says so for each.
+# The numbers are what the forward pass returns for a mode, and the backward pass takes.
+CASTING = {"gemma": 1, "llama": 0}
 
 
 def _known(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
@@ -22,25 +22,32 @@ def _known(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-_FORWARD = _known(liger.rms_norm_forward, offset=0.0, casting_mode=CASTING, row_mode=None)
-_BACKWARD = _known(
-    liger.rms_norm_backward,
-    offset=0.0,
-    casting_mode=CASTING_NUMBER,
-    in_place=False,  # in place would write dx over dy
-    row_mode=None,
-)
+_FORWARD = {mode: _known(liger.rms_norm_forward, offset=0.0, casting_mode=mode, row_mode=None) for mode in CASTING}
+_BACKWARD = {
+    mode: _known(liger.rms_norm_backward, offset=0.0, casting_mode=number, in_place=mode == "llama", row_mode=None)
+    for mode, number in CASTING.items()
+}
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    y: Tensor = liger.rms_norm_forward(x, weight, eps, **_FORWARD)[0]
+def rms_norm(x: Tensor, weight: Tensor, eps: float, mode: str = "gemma") -> Tensor:
+    y: Tensor = liger.rms_norm_forward(x, weight, eps, **_FORWARD[mode])[0]
     return y
 
 
-def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
+def rms_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float, mode: str = "gemma"
+) -> tuple[Tensor, Tensor]:
     block, warps = liger.calculate_settings(x.shape[-1])
-    dx, dweight = liger.rms_norm_backward(dy, x, weight, rstd, BLOCK_SIZE=block, num_warps=warps, **_BACKWARD)
+    dx, dweight = liger.rms_norm_backward(dy, x, weight, rstd, BLOCK_SIZE=block, num_warps=warps, **_BACKWARD[mode])
     return dx, dweight
+
+
+def rms_norm_default(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return rms_norm(x, weight, eps, "llama")
+
+
+def rms_norm_default_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return rms_norm_backward(dy, x, weight, rstd, eps, "llama")
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ..cases import BY_ROW, DTYPE_BYTES, Case
+
 # Allowed difference, as a share of the claimed time plus a constant per turn.  On a GPU turns of 15 ms took 0.3 to 1 ms
 # more (H200, November); on a CPU the scheduler adds to that.
 TOLERANCE = {"cuda": 0.15, "cpu": 1.0}
@@ -27,6 +29,10 @@ MAX_OVERHEAD_S = {"cuda": 10e-3, "cpu": 50e-3}
 # On two busy cores the fastest of two passes of 0.5 to 1 ms took up to 2.4 times the claim (November).
 MAX_PASS, MAX_NOISY_PASS, MAX_PASS_S = 2.0, 5.0, 0.3e-3
 PASS_SPREADS = 2.0  # what the passes of others differ by, added to that up to MAX_NOISY_PASS times the claim
+# The slowest that restoring inputs is believed to be, where calls overwrite them: bytes that are read and written per
+# second, and per tensor.  On an H200 3.0e12 bytes/s, and 1.9 us for each tensor of 1 MiB (November).
+RESTORED_BYTES_S = {"cuda": 1.5e12, "cpu": 1.5e9}
+RESTORED_TENSOR_S = {"cuda": 1e-6, "cpu": 20e-6}
 MAX_WAIT_US = 400.0  # of a small launch on an idle GPU
 # CPU time in all pauses of a case together.  Stopping and waking costs an honest contender 5 ms of it (November); one
 # that runs on takes all of the others' turns, hundreds of milliseconds.  Beside a GPU there are more cores and more
@@ -78,6 +84,14 @@ class Passes(Turns):
 
 def _excess(more: Sequence[float], less: Sequence[float]) -> float:
     return median(one - other for one, other in zip(more, less, strict=True)) if more and less else 0.0
+
+
+def believed_restoring(claimed_s: object, case: Case, device: str, calls: int) -> float:
+    """What a turn of `calls` calls is granted for restoring its inputs, of what it claims for that, in seconds."""
+    tensors = calls * sum(name in BY_ROW for name in case.inputs)
+    moved = 2 * tensors * case.rows * case.cols * DTYPE_BYTES[case.dtype]
+    most = moved / RESTORED_BYTES_S[device] + tensors * RESTORED_TENSOR_S[device]
+    return max(0.0, min(claimed_s, most)) if isinstance(claimed_s, int | float) else 0.0
 
 
 def ran_while_frozen(cpu_s: float, device: str) -> str | None:

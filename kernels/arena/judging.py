@@ -102,6 +102,7 @@ class _Examined:
     """One contender at the case: where its inputs are, and what was drawn of its outputs."""
 
     inputs: list[list[int]]
+    rounding: str  # the convention of its provider
     draws: list[dict[str, Any]] = field(default_factory=list)
     wrong: str | None = None
 
@@ -129,11 +130,11 @@ class Examination:
         self._numbers: list[memoryview] = []  # parts of the pool
         self._examined: dict[str, _Examined] = {}
 
-    def add(self, label: str, inputs: object) -> str | None:
+    def add(self, label: str, inputs: object, rounding: str) -> str | None:
         """Take part, with the `inputs` of the answer to `prepare`.  Returns why not, if they are not valid."""
         if not _are_addresses(inputs, len(self._base)):
             return "did not say where its inputs are"
-        self._examined[label] = _Examined(inputs)  # type: ignore[arg-type]
+        self._examined[label] = _Examined(inputs, rounding)  # type: ignore[arg-type]
         return None
 
     def draw_numbers(self, *, columns: bool = False) -> None:
@@ -209,6 +210,7 @@ class Examination:
                 "rows": rows,
                 "dtype": dtype,
                 "data": base64.b64encode(data).decode(),
+                "rounding": one.rounding,
                 "scale": base64.b64encode(scale).decode(),
             }
         )

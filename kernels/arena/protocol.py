@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..cases import Case, CompileMode
+from ..cases import Case, CompileMode, Rounding
 from .repeatability import FULL_REPEATS, Repeats
 from .sizes import GRAPH_S
 
@@ -52,21 +52,51 @@ class ProviderSpec(TypedDict):
     compile: CompileSpec | None
     builtin: str | None
     of_revision: bool
+    rounding: str  # a value of cases.Rounding
+    inplace: bool  # it writes its outputs into its inputs
 
 
 def built_in(name: str) -> ProviderSpec:
     """A provider of kernelwatch, by its name in BUILT_IN_PROVIDERS, in the base stack."""
-    return {"name": name, "calls": None, "compile": None, "builtin": name, "of_revision": False}
+    return _spec(name, builtin=name)
 
 
 def of_revision(name: str, builtin: str) -> ProviderSpec:
     """The built-in provider `builtin` with what the revision's tree has of its stack, as the series `name`."""
-    return {"name": name, "calls": None, "compile": None, "builtin": builtin, "of_revision": True}
+    return _spec(name, builtin=builtin, of_revision=True)
 
 
-def targets_own(name: str, calls: Mapping[str, str], *, compile: CompileSpec | None = None) -> ProviderSpec:
+def targets_own(
+    name: str,
+    calls: Mapping[str, str],
+    *,
+    compile: CompileSpec | None = None,
+    rounding: Rounding = Rounding.AFTER_WEIGHT,
+    inplace: bool = False,
+) -> ProviderSpec:
     """A provider that the target's recipe defines."""
-    return {"name": name, "calls": dict(calls), "compile": compile, "builtin": None, "of_revision": False}
+    return _spec(name, calls=dict(calls), compile=compile, rounding=rounding, inplace=inplace)
+
+
+def _spec(
+    name: str,
+    *,
+    calls: dict[str, str] | None = None,
+    compile: CompileSpec | None = None,
+    builtin: str | None = None,
+    of_revision: bool = False,
+    rounding: Rounding = Rounding.AFTER_WEIGHT,
+    inplace: bool = False,
+) -> ProviderSpec:
+    return {
+        "name": name,
+        "calls": calls,
+        "compile": compile,
+        "builtin": builtin,
+        "of_revision": of_revision,
+        "rounding": rounding.value,
+        "inplace": inplace,
+    }
 
 
 DEFAULT_COMPILE: CompileSpec = {"mode": CompileMode.DEFAULT.value, "options": {}}  # torch.compile(function)

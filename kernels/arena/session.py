@@ -15,11 +15,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..cases import Case, Metric, Role
+from ..cases import Case, Metric, Role, Rounding
 from ..errors import FAILED, INVALID, MEASURED, UNSUPPORTED
 from . import protocol, telemetry
 from .channel import ContenderLost
-from .clock_audit import MAX_WAIT_US, Passes, Turns, disagreement, left_work, ran_while_frozen, too_fast
+from .clock_audit import (
+    MAX_WAIT_US,
+    Passes,
+    Turns,
+    believed_restoring,
+    disagreement,
+    left_work,
+    ran_while_frozen,
+    too_fast,
+)
 from .code import CodeReader, CompiledText
 from .judging import Examination, Judge
 from .pool import Connection, Contender, ContenderProcess, ContenderProcesses, PrestartPool, mapping, reason_of
@@ -391,8 +400,10 @@ class _Session:
             self.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
             return None
         for process, cell in cells.items():
-            if cell.state == MEASURED and (reason := examination.add(process.label, self.inputs.get(process))):
-                cell.becomes(INVALID, reason)
+            if cell.state == MEASURED:
+                convention = str(process.contender.provider.get("rounding", Rounding.AFTER_WEIGHT))
+                if reason := examination.add(process.label, self.inputs.get(process), convention):
+                    cell.becomes(INVALID, reason)
         return examination
 
     def _end_examination(self, examination: Examination, cells: Mapping[ContenderProcess, Cell]) -> None:
@@ -431,14 +442,13 @@ class _Session:
             if examination is not None and number % PASS_EVERY == 0:
                 examination.draw_numbers()
                 for process in in_order:
-                    self._turn(
-                        process, cells[process], replace(pace, warm=0, timed=1), books[process], examination, once=True
-                    )
+                    once = replace(pace, warm=0, timed=1)
+                    self._turn(process, cells[process], once, books[process], examination, case, once=True)
             if examination is not None:
                 examination.draw_numbers(columns=number == columns)
             for process in in_order:
                 self.keep_going()
-                self._turn(process, cells[process], pace, books[process], examination)
+                self._turn(process, cells[process], pace, books[process], examination, case)
             number += 1
             if self._spoiled(cells, case.metric):
                 if spare > 0:
@@ -506,6 +516,7 @@ class _Session:
         pace: Pace,
         book: "_Book",
         examination: Examination | None,
+        case: Case,
         *,
         once: bool = False,
     ) -> None:
@@ -537,6 +548,9 @@ class _Session:
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
         claimed = min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE)
+        if process.contender.provider.get("inplace"):
+            called = max(1, _count(calls)) * (pace.warm + pace.timed)
+            claimed += believed_restoring(answer.get("restoring_s"), case, self.device, called)
         book.add(waited, claimed, cpu_before, cpu_after, once=once)
         if not once:
             cell.samples.append(statistics.median(taken))

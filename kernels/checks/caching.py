@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..cases import Case
 from ..contender.clocks import Call, Clock
+from ..providers.inplace import restored
 from .inputs import DTYPES, Inputs
 from .outputs import Outputs, Wrong, snapshot
 
@@ -94,7 +95,7 @@ class _EachCall:
 
     def time(self) -> float:
         elapsed_ns = 0
-        for call in self._calls:
+        for call in map(restored, self._calls):
             began = thread_time_ns()
             returned = call()
             elapsed_ns += thread_time_ns() - began

@@ -9,22 +9,32 @@ numbers, block by block, and the host waits for the device only at the end.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..cases import BY_ROW_OUT, OPS, Case, Direction, Op, Region
+from ..cases import BY_ROW_OUT, OPS, Case, Direction, Op, Region, Rounding
 from . import references
 from .inputs import BY_ROW, DTYPES, Inputs, blocks
 
 _BY_ROW = (*BY_ROW, "mean", "rstd", "mask")  # inputs
 _WITH_ROWS = (*BY_ROW_OUT, "scale")  # outputs that have a part for each row; the others are sums over all rows
 _SMALLEST = torch.finfo(torch.float32).tiny
+_FEW_ROUNDINGS = 2.0**-23  # relative error of a product in fp32
 
 Outputs = Mapping[str, Tensor]
 Sum = Literal["exact", "rounded", "rounded for backward"]  # of x and residual
+
+# Where the product with the weight is the last step before y is rounded.  Codes and a matrix product take rounded rows
+# in any convention (`roundings`).
+_WEIGHT_LAST = (Region.NONE, Region.SILU_GATE, Region.GELU_GATE, Region.DROPOUT)
+
+
+def has_rows(name: str) -> bool:
+    """Does an output have a part for each row?  Otherwise it is a sum over all rows."""
+    return name in _WITH_ROWS
 
 
 def noise(case: Case, name: str) -> float:
@@ -57,18 +67,40 @@ def _rounds_before_adding(case: Case, name: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Way:
+    """What an implementation rounds to the dtype of the case before it goes on."""
+
+    sum: Sum = "exact"
+    normal: bool = False  # the normalised rows, of which y is computed
+    slope: bool = False  # dy * weight, of which dx is computed, and the normalised rows of which dweight is
+    product: bool = False  # the products with dy that dweight sums
+
+
+@dataclass(frozen=True)
 class Part:
     """Outputs of some rows, and their contribution to the sums over all rows.
 
     `terms` is the magnitude of the terms that cancel in an output: the largest of a row, the squares of a column.
+    `slack` is how far an output may be off because a number that is rounded in between lies, up to the noise of fp32,
+    in the middle of two numbers: [rows, columns], or [columns] of a sum.
     """
 
     outputs: dict[str, Tensor] = field(default_factory=dict)
     terms: dict[str, Tensor] = field(default_factory=dict)
+    slack: dict[str, Tensor] = field(default_factory=dict)
 
 
-def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, float]]:
-    """The error of each of `seen`, by output; None means an fp32 computation that is rounded once.
+def rounds_in_between(case: Case, rounding: Rounding) -> bool:
+    """Do the conventions differ at this case by more than the noise of fp32?"""
+    op = OPS[case.op]
+    narrow = DTYPES[case.dtype].itemsize < 4
+    return rounding is Rounding.BEFORE_WEIGHT and op.weight and op.region in _WEIGHT_LAST and narrow
+
+
+def errors(
+    inputs: Inputs, seen: Sequence[Outputs | None], rounding: Rounding = Rounding.AFTER_WEIGHT
+) -> list[dict[str, float]]:
+    """The error of each of `seen`, by output; None means an fp32 computation that follows the same convention.
 
     For a row: the largest difference relative to the largest exact value; for a sum over rows: the same over the whole
     vector.  Where terms cancel (in a row of one column all do), the unavoidable noise of fp32 counts as much as one
@@ -78,19 +110,28 @@ def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, flo
     from the rounded sum with the statistics of the exact one (as Quack does).  With few columns that rounding can cause
     an error of any size, so float64 computes all variants, and the nearest counts.
 
+    Where the normalised rows are rounded before the product with the weight, float64 rounds them as well.  A backward
+    pass may round what autograd then rounds (dy * weight; of dweight the normalised rows and their products with dy),
+    or not.
+
     The error of codes `q` is not relative: it is the largest |q * scale - y|, divided by half a step between codes at y
     plus what rounding y may add, so that it must not exceed 1.
     """
-    found = torch.stack([_errors(inputs, seen, way) for way in _ways(inputs.case)]).amin(0)
+    found = torch.stack([_errors(inputs, seen, way) for way in _ways(inputs.case, rounding)]).amin(0)
     values = found.tolist()  # the only place that waits for the device
     return [dict(zip(inputs.case.outputs, each, strict=True)) for each in values]
 
 
-def _ways(case: Case) -> list[Sum]:
-    ways: list[Sum] = ["exact"]
+def _ways(case: Case, rounding: Rounding) -> list[Way]:
+    sums: list[Sum] = ["exact"]
     if _adds(case):
-        ways.append("rounded")
-        ways += ["rounded for backward"] * (case.direction is Direction.FWDBWD)
+        sums.append("rounded")
+        sums += ["rounded for backward"] * (case.direction is Direction.FWDBWD)
+    if not rounds_in_between(case, rounding):
+        return [Way(each) for each in sums]
+    ways = [Way(each, normal=True) for each in sums]
+    if case.direction is not Direction.FWD:
+        ways += [Way(each, normal=True, slope=True, product=product) for each in sums for product in (False, True)]
     return ways
 
 
@@ -98,7 +139,7 @@ def _adds(case: Case) -> bool:
     return OPS[case.op].residual and case.direction is not Direction.BWD
 
 
-def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
+def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Way) -> Tensor:
     """[seen, outputs]; may still be being computed."""
     case = inputs.case
     device = inputs["x"].device
@@ -108,7 +149,7 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     by_row = [name for name in case.outputs if name in _WITH_ROWS]
     for rows in blocks(case, device):
         exact = _part(inputs, rows, torch.float64, way)
-        honest = _part(inputs, rows, torch.float32, "rounded") if None in seen else Part()
+        honest = _part(inputs, rows, torch.float32, replace(way, sum="rounded")) if None in seen else Part()
         rounded = _rounded(case, honest)
         for name in case.outputs:
             if name not in _WITH_ROWS:
@@ -125,32 +166,58 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
         scale = _scale(case, name, torch.where(finite, total.abs(), 0.0), torch.where(finite, squares, 0.0).sqrt())
         for number, outputs in enumerate(seen):
             output = sums.outputs[name].to(DTYPES[case.weight_dtype]) if outputs is None else outputs[name]
-            worst[number][name].append(torch.where(finite, (total - output).abs(), 0.0) / scale.amax())
+            off = _beyond(total - output, exact_sums.slack.get(name))
+            worst[number][name].append(torch.where(finite, off, 0.0) / scale.amax())
     return torch.stack([torch.stack([torch.cat(each[name]).amax() for name in case.outputs]) for each in worst])
 
 
-def partial_errors(inputs: Inputs, name: str, outputs: Outputs, rows: Sequence[int]) -> float:
+def partial_errors(
+    inputs: Inputs, name: str, outputs: Outputs, rows: Sequence[int], rounding: Rounding = Rounding.AFTER_WEIGHT
+) -> float:
     """The error of output `name` as in `errors`; inf if a value is nan.
 
     `outputs`: the output, and `scale` for `q`: these rows [len(rows), ...], or a sum over all rows [columns].
     """
+    some = inputs
+    if name in _WITH_ROWS:
+        drawn = {key: value[list(rows)] if key in _BY_ROW else value for key, value in inputs.tensors.items()}
+        some = Inputs(inputs.case, drawn)
+    error = _each_error(some, name, outputs, rounding).amax(1).amin()
+    return math.inf if error.isnan() else float(error)
+
+
+def worst_place(inputs: Inputs, name: str, outputs: Outputs, rounding: Rounding = Rounding.AFTER_WEIGHT) -> int:
+    """The row where output `name` is furthest off; of a sum over all rows, the column."""
+    return int(_each_error(inputs, name, outputs, rounding).amin(0).nan_to_num(0.0, posinf=0.0).argmax())
+
+
+def _each_error(inputs: Inputs, name: str, outputs: Outputs, rounding: Rounding) -> Tensor:
+    """[ways, rows], or [ways, columns] of a sum: the errors of an output as in `errors`; nan for nan."""
     case = inputs.case
+    count = len(inputs["x"])
+    pieces = [rows for rows in blocks(case, inputs["x"].device) if rows.start < count]
     found = []
-    for way in _ways(case):
+    for way in _ways(case, rounding):
         if name in _WITH_ROWS:
-            some = Inputs(
-                case, {key: value[list(rows)] if key in _BY_ROW else value for key, value in inputs.tensors.items()}
-            )
-            error = _errors_of_rows(case, name, _part(some, slice(None), torch.float64, way), outputs).amax()
+            by_row = {key: value for key, value in outputs.items() if key in _WITH_ROWS}
+            parts = [
+                _errors_of_rows(
+                    case,
+                    name,
+                    _part(inputs, rows, torch.float64, way),
+                    {key: value[rows] for key, value in by_row.items()},
+                )
+                for rows in pieces
+            ]
+            found.append(torch.cat(parts))
         else:
             sums = Part()
-            for block in blocks(case, inputs["x"].device):
-                _add(sums, _part(inputs, block, torch.float64, way), name)
+            for rows in pieces:
+                _add(sums, _part(inputs, rows, torch.float64, way), name)
             total = sums.outputs[name]
-            scale = _scale(case, name, total.abs(), sums.terms[name].sqrt())
-            error = (total - outputs[name]).abs().amax() / scale.amax()
-        found.append(math.inf if error.isnan() else float(error))
-    return min(found)
+            scale = _scale(case, name, total.abs(), sums.terms[name].sqrt()).amax()
+            found.append(_beyond(total - outputs[name], sums.slack.get(name)) / scale)
+    return torch.stack(found)
 
 
 def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
@@ -162,7 +229,7 @@ def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
     exact_sums = Part()
     for rows in blocks(inputs.case, inputs["x"].device):
-        exact = _part(inputs, rows, torch.float64, "exact")
+        exact = _part(inputs, rows, torch.float64, Way())
         for name, output in outputs.items():
             if name in _WITH_ROWS:
                 if name != "scale" and output.dtype is not torch.int8:
@@ -190,7 +257,10 @@ def _errors_of_rows(case: Case, name: str, exact: Part, outputs: Outputs) -> Ten
     size = _largest(expected)
     if name == "y" and "rounded" in exact.terms:
         size = torch.maximum(size, exact.terms["rounded"])
-    error = _largest(expected - output) / _scale(case, name, size, terms)
+    off = expected - output
+    if name in exact.slack:
+        off = _beyond(off, exact.slack[name])
+    error = _largest(off) / _scale(case, name, size, terms)
     if name == "scale":  # of a row of zeros it may be any finite number
         is_zero = expected <= references.SMALLEST_MAX / references.MAX_CODE[OPS[case.op].region]
         return torch.where(is_zero, output.double() * 0.0, error)
@@ -217,8 +287,13 @@ def _rounded(case: Case, part: Part) -> dict[str, Tensor]:
     return found
 
 
-def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
-    """The definition for some rows; `way` says how the sum of x and residual is rounded."""
+def _beyond(off: Tensor, slack: Tensor | None) -> Tensor:
+    """How far values are off beyond their slack."""
+    return off.abs() if slack is None else (off.abs() - slack).clamp_min(0.0)
+
+
+def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Way) -> Part:
+    """The definition for some rows; `way` says what is rounded in between."""
     op = OPS[inputs.case.op]
     direction = inputs.case.direction
     t = {name: (value[rows] if name in _BY_ROW else value).to(dtype) for name, value in inputs.tensors.items()}
@@ -235,10 +310,17 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
             x = references.summed(op, x, t)
             part.outputs["residual_out"] = x
             part.terms["residual_out"] = torch.zeros_like(x[:, 0])
-            x = x.to(narrow).to(dtype) if way == "rounded" else x
+            x = x.to(narrow).to(dtype) if way.sum == "rounded" else x
         normal, rstd, mean = references.normalised(op, x, inputs.eps)
-        y = references.weighted(op, normal, t)
         terms = _largest(x) * rstd[:, 0]
+        if way.normal:
+            kept, unsure = _rounded_in_between(normal, noise(inputs.case, "y") * terms[:, None], narrow)
+            y = references.weighted(op, kept, t)
+            slack = unsure * t["weight"].abs()
+            gates = op.region in (Region.SILU_GATE, Region.GELU_GATE)
+            part.slack["y"] = references.gated(op, slack, t).abs() if gates else slack
+        else:
+            y = references.weighted(op, normal, t)
         if op.weight:
             terms = terms * t["weight"].abs().amax()
         if op.bias:
@@ -246,11 +328,23 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
         _put_through_region(part, op, y, terms, t, narrow)
     if direction is Direction.FWD:
         return part
-    if direction is Direction.FWDBWD and op.residual and way == "rounded for backward":
+    if direction is Direction.FWDBWD and op.residual and way.sum == "rounded for backward":
         x = x.to(narrow).to(dtype)
         normal = (x if mean is None else x - mean) * rstd
     dy = t["dy"]
     slope = references.sloped(op, dy, t)
+    product = dy * normal if op.weight else dy
+    if way.slope:
+        slope, unsure = _rounded_in_between(slope, _FEW_ROUNDINGS * slope.abs(), narrow)
+        loose = unsure + normal.abs() * (normal.abs() * unsure).mean(1, keepdim=True)
+        if op.norm == "layernorm":
+            loose = loose + unsure.mean(1, keepdim=True)
+        part.slack["dx"] = loose * rstd
+        kept, unsure = _rounded_in_between(normal, noise(inputs.case, "y") * _largest(x)[:, None] * rstd, narrow)
+        product, unsure = dy * kept, dy.abs() * unsure
+        if way.product:
+            product, unsure = _rounded_in_between(product, unsure + _FEW_ROUNDINGS * product.abs(), narrow)
+        part.slack["dweight"] = unsure.sum(0)
     dx = references.gradient(op, slope, normal, rstd)
     terms = _largest(slope) * rstd[:, 0]
     # x * rstd - mean * rstd, as torch computes it on a CPU, has the rounding errors of both products
@@ -265,7 +359,6 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
     part.outputs["dx"] = dx
     part.terms["dx"] = terms
     if op.weight:
-        product = dy * normal
         part.outputs["dweight"] = product.sum(0)
         cancelling = product if shift is None else dy * (normal.abs() + shift)
         part.terms["dweight"] = cancelling.square().sum(0)
@@ -296,6 +389,12 @@ def _put_through_region(
             part.outputs["y"], part.terms["y"] = y, terms
 
 
+def _rounded_in_between(values: Tensor, noise: Tensor, narrow: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`values` as rounded to `narrow`, and how far another computation of them may come out from that."""
+    lowest, highest = (values - noise).to(narrow), (values + noise).to(narrow)
+    return values.to(narrow).to(values.dtype), highest.to(values.dtype) - lowest.to(values.dtype)
+
+
 def _largest(values: Tensor) -> Tensor:
     """The largest absolute value of each row, [rows]; nan if the row contains nan.  Of one value, its absolute value.
 
@@ -322,5 +421,6 @@ def _scale(case: Case, name: str, largest: Tensor, terms: Tensor) -> Tensor:
 def _add(sums: Part, part: Part, name: str) -> None:
     if name not in part.outputs:
         return
-    for total, share in ((sums.outputs, part.outputs), (sums.terms, part.terms)):
-        total[name] = total[name] + share[name] if name in total else share[name]
+    for total, share in ((sums.outputs, part.outputs), (sums.terms, part.terms), (sums.slack, part.slack)):
+        if name in share:
+            total[name] = total[name] + share[name] if name in total else share[name]

@@ -12,12 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import BY_ROW_OUT, Case
-from .error_bounds import errors, hidden_infinities, noise, partial_errors, rounding, roundings
+from ..cases import Case, Rounding
+from .error_bounds import (
+    errors,
+    has_rows,
+    hidden_infinities,
+    noise,
+    partial_errors,
+    rounding,
+    roundings,
+    rounds_in_between,
+    worst_place,
+)
 from .inputs import ANY_DTYPE, DTYPES, Inputs
 
 ALLOWANCE = 1.5
+_RIGHT_WITH = 'it is right with rounding = "{}" for this provider in the recipe (docs/adapters.md)'
+AT_EDGES = "with rows of zeros, with a mean of 1000, with inf and with nan: "
 MAX_OF_CODES = 1.0  # by the definition of their error
+INPLACE = "a function that overwrites its inputs needs inplace = true in the recipe (docs/adapters.md)"
 FAR = 16  # times the rounding of an output: no honest one is as far off
 
 _is_finite = torch.isfinite  # referenced before any code of a target runs, which might replace it
@@ -42,11 +55,13 @@ def named(case: Case, returned: Any) -> dict[str, Tensor]:
         outputs: dict[str, Any] = {names[0]: returned}
     else:
         if not isinstance(returned, tuple | list) or len(returned) != len(names):
-            raise WrongShape(f"returned {_kind(returned)} instead of ({', '.join(names)})")
+            hint = f"; {INPLACE}" if returned is None else ""
+            raise WrongShape(f"returned {_kind(returned)} instead of ({', '.join(names)}){hint}")
         outputs = dict(zip(names, returned, strict=True))
     for name, tensor in outputs.items():
         if not isinstance(tensor, Tensor):
-            raise WrongShape(f"{name} is {_kind(tensor)} instead of a tensor")
+            hint = f"; {INPLACE}" if returned is None else ""
+            raise WrongShape(f"{name} is {_kind(tensor)} instead of a tensor{hint}")
         if type(tensor) not in (Tensor, torch.nn.Parameter):
             raise WrongShape(f"{name} is a {type(tensor).__name__}, not a plain tensor")
         shape = case.shape(name)
@@ -59,32 +74,36 @@ def named(case: Case, returned: Any) -> dict[str, Tensor]:
 
 
 class Oracle:
-    """Judges outputs of one case; the first inputs determine the allowed errors."""
+    """Judges outputs of one case by a convention; the first inputs determine the allowed errors."""
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: Inputs, rounding: Rounding = Rounding.AFTER_WEIGHT) -> None:
         self.case = inputs.case
+        self.rounding = rounding
         self._first = inputs
         self._limits: dict[str, float] | None = None
 
     @property
     def limits(self) -> dict[str, float]:
         if self._limits is None:
-            self._limits = self._allowed(errors(self._first, [None])[0])
+            self._limits = self._allowed(errors(self._first, [None], self.rounding)[0])
         return self._limits
 
     def judge(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
         """Compare all outputs with float64.  Raises WrongShape if one is on another device."""
         _require_device(inputs, outputs)
         if self._limits is None and inputs is self._first:  # one exact computation serves for both
-            honest, found = errors(inputs, [None, outputs])
+            honest, found = errors(inputs, [None, outputs], self.rounding)
             self._limits = self._allowed(honest)
         else:
-            [found] = errors(inputs, [outputs])
+            [found] = errors(inputs, [outputs], self.rounding)
         for name, error in found.items():
             if not math.isfinite(error):
                 bad = int(not_numbers(outputs[name]).sum())
                 return Finding(f"{name} has {bad} {'value that is' if bad == 1 else 'values that are'} not finite", {})
-        return self._compared(found)
+        finding = self._compared(inputs, outputs, found)
+        if finding.reason and (other := self._other_convention()) and not other._wrong(inputs, outputs):
+            return Finding(f"{finding.reason}; {_RIGHT_WITH.format(other.rounding)}", found)
+        return finding
 
     def judge_edges(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
         """Judge outputs for `edge_inputs`: inf and nan must appear in their rows and nowhere else.
@@ -92,19 +111,32 @@ class Oracle:
         Raises WrongShape if an output is on another device.
         """
         _require_device(inputs, outputs)
-        [found] = errors(inputs, [outputs])
+        [found] = errors(inputs, [outputs], self.rounding)
         for name, error in found.items():
             if not math.isfinite(error):
                 return Finding(f"{name} is not finite in a row without inf or nan in its inputs", {})
         if hidden := hidden_infinities(inputs, outputs):
             return Finding(f"{hidden[0]} is finite in a row with inf or nan in its inputs", found)
-        return self._compared(found, "with rows of zeros, with a mean of 1000, with inf and with nan: ")
+        return self._compared(inputs, outputs, found, AT_EDGES)
 
-    def _compared(self, found: dict[str, float], when: str = "") -> Finding:
+    def _compared(self, inputs: Inputs, outputs: dict[str, Tensor], found: dict[str, float], when: str = "") -> Finding:
         for name, error in found.items():
-            if reason := too_far(name, error, self.limits[name]):
+            if error > self.limits[name]:
+                where = "row" if has_rows(name) else "column"
+                where += f" {worst_place(inputs, name, outputs, self.rounding)}"
+                reason = too_far(name, error, self.limits[name], where)
                 return Finding(f"{when}{reason}", found)
         return Finding(None, found)
+
+    def _other_convention(self) -> "Oracle | None":
+        other = next(each for each in Rounding if each is not self.rounding)
+        differs = rounds_in_between(self.case, Rounding.BEFORE_WEIGHT)
+        return Oracle(self._first, other) if differs else None
+
+    def _wrong(self, inputs: Inputs, outputs: dict[str, Tensor]) -> str | None:
+        """An output that is wrong by this convention; None if all are right."""
+        [found] = errors(inputs, [outputs], self.rounding)
+        return next((name for name, error in found.items() if error > self.limits[name]), None)
 
     def _allowed(self, honest: dict[str, float]) -> dict[str, float]:
         """With few numbers the reference can be exact by chance; one rounding is always allowed."""
@@ -122,13 +154,20 @@ class Oracle:
         return 1.01 * roundings(case, name) * rounding(DTYPES[dtype])
 
 
-def too_far(name: str, error: float, allowed: float, where: str = "") -> str | None:
-    """Why an output is wrong whose error is larger than allowed; None if it is not."""
+def too_far(name: str, error: float, allowed: float, where: str) -> str | None:
+    """Why an output is wrong whose error is larger than allowed; None if it is not.  `where`: its row or column."""
     if error <= allowed:
         return None
     if name == "q":
-        return f"q * scale is {error:.2g} times as far from y as a rounded code can be{where}"
-    return f"{name} is wrong by {error:.1e}{where}, {ALLOWANCE} times a rounded fp32 reference would be {allowed:.1e}"
+        return f"q * scale is {error:.2g} times as far from y as a rounded code can be in {where}"
+    of = f"the largest value in {where}" if has_rows(name) else f"its largest value, in {where}"
+    most = f"{percent(allowed)} is allowed, {ALLOWANCE} times the error of a rounded fp32 computation"
+    return f"{name} is wrong by {percent(error)} of {of}; {most}"
+
+
+def percent(error: float) -> str:
+    """A relative error as people read it: two digits."""
+    return f"{100 * error:.0f} %" if error >= 0.1 else f"{100 * error:.2g} %"
 
 
 def not_numbers(tensor: Tensor) -> Tensor:
@@ -143,13 +182,18 @@ def poison(dtype: torch.dtype) -> float:
     return math.nan if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
-def require_rows(inputs: Inputs, outputs: dict[str, Tensor], rows: Sequence[int]) -> str | None:
+def require_rows(
+    inputs: Inputs,
+    outputs: dict[str, Tensor],
+    rows: Sequence[int],
+    convention: Rounding = Rounding.AFTER_WEIGHT,
+) -> str | None:
     """Why some rows are wrong by far more than rounding explains; None if they are not.  Sums need only be finite.
 
     Costs about a millisecond on a GPU, where a full comparison takes a hundred times as long.
     """
     case = inputs.case
-    some = {name: tensor[list(rows)] for name, tensor in outputs.items() if name in (*BY_ROW_OUT, "scale")}
+    some = {name: tensor[list(rows)] for name, tensor in outputs.items() if has_rows(name)}
     for name, tensor in outputs.items():
         if name not in some:
             if bool(not_numbers(tensor).any()):
@@ -157,9 +201,9 @@ def require_rows(inputs: Inputs, outputs: dict[str, Tensor], rows: Sequence[int]
             continue
         rounded = roundings(case, name) * rounding(DTYPES[case.dtype])
         allowed = MAX_OF_CODES if name == "q" else FAR * max(noise(case, name), rounded)
-        error = partial_errors(inputs, name, some, rows)
+        error = partial_errors(inputs, name, some, rows, convention)
         if not error <= allowed:
-            return f"{name} is wrong by {error:.1e} in rows {', '.join(map(str, rows))}"
+            return f"{name} is wrong by {percent(error)} of the largest value in rows {', '.join(map(str, rows))}"
     return None
 
 

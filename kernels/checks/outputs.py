@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..cases import Case, Metric
-from .inputs import ANY_DTYPE, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
-from .oracle import Finding, Oracle, named, not_numbers, poison
+from .inputs import ANY_DTYPE, BY_ROW, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
+from .oracle import INPLACE, Finding, Oracle, named, not_numbers, poison
 
 Outputs = dict[str, Tensor]
 Span = tuple[int, int]  # first byte and the one after the last
@@ -90,9 +90,13 @@ def require_own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
 
     Returning the previous call's buffer makes the timing faster and is useless to a caller who needs both results.
     """
+    overwrites = f"; {INPLACE}"
     taken: list[tuple[str, Span]] = []
     for inputs, returned in pairs:
-        own_inputs = [(f"its input {name}", _span(tensor)) for name, tensor in inputs.tensors.items()]
+        own_inputs = [
+            (f"its input {name}{overwrites * (name in BY_ROW)}", _span(tensor))
+            for name, tensor in inputs.tensors.items()
+        ]
         spans = {name: _span(output) for name, output in named(case, returned).items()}
         for name, span in spans.items():
             for what, other in (*own_inputs, *taken):
@@ -126,7 +130,8 @@ class Untouched:
         """Raises Wrong if one of them was changed."""
         for number, before in self._prints.items():
             if names := changed(self._sets[number], before):
-                raise Wrong(f"changed its input {' and '.join(names)}")
+                hint = f"; {INPLACE}" if set(names) <= set(BY_ROW) else ""
+                raise Wrong(f"changed its input {' and '.join(names)}{hint}")
 
     def require_change(self, number: int) -> None:
         """Raises Wrong unless the change of numbers in set `number` is detected: the check itself works."""

@@ -18,6 +18,7 @@ from ..cases import Case
 from ..checks.oracle import poison
 from ..errors import format_exception
 from ..facts.graph_kernels import kernels_of_graph
+from ..providers.inplace import restored, restores_of
 
 Call = Callable[[], Any]
 Before = Callable[[int], None]
@@ -57,12 +58,14 @@ def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[i
     for number in range(len(calls))[-KEPT:]:
         if before is not None:
             before(number)
-        yield number, calls[number]()
+        yield number, restored(calls[number])()
 
 
 class CpuClock:
     def __init__(self, calls: Sequence[Call]) -> None:
         self._bound = list(calls)
+        self._restores = restores_of(calls)
+        self.restoring_s = 0.0  # of the last turn, outside of its samples
         self._last: list[Any] = []
         for call in self._bound:
             call()
@@ -83,6 +86,7 @@ class CpuClock:
         calls = len(self._bound) if once else self.calls
         kept_sample = _random_index(timed)
         self.kept = []
+        self.restoring_s = 0.0
         gc.collect(0)
         gc.disable()
         try:
@@ -107,6 +111,8 @@ class CpuClock:
         rounds = calls // len(bound)
         kept_round = _random_index(rounds)
         self._last = []
+        if self._restores:
+            return self._restored_sample(rounds, kept_round)
         began = perf_counter_ns()
         for _ in range(kept_round):
             for call in bound:
@@ -119,6 +125,21 @@ class CpuClock:
         self._last = last
         return took_ns / 1e9
 
+    def _restored_sample(self, rounds: int, kept_round: int) -> float:
+        """The same where calls overwrite their inputs, which are restored before each pass, outside of the clock."""
+        took_ns = 0
+        for number in range(rounds):
+            before = perf_counter_ns()
+            for restore in self._restores:
+                restore()
+            began = perf_counter_ns()
+            last = [call() for call in self._bound]
+            took_ns += perf_counter_ns() - began
+            self.restoring_s += (began - before) / 1e9
+            if number == kept_round:
+                self._last = last
+        return took_ns / 1e9
+
 
 def forget(output: Any) -> None:
     """Fill outputs with NaN, or what `poison` says: what a replay does not write stays wrong."""
@@ -126,7 +147,7 @@ def forget(output: Any) -> None:
         tensor.data.fill_(poison(tensor.dtype))
 
 
-def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def captured(work: Callable[[], object], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """A CUDA graph of what `work` launches on `stream`; it keeps none of the tensors that it reads.
 
     Raises NotCaptured.
@@ -151,7 +172,8 @@ class CudaClock:
     """One CUDA graph of many calls over rotating input sets, timed by events.
 
     Run everything on `stream`: autograd runs a backward pass on the stream of its forward pass, and the graph contains
-    only the work of the captured stream.
+    only the work of the captured stream.  Before each replay, outside of the events, another graph restores inputs that
+    calls overwrite; then each set is called once, so that its numbers are those of the set.
     """
 
     def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case, graph_s: float = GRAPH_S) -> None:
@@ -160,7 +182,10 @@ class CudaClock:
         for call in calls:  # compiles, tunes and loads everything before the capture
             call()
         stream.synchronize()
-        self.calls = calls_in_graph(case, len(calls), graph_s)
+        restores = restores_of(calls)
+        self.restoring_s = 0.0  # of the last turn, outside of its samples
+        self._restoring = captured(lambda: [restore() for restore in restores], stream) if restores else None
+        self.calls = len(calls) if restores else calls_in_graph(case, len(calls), graph_s)
         self._graph, self._kept = self._captured()
         fewer = max(1, int(self.calls * MAX_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
         if fewer < self.calls:  # so slow that the fixed cost of a replay is negligible for any number of calls
@@ -173,10 +198,13 @@ class CudaClock:
     def turn(self, warm: int, timed: int) -> list[float]:
         # The timed replays queue behind the untimed ones, so that they contain no gap of the host.
         with torch.cuda.stream(self._stream):
-            for _ in range(warm):
-                _replay_graph(self._graph)
-            pairs = [self._replay() for _ in range(timed)]
+            restores = [self._replay_untimed() for _ in range(warm)]
+            pairs = []
+            for _ in range(timed):
+                restores.append(self._restore())
+                pairs.append(self._replay())
         self._stream.synchronize()
+        self.restoring_s = sum(_elapsed_ms(*each) for each in restores if each) / 1e3
         return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
 
     def forget_one(self) -> tuple[int, Any]:
@@ -195,7 +223,7 @@ class CudaClock:
                 if before is not None:
                     before(number)
                 forget(output)
-            _replay_graph(self._graph)
+            self._replay_untimed()
         self._stream.synchronize()
         return checked
 
@@ -204,7 +232,7 @@ class CudaClock:
         output = dict(self._kept)[number]
         with torch.cuda.stream(self._stream):
             forget(output)
-            _replay_graph(self._graph)
+            self._replay_untimed()
         return output
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
@@ -222,14 +250,26 @@ class CudaClock:
 
     def _replay_s(self) -> float:
         """Seconds of a replay after the first one; the minimum, because other contenders prepare at the same time."""
-        _replay_graph(self._graph)
-        pairs = [self._replay() for _ in range(2)]
+        self._replay_untimed()
+        pairs = []
+        for _ in range(2):
+            self._restore()
+            pairs.append(self._replay())
         self._stream.synchronize()
         return max(min(float(_elapsed_ms(began, ended)) for began, ended in pairs) / 1e3, 1e-6)
 
-    def _replay(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    def _replay_untimed(self) -> tuple[torch.cuda.Event, torch.cuda.Event] | None:
+        """A replay after restoring the inputs; the events around that."""
+        events = self._restore()
+        _replay_graph(self._graph)
+        return events
+
+    def _restore(self) -> tuple[torch.cuda.Event, torch.cuda.Event] | None:
+        return self._replay(self._restoring) if self._restoring is not None else None
+
+    def _replay(self, graph: torch.cuda.CUDAGraph | None = None) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         began, ended = event(), event()
         _record(began, self._stream)
-        _replay_graph(self._graph)
+        _replay_graph(graph or self._graph)
         _record(ended, self._stream)
         return began, ended

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arena.sizes import sets_needed
-from ..cases import BY_ROW_OUT, OPS, Case
+from ..cases import BY_ROW_OUT, OPS, Case, Rounding
 from ..checks.error_bounds import partial_errors
 from ..checks.inputs import ANY_DTYPE, DTYPES, Inputs, make_sets
 from ..checks.oracle import Oracle, too_far
@@ -26,7 +26,7 @@ class Judging:
         device = torch.device("cpu")
         self.case = case
         self.sets = make_sets(case, device, seed, sets_needed(case, 0, None, None))
-        self._oracle = Oracle(self.sets[0])
+        self._oracles = {rounding: Oracle(self.sets[0], rounding) for rounding in Rounding}
         self._numbers = case.rows * case.cols
         self._pool = torch.randn(
             POOL * self._numbers, dtype=DTYPES[case.dtype], generator=torch.Generator().manual_seed(pool_seed)
@@ -56,10 +56,11 @@ class Judging:
         if draw.get("scale"):  # codes and their scale are judged together
             outputs["scale"] = torch.frombuffer(bytearray(base64.b64decode(draw["scale"])), dtype=torch.float32)
         rows = [int(row) for row in draw["rows"]]
-        where = f" in rows {', '.join(map(str, rows))}" if name in BY_ROW_OUT else " in some column"
+        rounding = Rounding(draw["rounding"])
+        where = f"rows {', '.join(map(str, rows))}" if name in BY_ROW_OUT else "some column"
         for each in outputs:
-            error = partial_errors(inputs, each, outputs, rows)
-            if reason := too_far(each, error, self._oracle.limits[each], where):
+            error = partial_errors(inputs, each, outputs, rows, rounding)
+            if reason := too_far(each, error, self._oracles[rounding].limits[each], where):
                 return reason
         return None
 

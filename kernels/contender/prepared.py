@@ -17,6 +17,7 @@ from ..cases import Case, Metric
 from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
+from ..checks.error_bounds import rounds_in_between
 from ..checks.inputs import Inputs, fresh_values, make_sets, refill
 from ..checks.oracle import FAR, Oracle, named, require_rows
 from ..checks.outputs import (
@@ -37,6 +38,7 @@ from ..facts import gather
 from ..facts.texts import observed_text
 from ..facts.trace import Seen
 from ..providers.base import Bind
+from ..providers.inplace import restored
 from .bench import OTHER_NUMBERS, Bench, Prepared
 from .clocks import Call, CpuClock, CudaClock, NotCaptured
 from .judging import addresses
@@ -142,7 +144,7 @@ class PreparedCase:
             with self._spending("facts"):  # compiles as well
                 self._gather_facts()
         # The exact result of this set serves both for the allowed errors and for the first outputs that are judged.
-        self.oracle = Oracle(self.sets[0 if thorough else -1])
+        self.oracle = Oracle(self.sets[0 if thorough else -1], bench.provider.rounding)
         if thorough:
             with self._spending("oracle"), self._noting_inexact():
                 self._check_first_outputs()
@@ -194,7 +196,7 @@ class PreparedCase:
             return samples
         count = min(self.case.rows, ROWS_OF_A_TURN)
         rows = sorted({_random_index(self.case.rows) for _ in range(count)})
-        wrong = require_rows(self.sets[number], named(self.case, output), rows)
+        wrong = require_rows(self.sets[number], named(self.case, output), rows, self.oracle.rounding)
         self._wrong_in_turns = self._wrong_in_turns or wrong
         return samples
 
@@ -246,6 +248,10 @@ class PreparedCase:
             self.calls[0], compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu, seen=self._seen
         )
         self.facts |= provider.facts()
+        if rounds_in_between(self.case, provider.rounding):
+            self.facts["rounding"] = str(provider.rounding)
+        if provider.inplace:
+            self.facts["inplace"] = True
 
     @contextmanager
     def _noting_inexact(self) -> Iterator[None]:
@@ -264,7 +270,7 @@ class PreparedCase:
         returned: list[tuple[Inputs, Any]] = []
         seen: list[Outputs] = []
         for inputs, call in zip(self.sets[:CHECKED], self.calls[:CHECKED], strict=True):
-            result = call()
+            result = restored(call)()
             returned.append((inputs, result))
             seen.append(self._at_once(result))
         require_own_memory(self.case, returned)
@@ -292,7 +298,7 @@ class PreparedCase:
         before = known.get(self.facts.get("code") or "")
         if before is not None and before.repeatable is not None:
             calls = MIN_REPEATS
-        self.facts |= repeat(self.case, self.calls[0], self.bench.stream, calls).facts
+        self.facts |= repeat(self.case, restored(self.calls[0]), self.bench.stream, calls).facts
 
     def _check_graph(self, clock: CudaClock) -> None:
         """Check the outputs of the graph, and note how its bits compare with those of a plain call.
@@ -304,7 +310,7 @@ class PreparedCase:
             if not self.inexact:
                 require_correct(self.oracle, self.sets[number], snapshot(self.case, output), IN_A_GRAPH)
             numbers.append(number)
-        compared = [graph_bits(self.case, partial(clock.replay, each), self.calls[each]) for each in numbers]
+        compared = [graph_bits(self.case, partial(clock.replay, each), restored(self.calls[each])) for each in numbers]
         self.facts["graph_bits"] = str(max(compared, key=list(GraphBits).index))
 
     # -- after the timing ---------------------------------------------------------------------------------------------
@@ -349,7 +355,7 @@ class PreparedCase:
     def _check_one_of(self, seen: Sequence[tuple[Inputs, Outputs]]) -> None:
         """In a later trial on a GPU, check one random set against float64, and that no output of the others is NaN."""
         inputs, outputs = seen[_random_index(len(seen))]
-        self._require_still_correct(Oracle(inputs), inputs, outputs)
+        self._require_still_correct(Oracle(inputs, self.oracle.rounding), inputs, outputs)
         for _, others in seen:
             require_finite(others, AFTERWARDS)
 

@@ -209,13 +209,19 @@ class Server:
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._prepared is None:
             return {"error": "no case is prepared"}
+        clock = self._prepared.clock
         if not getattr(self._prepared, "judged", False):
             samples = self._prepared.turn(int(message["warm"]), int(message["timed"]))
-            return {"samples": samples, "calls": self._prepared.clock.calls}
+            return {"samples": samples, "calls": clock.calls, "restoring_s": getattr(clock, "restoring_s", 0.0)}
         once = bool(message.get("once"))
         samples = self._prepared.turn(int(message["warm"]), int(message["timed"]), once=once)
-        calls = len(self._prepared.sets) if once else self._prepared.clock.calls
-        return {"samples": samples, "calls": calls, "outputs": self._prepared.kept()}
+        calls = len(self._prepared.sets) if once else clock.calls
+        return {
+            "samples": samples,
+            "calls": calls,
+            "restoring_s": clock.restoring_s,
+            "outputs": self._prepared.kept(),
+        }
 
     def judge(self, message: Mapping[str, Any]) -> dict[str, Any]:
         from .judging import Judging

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..cases import Rounding
 from .base import Broken, Provider, Unsupported, forward_backward
 
 __all__ = ["Broken", "Provider", "Unsupported", "forward_backward", "open_provider"]
@@ -32,7 +33,9 @@ def open_provider(spec: Mapping[str, Any]) -> Provider:
         from .recipe import RecipeProvider
 
         mode = Mode.of(spec["compile"]) if spec.get("compile") else None
-        return RecipeProvider(str(spec["name"]), spec.get("calls") or {}, mode)
+        rounding = Rounding(spec.get("rounding", Rounding.AFTER_WEIGHT))
+        inplace = bool(spec.get("inplace"))
+        return RecipeProvider(str(spec["name"]), spec.get("calls") or {}, mode, rounding, inplace)
     provider = _of_study(str(spec["study"]), spec.get("options") or {}) if spec.get("study") else _built_in(builtin)
     provider.name = str(spec["name"])
     return provider

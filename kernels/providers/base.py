@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import OPS, Case, Direction
+from ..cases import OPS, Case, Direction, Rounding
 from ..checks.inputs import Inputs
 
 Call = Callable[[], Any]
@@ -33,6 +33,8 @@ class Provider:
     name: str
     compiled: bool = False  # through torch.compile: facts come from the generated code
     tunes: bool = False  # the preparation times candidates, which needs the device for itself
+    rounding: Rounding = Rounding.AFTER_WEIGHT  # its convention, by which its outputs are judged
+    inplace: bool = False  # writes its outputs into its inputs
     pinned: tuple[str, ...] = ()  # distributions whose versions represent code that cannot be observed
 
     def warm(self) -> None:

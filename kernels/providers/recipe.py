@@ -7,19 +7,29 @@ from typing import Any
 
 import torch
 
-from ..cases import Case
+from ..cases import Case, Metric, Rounding
 from ..checks.inputs import Inputs
 from ..errors import format_exception
 from ..facts.locations import location
 from .base import Bind, Broken, Call, Provider, Unsupported, WithNorm, by_order, warm_compiler
+from .inplace import in_place
 from .modes import Compilation, Mode
 
 
 class RecipeProvider(Provider):
     """The functions as they are, or compiled by torch.compile in a mode."""
 
-    def __init__(self, name: str, calls: Mapping[str, str], mode: Mode | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: Mapping[str, str],
+        mode: Mode | None = None,
+        rounding: Rounding = Rounding.AFTER_WEIGHT,
+        inplace: bool = False,
+    ) -> None:
         self.name = name
+        self.rounding = rounding
+        self.inplace = inplace
         self.compiled = mode is not None
         self.tunes = mode is not None and mode.tunes
         self._mode = mode
@@ -37,9 +47,17 @@ class RecipeProvider(Provider):
     def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
         if case.key not in self._calls:
             return f"the recipe has no function for {case.key} in {self.name}"
+        if self.inplace and case.metric is Metric.MEMORY:
+            return (
+                f"{self.name} overwrites its inputs; memory is counted in addition to inputs, of which it gets copies"
+            )
         return self._mode.supports(case) if self._mode else None
 
     def ready(self, case: Case, device: torch.device) -> Bind:
+        bind = self._bind(case, device)
+        return in_place(bind) if self.inplace else bind
+
+    def _bind(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
         module, name = self._found(case)
         prepare = getattr(module, f"{name}_prepare", None)

@@ -19,7 +19,7 @@ from service.domain.verdicts.judge import Outcome
 from service.reports import comment_head
 from service.reports.comment_head import times
 from service.reports.gate import GateState
-from service.reports.notes import without_sota
+from service.reports.notes import conventions, without_sota
 from service.reports.report import NOUNS, Report
 from service.reports.rows import BaselineRow, Row, Unsupported
 from service.reports.schema.outbox import CheckPayload
@@ -315,6 +315,7 @@ def _footing(report: Report) -> str:
         version = f" (policy {code(report.policy_version)})" if report.policy_version else ""
         said.append(f"smallest change {limits(report)}{version}")
         said.append(f"intervals of {share_in_words(report.policy.confidence)} confidence, above zero is slower")
+    said += [escaped(one.rstrip(".")) for one in conventions(report)]
     if best := ceilings(report):
         said.append(f"ceilings of this session {best}")
     return f"<sub>{' · '.join(said)}</sub>"

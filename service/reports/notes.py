@@ -7,7 +7,7 @@ REASONS = 3  # why cases are not compared with SOTA
 
 
 def notes(report: Report) -> list[str]:
-    """How it was measured, what is no longer repeatable, and what could not be compared with SOTA."""
+    """How it was measured, what is no longer repeatable, what rounds otherwise, and what has no SOTA."""
     found = list[str]()
     if report.sandboxed is False:
         found.append("Measured without a sandbox.")
@@ -15,9 +15,26 @@ def notes(report: Report) -> list[str]:
         found.append("Measured again, because the controls of the first session failed.")
     if lost := report.lost_repeatability:
         found.append(f"No longer repeatable: {listed([f'{row.case} ({row.provider})' for row in lost])}.")
+    found += conventions(report)
     if missing := without_sota(report):
         found.append(missing)
     return [printable(one) for one in found]
+
+
+def conventions(report: Report) -> list[str]:
+    """Which providers do otherwise than built-in ones: how they round, and whether they overwrite their inputs."""
+    found = list[str]()
+    if names := report.rounding_before_weight:
+        found.append(
+            f"{listed(names)} round{'s' * (len(names) == 1)} the normalised rows before the product with the weight; "
+            "built-in providers round once, at the end. Each is checked by its own convention."
+        )
+    if names := report.inplace:
+        found.append(
+            f"{listed(names)} write{'s' * (len(names) == 1)} outputs into inputs, which are restored between calls, "
+            "outside of the clock."
+        )
+    return found
 
 
 def without_sota(report: Report) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernels.cases import PACKAGES, Metric, Role
+from kernels.cases import PACKAGES, Metric, Role, Rounding
 from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow
 from service.domain import roofline
 from service.domain.codefacts.comparison import Repeatability
@@ -124,6 +124,20 @@ class Report:
         timed = (row.sota for row in self.rows if row.head and row.head.median is not None)
         reasons = Counter(sota.reason.rstrip(".") for sota in timed if sota and sota.ratio is None)
         return tuple(WithoutSota(reason, cases) for reason, cases in reasons.most_common())
+
+    @property
+    def rounding_before_weight(self) -> tuple[str, ...]:
+        """The providers whose outputs are judged by that convention."""
+        return self._with_fact("rounding", Rounding.BEFORE_WEIGHT)
+
+    @property
+    def inplace(self) -> tuple[str, ...]:
+        """The providers that write their outputs into their inputs."""
+        return self._with_fact("inplace", True)
+
+    def _with_fact(self, name: str, value: object) -> tuple[str, ...]:
+        facts = ((row.provider, row.head.facts) for row in self.rows if row.head)
+        return tuple(sorted({provider for provider, each in facts if each.get(name) == value}))
 
     @property
     def sota_remedy(self) -> str:

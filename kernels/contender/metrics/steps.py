@@ -11,7 +11,7 @@ from torch import Tensor
 from ...blocks import Shape
 from ...cases import OPS, Case, Direction
 from ...checks.inputs import DTYPES, Inputs, bit_sums, fresh_values, make, refill
-from ...checks.oracle import ALLOWANCE, Finding
+from ...checks.oracle import ALLOWANCE, Finding, percent
 from ...checks.references import BY_KEY
 from .transformer import Forward, names, parameters, transformer
 
@@ -111,8 +111,8 @@ class BlockOracle:
         for name, error in errors.items():
             limit = max(self._floor, ALLOWANCE * honest[name])
             if not error <= limit:
-                allowed = f"{ALLOWANCE} times one with the norm by its definition would be {limit:.1e}"
-                return Finding(f"{name} of the block is wrong by {error:.1e}, {allowed}", errors)
+                allowed = f"{percent(limit)} is allowed, {ALLOWANCE} times the error of the norm by its definition"
+                return Finding(f"{name} of the block is wrong by {percent(error)}; {allowed}", errors)
         return Finding(None, errors)
 
     def _wrong_kind(self, returned: Sequence[Tensor]) -> str | None:

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, CompileMode, Direction
+from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, CompileMode, Direction, Rounding
 from kernels.suites import SUITES
 from service.domain.policy import toml_errors
 from service.domain.policy.facts_policy import FactsPolicy
@@ -104,6 +104,13 @@ class Provider(_Part):
     builtin: str | None = Field(None, description="A built-in provider, with what the revision has of its stack.")
     compile: Compile | None = Field(None, description="Measure torch.compile of the function instead of the function.")
     devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
+    rounding: Rounding = Field(
+        Rounding.AFTER_WEIGHT,
+        description="`before-weight` if the normalised rows are rounded before the product with the weight.",
+    )
+    inplace: bool = Field(
+        False, description="Its functions write into their inputs, which are restored outside of the clock."
+    )
 
     @field_validator("calls")
     @classmethod
@@ -145,6 +152,14 @@ class Provider(_Part):
             raise ValueError(
                 "compile is for functions of the target; a built-in provider compiles as its name says, for example "
                 'builtin = "inductor-max-autotune"'
+            )
+        if self.builtin is not None and self.rounding is not Rounding.AFTER_WEIGHT:
+            raise ValueError("rounding is for functions of the target; the convention of a built-in provider is known")
+        if self.inplace and self.builtin is not None:
+            raise ValueError("inplace is for functions of the target; no built-in provider overwrites its inputs")
+        if self.inplace and (differentiated := [key for key in self.calls if key.endswith(f".{Direction.FWDBWD}")]):
+            raise ValueError(
+                f"autograd needs the inputs of {differentiated[0]}, which inplace overwrites; give it another provider"
             )
         return self
 

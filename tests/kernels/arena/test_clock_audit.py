@@ -2,7 +2,8 @@
 
 import pytest
 
-from kernels.arena.clock_audit import Passes, Turns, disagreement, ran_while_frozen, too_fast
+from kernels.arena.clock_audit import Passes, Turns, believed_restoring, disagreement, ran_while_frozen, too_fast
+from kernels.cases import Case
 
 
 def turns(claimed_ms: float, asking_ms: float, hidden_ms: float = 0.0, *, late_ms: float = 0.0, trusted: bool = False):
@@ -167,3 +168,23 @@ def test_a_pass_is_expected_to_take_as_long_as_its_sets_by_the_other_turns():
     passes = Passes()
     passes.expect([10.0, None, 30.0, 20.0], sets=4)
     assert passes.expected == pytest.approx(80e-6)
+
+
+# -- functions that overwrite their inputs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claimed", "granted"),
+    [
+        (1e-6, pytest.approx(1e-6)),
+        (0.5, pytest.approx(10 * (2 * 2 * 4096 * 1024 * 2 / 1.5e12 + 2e-6))),  # ten calls, x and the residual
+        (-1.0, 0.0),
+        (float("nan"), 0.0),
+        ("0.5", 0.0),
+        (None, 0.0),
+    ],
+)
+def test_restoring_is_granted_what_it_can_take(claimed, granted):
+    case = Case.parse("rmsnorm_residual.fwd.4096x1024.bf16")
+
+    assert believed_restoring(claimed, case, "cuda", 10) == granted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.cases import Case
+from kernels.cases import Case, Rounding
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 
@@ -275,11 +275,23 @@ def test_a_built_in_provider_runs_in_the_revisions_environment():
     assert not parse(f"{ONE}{OWN_CALL}").providers["own"].offers(Case.parse("layernorm.bwd.8x8.fp32"))
 
 
+def test_a_provider_rounds_once_and_leaves_its_inputs_alone_unless_its_recipe_says_so():
+    usual = parse(f"{ONE}{OWN_CALL}").providers["own"]
+    other = parse(f'{ONE}{OWN_CALL}rounding = "before-weight"\ninplace = true\n').providers["own"]
+
+    assert (usual.rounding, usual.inplace) == (Rounding.AFTER_WEIGHT, False)
+    assert (other.rounding, other.inplace) == (Rounding.BEFORE_WEIGHT, True)
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [
         ('builtin = "indukt"', r"line 3: .*there is no built-in provider 'indukt'; known: eager, inductor"),
         ('builtin = "inductor"\ncompile = true', r'a built-in provider compiles as its name says, .* "inductor-max-au'),
+        ('builtin = "liger"\nrounding = "before-weight"', "rounding is for functions of the target"),
+        ('builtin = "liger"\ninplace = true', "inplace is for functions of the target"),
+        ('inplace = true\nrmsnorm.fwdbwd = "norms:f"', r"autograd needs the inputs of rmsnorm\.fwdbwd"),
+        ('rounding = "never"\nrmsnorm.fwd = "norms:f"', r"rounding: .*'after-weight' or 'before-weight'"),
         ('devices = ["cpu"]', r'needs at least one op\.direction = "module:function", or builtin = "NAME"'),
     ],
 )

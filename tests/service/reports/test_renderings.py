@@ -552,6 +552,17 @@ def repeating(head: bool | None, parent: bool | None) -> Row:
     )
 
 
+def test_other_conventions_of_a_provider_are_noted_in_every_renderer() -> None:
+    assert STEADY.head
+    facts = {"rounding": "before-weight", "inplace": True}
+    report = a_report(replace(STEADY, head=replace(STEADY.head, facts=facts)))
+    for text in (markdown.comment(report), printed(report)):
+        told = " ".join(text.split())
+        assert f"{STEADY.provider} rounds the normalised rows before the product with the weight" in told
+        assert f"{STEADY.provider} writes outputs into inputs, which are restored between calls" in told
+    assert "rounds the normalised rows" not in markdown.comment(a_report(STEADY))
+
+
 def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None:
     report = a_report(repeating(head=False, parent=True))
     assert first_line(report).endswith(": its only case no longer repeatable")
