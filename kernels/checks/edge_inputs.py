@@ -1,4 +1,7 @@
-"""Inputs at the edges of the definition: rows of zeros, with a large mean, with inf and with nan."""
+"""Inputs at the edges of the definition.
+
+Rows of zeros, with a large mean, with most of their energy in the first or in the last element, with inf and with nan.
+"""
 
 import math
 
@@ -8,8 +11,11 @@ from torch import Tensor
 from ..cases import Case, Direction
 from .inputs import EPS, Inputs, make, statistics
 
-EDGES = ("zeros", "mean", "inf", "nan")
+EDGES = ("zeros", "mean", "first", "last", "inf", "nan")
 MEAN = 1e3  # a variance computed as E[x²] - E[x]² loses six of fp32's seven digits here
+# Of an element, times the root of the columns: it makes 64 of 65 parts of a row's sum of squares.  A kernel that leaves
+# three of thousands of ordinary columns out of its sums is wrong by less than a rounding of bf16.
+LARGE = 8.0
 NUMBER = 1 << 21  # of the input set that is changed into this one; no other check uses it
 
 
@@ -21,7 +27,7 @@ def edge_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
     """
     inputs = make(case, device, seed, NUMBER)
     last = case.rows - 1
-    where = sorted({0, last // 3, last - last // 3, last}) if case.rows else []
+    where = sorted({last * number // (len(EDGES) - 1) for number in range(len(EDGES))}) if case.rows else []
     for number, row in enumerate(where):
         _put(inputs, EDGES[(seed + number) % len(EDGES)], row)
     if case.direction is Direction.BWD:
@@ -32,6 +38,12 @@ def edge_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
 
 def _put(inputs: Inputs, edge: str, row: int) -> None:
     middle = inputs.case.cols // 2
+    if edge in ("first", "last"):
+        column = 0 if edge == "first" else -1
+        inputs["x"][row, column] = LARGE * math.sqrt(inputs.case.cols)
+        if "mask" in inputs.tensors:
+            inputs["mask"][row, column] = 1
+        return
     if edge in ("zeros", "mean"):
         if "residual" in inputs.tensors:
             inputs["residual"][row] = 0.0

@@ -28,7 +28,7 @@ from .inputs import ANY_DTYPE, DTYPES, Inputs
 
 ALLOWANCE = 1.5
 _RIGHT_WITH = 'it is right with rounding = "{}" for this provider in the recipe (docs/adapters.md)'
-AT_EDGES = "with rows of zeros, with a mean of 1000, with inf and with nan: "
+AT_EDGES = "with rows of zeros, with a mean of 1000, with a large first or last element, with inf and with nan: "
 MAX_OF_CODES = 1.0  # by the definition of their error
 INPLACE = "a function that overwrites its inputs needs inplace = true in the recipe (docs/adapters.md)"
 FAR = 16  # times the rounding of an output: no honest one is as far off

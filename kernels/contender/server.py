@@ -11,15 +11,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from ..arena.repeatability import FULL_REPEATS, of_facts
 from ..arena.sizes import GRAPH_S
-from ..cases import Case
+from ..cases import Case, Metric
 from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
 from .tree import DISTRIBUTIONS, VARIABLE, Tree
-from .tuning import NeedsDevice, observe_autotuners
+from .tuning import Choices, NeedsDevice, observe_autotuners
 
 NEEDS_DEVICE = "it times candidates on the device"
 
@@ -70,6 +71,7 @@ class Server:
         self._offline: Any = None  # instead of a bench, where the device is an architecture
         self._prepared: Any = None
         self._judging: Any = None
+        self._choices = Choices()
         self._uuid: str | None = None
         self._core: int | None = None  # runs the turns
         self._cores: set[int] = os.sched_getaffinity(0)
@@ -178,7 +180,11 @@ class Server:
         alone = bool(message.get("alone", True))
         with (
             observe_autotuners(
-                alone=alone, on_gpu=self._bench.stream is not None, compiled=self._bench.provider.compiled
+                self._choices,
+                str(replace(case, metric=Metric.KERNEL)),
+                alone=alone,
+                on_gpu=self._bench.stream is not None,
+                compiled=self._bench.provider.compiled,
             ) as tuning,
             _verdict(self._bench) as verdict,
             self._any_core(),
@@ -199,6 +205,8 @@ class Server:
             verdict |= {"state": FAILED, "reason": NEEDS_DEVICE, "needs_device": True}
         if tuning.chosen:
             verdict["tuned"] = tuning.chosen
+        if tuning.by_order and "facts" in verdict:
+            verdict["facts"] = {**verdict["facts"], "tuned_by_order": tuning.by_order}
         is_ready = self._prepared is not None and verdict["state"] in (MEASURED, INVALID)
         if not is_ready:
             verdict.pop("inexact", None)

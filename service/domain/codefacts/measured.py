@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from service.domain import roofline
-from service.domain.codefacts.tuned import choices
+from service.domain.codefacts.tuned import choices, chosen_by_order
 from service.domain.roofline import Speed, number
 from service.domain.states import CellState
 from service.domain.text import listed, plain
@@ -57,6 +57,8 @@ class Measured:
             said.append(f"not bitwise repeatable{f' ({seen})' if calls else ''}")
         if wavering := choices(self.facts).words:
             said.append(wavering)
+        if by_order := chosen_by_order(self.facts):
+            said.append(by_order)
         if self.speed.l2_resident:
             said.append("its inputs stay in L2, so its GB/s are not those of the memory")
         counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]

@@ -55,6 +55,19 @@ class Choices:
         return f"its autotuner chose {len(self.found)} configurations{speed} in {trials} trials ({listed(each)})"
 
 
+def chosen_by_order(facts: Mapping[str, Any]) -> str:
+    """Where the key of an autotuner does not tell the case from another at which it chose otherwise; else empty."""
+    stored = facts.get("tuned_by_order")
+    for kernel, found in stored.items() if isinstance(stored, Mapping) else ():
+        if isinstance(found, Mapping):
+            case, here, there = (one_line(str(found.get(name, "")), 80) for name in ("case", "here", "there"))
+            return (
+                f"the key of its autotuner does not tell this case from {case}: in a program, the first of them "
+                f"chooses for both ({one_line(str(kernel), 80)}: {here} here, {there} there)"
+            )
+    return ""
+
+
 def choices(facts: Mapping[str, Any]) -> Choices:
     """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
     stored = facts.get("tuned")

@@ -179,7 +179,10 @@ def edge_of(inputs, row):
         return "inf"
     if not x.any():
         return "zeros"
-    return "mean" if x.mean() > 900 else None
+    if x.mean() > 900:
+        return "mean"
+    large = (x > 7 * len(x) ** 0.5).nonzero().flatten().tolist()
+    return {(0,): "first", (len(x) - 1,): "last"}.get(tuple(large))
 
 
 @pytest.mark.parametrize("key", ["rmsnorm.fwd", "layernorm_residual.fwdbwd", "layernorm.bwd"])
@@ -196,7 +199,7 @@ def test_each_edge_has_its_row_and_most_rows_have_none(key):
 
 def test_the_seed_says_which_edge_a_lone_row_has():
     case = Case.parse("rmsnorm.fwd.1x96.fp32")
-    assert [edge_of(edge_inputs(case, CPU, seed), 0) for seed in range(4)] == list(EDGES)
+    assert [edge_of(edge_inputs(case, CPU, seed), 0) for seed in range(len(EDGES))] == list(EDGES)
 
 
 def test_every_dtype_has_a_size():

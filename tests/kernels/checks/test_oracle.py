@@ -8,7 +8,7 @@ import torch
 
 from kernels.cases import OPS, Case, Direction
 from kernels.checks import references
-from kernels.checks.edge_inputs import edge_inputs
+from kernels.checks.edge_inputs import EDGES, edge_inputs
 from kernels.checks.inputs import EPS, Inputs, make
 from kernels.checks.oracle import Oracle, WrongShape, named
 from kernels.providers import forward_backward
@@ -61,7 +61,9 @@ def test_at_the_edges_too(key):
         for dtypes in DTYPES:
             case = Case.parse(f"{key}.{shape}.{dtypes}")
             oracle = Oracle(make(case, CPU, 1))
-            for seed in range(4 if case.rows < 4 else 1):  # of fewer rows than edges, the seed says which
+            for seed in range(
+                len(EDGES) if case.rows < len(EDGES) else 1
+            ):  # of fewer rows than edges, the seed says which
                 inputs = edge_inputs(case, CPU, seed)
                 assert oracle.judge_edges(inputs, definition(case, inputs)).reason is None, (case, seed)
 
@@ -375,6 +377,39 @@ def test_wrong_at_the_edges(key, spoil, complaint, dtypes):
     finding = Oracle(make(case, CPU, 1)).judge_edges(inputs, spoil(inputs, definition(case, inputs)))
 
     assert re.search(complaint, finding.reason or "nothing")
+
+
+def without(columns):
+    """A kernel that leaves these columns out of its sums."""
+
+    def spoil(inputs, outputs):
+        x = inputs["x"].float()
+        kept = x.clone()
+        kept[:, columns] = 0.0
+        if inputs.case.direction is Direction.FWD:
+            rstd = torch.rsqrt(kept.square().mean(-1, keepdim=True) + inputs.eps)
+            return {"y": (x * rstd * inputs["weight"].float()).to(outputs["y"].dtype)}
+        normal, slope = x * inputs["rstd"][:, None], inputs["dy"].float() * inputs["weight"].float()
+        product = normal * slope
+        product[:, columns] = 0.0
+        dx = (slope - normal * product.mean(-1, keepdim=True)) * inputs["rstd"][:, None]
+        return outputs | {"dx": dx.to(outputs["dx"].dtype)}
+
+    return spoil
+
+
+@pytest.mark.parametrize("key", ["rmsnorm.fwd", "rmsnorm.bwd"])
+@pytest.mark.parametrize("columns", [slice(-3, None), slice(-1, None), slice(1)], ids=["last three", "last", "first"])
+def test_columns_that_are_left_out_of_wide_rows_are_wrong_at_the_edges_only(key, columns):
+    case = Case.parse(f"{key}.24x16384.bf16")
+    inputs, edges = make(case, CPU, 1), edge_inputs(case, CPU, 1)
+    spoil = without(columns)
+    oracle = Oracle(inputs)
+
+    assert oracle.judge(inputs, spoil(inputs, definition(case, inputs))).reason is None
+    reason = oracle.judge_edges(edges, spoil(edges, definition(case, edges))).reason
+    assert reason is not None
+    assert "with a large first or last element" in reason
 
 
 def test_an_inf_in_dy_spoils_one_column_and_one_row():

@@ -87,6 +87,24 @@ def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_wha
     assert timed[0] == timed[1] != timed[2] == timed[3]
 
 
+def test_a_choice_does_not_depend_on_which_case_came_first(autotuned):
+    """The key of the target's autotuner is the columns, which both cases have."""
+    first, second = CASE, Case.parse("rmsnorm.fwd.32x64.fp32")
+    target = autotuned("head:norms", Role.HEAD, "2.0 1.0 1.0 2.0")
+
+    cells = run_trial([target], [first, second], Pace(rounds=1), device="cpu", seed=1).cells
+
+    before, after = cells["head:norms", first], cells["head:norms", second]
+    assert before.tuned == {"norm_kernel": "BLOCK=128 num_warps=4 num_stages=3"}
+    assert after.tuned == {"norm_kernel": "BLOCK=64 num_warps=4 num_stages=3"}
+    assert "tuned_by_order" not in before.facts
+    assert after.facts["tuned_by_order"]["norm_kernel"] == {
+        "case": str(first),
+        "here": "BLOCK=64 num_warps=4 num_stages=3",
+        "there": "BLOCK=128 num_warps=4 num_stages=3",
+    }
+
+
 # The first torch.compile of a process imports Inductor, which then times the candidates of a kernel.  The candidate
 # here spills registers, so that no GPU is asked.
 COMPILING = '''
@@ -136,8 +154,8 @@ def test_a_target_that_compiles_itself_times_candidates_alone_at_its_first_case(
 
 def test_observing_autotuners_imports_no_inductor_and_leaves_no_hook():
     code = (
-        "import sys; from kernels.contender.tuning import observe_autotuners; before = list(sys.meta_path)\n"
-        "with observe_autotuners(alone=False, on_gpu=False, compiled=False): pass\n"
+        "import sys; from kernels.contender.tuning import Choices, observe_autotuners; before = list(sys.meta_path)\n"
+        "with observe_autotuners(Choices(), '', alone=False, on_gpu=False, compiled=False): pass\n"
         "print('torch' in sys.modules, sys.meta_path == before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,6 +13,7 @@ from service.domain.codefacts import diff, findings, limits, normalise
 from service.domain.codefacts.comparison import grown_errors
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
+from service.domain.codefacts.tuned import chosen_by_order
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
@@ -533,3 +534,20 @@ def test_an_error_that_grew_is_told_where_rounding_the_output_does_not_hide_it(c
 
 def test_what_a_contender_says_of_its_errors_may_be_anything():
     assert grown_errors({"errors": [1]}, {"errors": None}, "layernorm.bwd.8x64.bf16") == {}
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [
+        (
+            {"kernel": {"case": "rmsnorm.fwd.16x64.fp32", "here": "BLOCK=64", "there": "BLOCK=128"}},
+            "the key of its autotuner does not tell this case from rmsnorm.fwd.16x64.fp32: in a program, the first of "
+            "them chooses for both (kernel: BLOCK=64 here, BLOCK=128 there)",
+        ),
+        (None, ""),
+        ({}, ""),
+        ({"kernel": "BLOCK=64"}, ""),
+    ],
+)
+def test_a_choice_that_depends_on_the_order_of_cases_is_told(stored, told):
+    assert chosen_by_order({"tuned_by_order": stored}) == told
