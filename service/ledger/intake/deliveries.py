@@ -536,8 +536,12 @@ def _news(
         return [one for one in line[start:] if one.sha not in known], ()
     if tip.sha == known[-1]:
         return (), ()
+    # That the newest is an ancestor is not enough.  Of a merge into a developer's branch that is pushed as the mainline
+    # the first parent is his own commit, and what the mainline had until then is a side branch.
     if _leads_to(source, known[-1], tip.sha):
-        return source.between(known[-1], tip.sha), ()
+        new = source.between(known[-1], tip.sha)
+        if new and new[0].parent == known[-1]:
+            return new, ()
     line = source.mainline(target.branch, _DEEPEST)
     places = {sha: place for place, sha in enumerate(known)}
     kept = [place for place, one in enumerate(line) if one.sha in places]

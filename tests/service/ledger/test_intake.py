@@ -276,6 +276,33 @@ def test_a_forced_push_takes_what_left_off_the_mainline(forge: Forge, target: Ta
     assert runs(instead)[0].baseline == second
 
 
+def test_a_merge_that_is_pushed_with_the_mainline_as_its_second_parent_moves_that_off_the_line(
+    forge: Forge, target: Target, first: str
+) -> None:
+    """A developer pulls into his own two commits and pushes: the first parent of the merge is his."""
+    forge.push_event(NONE, first)
+    aside = forge.commit()
+    forge.push_event(first, aside)
+    forge.git("checkout", "--quiet", "-b", "developer", first)
+    own = [forge.commit(f"own{number}.py") for number in range(2)]
+    forge.git("merge", "--quiet", "--no-edit", "main")
+    merge = forge.git("rev-parse", "HEAD")
+    forge.git("branch", "--force", "main", merge)
+    forge.git("checkout", "--quiet", "main")
+
+    said = forge.push_event(aside, merge)
+
+    assert said == f"norms: the mainline was rewritten, 1 revision left it; 3 revisions at {merge[:10]}: 6 runs queued."
+    assert mainline() == numbered(first, *own, merge)
+    assert runs(merge)[0].baseline == own[-1]
+    assert states(aside) == [SUPERSEDED, SUPERSEDED]
+
+    later = [forge.commit() for _ in range(2)]
+    forge.push_event(merge, later[-1])
+    assert mainline() == numbered(first, *own, merge, *later)
+    assert forge.push_event(merge, later[-1]) == "norms: nothing new on the mainline."
+
+
 def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_them(
     forge: Forge, target: Target, first: str
 ) -> None:
