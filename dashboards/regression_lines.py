@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from service.db.models import Target
 from service.domain.metrics import metric_of, percent
-from service.domain.states import FoundBy, RegressionState
+from service.domain.states import CLOSED_REGRESSIONS, FoundBy, RegressionState
 from service.domain.text import lasted, listed, one_line, short
 from service.ledger.regressions.filters import ACCEPTED
 from service.reports.health.facts import OpenIncident
@@ -46,7 +46,7 @@ def lines(
 
 
 def _line(one: OpenIncident, target: Target, commit: CommitAddress, now: float) -> RegressionLine:
-    closed = next((state for state in (RegressionState.FIXED, RegressionState.DISMISSED) if one.states[state]), None)
+    closed = next((state for state in CLOSED_REGRESSIONS if one.states[state]), None)
     total = one.states.total()
     accepted = not closed and not one.count
     owner = listed(sorted(one.assignees)[:MAX_OWNERS]) if one.assignees else None

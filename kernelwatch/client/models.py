@@ -514,7 +514,9 @@ class EqualCodeItem(Document):
     alarmed: int
 
 
-RegressionState: TypeAlias = Literal["open", "acknowledged", "bisecting", "blamed", "fixed", "dismissed"] | str
+RegressionState: TypeAlias = (
+    Literal["open", "acknowledged", "bisecting", "blamed", "fixed", "dismissed", "removed"] | str
+)
 
 
 class EventItem(Document):

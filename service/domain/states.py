@@ -100,6 +100,7 @@ class RegressionState(enum.StrEnum):
     BLAMED = "blamed"  # a bisection, or the pair itself, named the revision
     FIXED = "fixed"  # confirmed by measurement
     DISMISSED = "dismissed"  # it is none, with a reason
+    REMOVED = "removed"  # the recipe does not name its case or its provider any more
 
 
 # Open states: the case is slower than it was, and this is neither fixed nor dismissed.
@@ -109,6 +110,7 @@ OPEN_REGRESSIONS = (
     RegressionState.BISECTING,
     RegressionState.BLAMED,
 )
+CLOSED_REGRESSIONS = (RegressionState.FIXED, RegressionState.DISMISSED, RegressionState.REMOVED)
 
 
 class FoundBy(enum.StrEnum):

@@ -46,6 +46,7 @@ class StateFilter(StrEnum):
     BLAMED = "blamed"
     FIXED = "fixed"
     DISMISSED = "dismissed"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def regressions(session: Reading, address: Address, cursor: Cursor = None) -> st
         now=now,
         address=address,
         found=found,
-        open=address.state not in (StateFilter.FIXED, StateFilter.DISMISSED),
+        open=address.state not in (StateFilter.FIXED, StateFilter.DISMISSED, StateFilter.REMOVED),
         newest=grouped.MAX_CLOSED,
         lines=lines(shown, targets, commit_address, now),
         filters=_choices(address, found.counts, targets),

@@ -75,6 +75,9 @@ def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str
     match row.state:
         case RegressionState.FIXED:
             return f"Fixed by {fix.revision.short}." if fix else "Its revision is no longer on the mainline."
+        case RegressionState.REMOVED:
+            since = f" since {fix.revision.short}" if fix else ""
+            return f"Not measured any more{since}: the recipe has no such case. It opens again if it is measured again."
         case RegressionState.DISMISSED:
             return "Dismissed. It does not come back by itself."
         case RegressionState.ACKNOWLEDGED:

@@ -30,6 +30,8 @@ class Action(StrEnum):
     UNDO = "fix undone"  # the revision that fixed it left the mainline
     LEAVE = "left the mainline"  # its own revision did
     RETURN = "returned to the mainline"
+    REMOVE = "removed"  # the recipe does not name its case any more
+    MEASURE_AGAIN = "measured again"  # it does again
     DISMISS = "dismissed"
     REOPEN = "reopened"
     ASSIGN = "assigned"
@@ -47,6 +49,7 @@ _NEED_WORDS = {
 
 _OPEN, _ACKNOWLEDGED, _BISECTING = RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.BISECTING
 _BLAMED, _FIXED, _DISMISSED = RegressionState.BLAMED, RegressionState.FIXED, RegressionState.DISMISSED
+_REMOVED = RegressionState.REMOVED
 _SAME = {state: state for state in RegressionState}
 # For each action the states in which it is possible, and the state that follows.  A bisection leaves alone what is
 # acknowledged or has a culprit already: it may still end by naming one.
@@ -58,11 +61,13 @@ _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
     Action.BLAME: {_OPEN: _BLAMED, _BISECTING: _BLAMED, _BLAMED: _BLAMED, _ACKNOWLEDGED: _ACKNOWLEDGED},
     Action.GIVE_UP: {_OPEN: _OPEN, _BISECTING: _OPEN, _BLAMED: _BLAMED, _ACKNOWLEDGED: _ACKNOWLEDGED},
     Action.FIX: dict.fromkeys(OPEN_REGRESSIONS, _FIXED),
-    Action.UNDO: {_FIXED: _OPEN},
+    Action.UNDO: {_FIXED: _OPEN, _REMOVED: _OPEN},
     Action.LEAVE: dict.fromkeys(OPEN_REGRESSIONS, _FIXED),
     Action.RETURN: {_FIXED: _OPEN},
+    Action.REMOVE: dict.fromkeys(OPEN_REGRESSIONS, _REMOVED),
+    Action.MEASURE_AGAIN: {_REMOVED: _OPEN},
     Action.DISMISS: dict.fromkeys(OPEN_REGRESSIONS, _DISMISSED),
-    Action.REOPEN: {_FIXED: _OPEN, _DISMISSED: _OPEN, _ACKNOWLEDGED: _OPEN},
+    Action.REOPEN: {_FIXED: _OPEN, _DISMISSED: _OPEN, _REMOVED: _OPEN, _ACKNOWLEDGED: _OPEN},
     Action.ASSIGN: _SAME,
     Action.NOTE: _SAME,
     Action.DUE: _SAME,
@@ -117,11 +122,11 @@ def changes(transition: Transition, now: float) -> dict[str, object]:
     match transition.action:
         case Action.ACKNOWLEDGE | Action.DISMISS:
             return {"reason": transition.words, "until": transition.until}
-        case Action.REOPEN | Action.UNDO | Action.RETURN:
+        case Action.REOPEN | Action.UNDO | Action.RETURN | Action.MEASURE_AGAIN:
             return {"reason": None, "until": None, "fixed_at": None, "fixed_by": None}
         case Action.EXPIRE:
             return {"until": None}
-        case Action.FIX | Action.LEAVE:
+        case Action.FIX | Action.LEAVE | Action.REMOVE:
             return {"fixed_at": now, "fixed_by": transition.run_id}
         case Action.BLAME:
             return {"culprit": transition.culprit}

@@ -34,9 +34,11 @@ _KINDS = {
     Action.BLAME: EventKind.REGRESSION_BLAMED,
     Action.FIX: EventKind.REGRESSION_FIXED,
     Action.LEAVE: EventKind.REGRESSION_CLOSED,
+    Action.REMOVE: EventKind.REGRESSION_CLOSED,
+    Action.MEASURE_AGAIN: EventKind.REGRESSION_REOPENED,
     Action.DISMISS: EventKind.REGRESSION_CLOSED,
 }
-_WITH_REASON = (Action.ACKNOWLEDGE, Action.DISMISS, Action.LEAVE)
+_WITH_REASON = (Action.ACKNOWLEDGE, Action.DISMISS, Action.LEAVE, Action.REMOVE)
 
 
 def regression_changed(session: Session, row: RegressionRow, transition: Transition, now: float) -> None:

@@ -7,12 +7,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
-from service.db.models import Run, VerdictRow
+from service.db.models import Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
-from service.ledger.regressions import accepting, closing, incidents, opening
+from service.ledger.regressions import accepting, closing, incidents, opening, removed
 
 
 def note_regressions(session: Session, run: Run, policy: Policy) -> None:
@@ -24,7 +24,9 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     now = clock(session)
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
-    touched = {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
+    revision = session.get_one(Revision, run.revision_id)
+    touched = {row.incident_id for row in removed.note_removed(session, run, revision, now)}
+    touched |= {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
     judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
     touched |= {row.incident_id for row in closing.close_fixed(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)

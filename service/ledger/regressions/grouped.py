@@ -16,13 +16,12 @@ from sqlalchemy.orm import Session
 from kernels.cases import Metric
 from service.db.models import OPEN_ONES, Gap, Incident, RegressionRow, Revision, Run, Series
 from service.db.paging import ResultPage, page_of_values
-from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.ledger.regressions.filters import ACCEPTED, Attention, RegressionFilter
 from service.reports.health.facts import OpenIncident, WorstCase
 
 Condition = ColumnElement[bool] | TextClause
 DETAILED = 8  # incidents of which more than numbers is read
-CLOSED = (RegressionState.FIXED, RegressionState.DISMISSED)
 MAX_CLOSED = 500  # regressions of a closed state that are grouped: the newest
 
 
@@ -107,7 +106,7 @@ def grouped(
     chosen = [row for row, missed in misses if not missed]
     counts = {name: _counts(name, [row for row, missed in misses if missed <= {name}]) for name in _FILTERS}
     counts["state"] = _counts("state", [row for row in open_rows if _misses(row, which) <= {"state"}])
-    counts["state"] |= {state: _number(session, which, now, state) for state in CLOSED}
+    counts["state"] |= {state: _number(session, which, now, state) for state in CLOSED_REGRESSIONS}
     every = _groups(chosen)
     page = page_of_values(every, _KEYS[order], cursor, limit)
     detail(session, page.items, [*scope, *which.conditions(now)])
@@ -181,7 +180,7 @@ def _counts(name: str, rows: Sequence[Any]) -> Counter[Any]:
 
 def _newest(state: RegressionState) -> ColumnElement[bool]:
     """The newest regressions of a state."""
-    by = RegressionRow.fixed_at if state is RegressionState.FIXED else RegressionRow.id
+    by = RegressionRow.id if state is RegressionState.DISMISSED else RegressionRow.fixed_at
     ids = select(RegressionRow.id).where(RegressionRow.state == state).order_by(by.desc(), RegressionRow.id.desc())
     return RegressionRow.id.in_(ids.limit(MAX_CLOSED).correlate(None))
 

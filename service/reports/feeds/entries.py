@@ -20,6 +20,8 @@ CHANGES: Mapping[Action, str] = {
     Action.OPEN: "opened",
     Action.FIX: "fixed",
     Action.LEAVE: "closed",
+    Action.REMOVE: "removed",
+    Action.MEASURE_AGAIN: "open again",
     Action.DISMISS: "dismissed",
     Action.ACKNOWLEDGE: "accepted",
     Action.EXPIRE: "open again",

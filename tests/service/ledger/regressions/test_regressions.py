@@ -22,22 +22,27 @@ from service.commands import people
 from service.db.engine import clock, reading, transaction
 from service.db.models import (
     Bisection,
+    Gap,
     Incident,
     RecipeRow,
     RegressionEvent,
     RegressionRow,
     Revision,
     Run,
+    Series,
     Target,
 )
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
+from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, Purpose, RegressionState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import auto_start, bisections
+from service.ledger.intake import targets
 from service.ledger.regressions import after_run, listing, transitions
 from service.ledger.runs import revisions
+from service.ledger.series import series_ids
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 from tests import world
 
@@ -344,6 +349,91 @@ def test_assigned_due_and_noted(line):
     row = line.life().regressed.row
     assert (row.assignee, row.due_at, row.state) == ("bob", 5e9, "open")
     assert line.history() == ["opened", "assigned", "due", "note"]
+
+
+# -- cases that are measured no more
+
+
+def recipe_becomes(line: Line, text: str) -> None:
+    with transaction() as session:
+        targets.adopt_recipe(session, session.get_one(Target, line.target_id), text, {})
+
+
+NARROW = RECIPE.replace(f', "{WIDE}"', "")
+
+
+@both
+def test_a_case_that_the_recipe_names_no_more_is_removed_and_stands_again_when_it_returns(line):
+    line.measured(1, wide=1.5, fast=1.3)
+    recipe_becomes(line, NARROW)
+    removing = line.measured(2)
+    assert line.standing() == [(FAST, 1.3)]
+    [wide] = line.listed(RegressionState.REMOVED)
+    assert (wide.row.case, wide.row.fixed_by) == (WIDE, removing)
+    assert line.life(wide.row.id).events[-1].words == f"the recipe has no {WIDE} of norms on cpu any more"
+
+    line.measured(3)
+    assert line.history(wide.row.id) == ["opened", "removed"]
+    recipe_becomes(line, RECIPE)
+    line.measured(4)
+    assert line.history(wide.row.id) == ["opened", "removed", "measured again"]
+    assert sorted(line.standing()) == sorted([(FAST, 1.3), (WIDE, 1.5)])
+    line.measured(5, wide=0.66)
+    assert line.state(wide.row.id) == "fixed"
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(RECIPE.replace("providers.norms", "providers.renamed"), id="a renamed provider"),
+        pytest.param(RECIPE.replace('["cpu"]', '["h200"]'), id="a device less"),
+        pytest.param(RECIPE.replace("rmsnorm.fwd =", "rmsnorm.bwd ="), id="no function for it"),
+    ],
+)
+def test_whatever_takes_a_case_away_removes_its_regression(line, recipe):
+    line.measured(1, wide=1.5)
+    recipe_becomes(line, recipe)
+    line.measured(2)
+    assert line.state() == "removed"
+    assert not line.incidents(open_only=True)
+
+
+def test_only_a_later_revision_measured_by_the_recipe_as_it_is_removes_a_case(line):
+    line.measured(3, wide=1.5, baseline=0)
+    recipe_becomes(line, NARROW)
+    line.measured(2, baseline=0)
+    assert line.state() == "open", "an older revision"
+    with transaction() as session:
+        before = session.scalars(select(RecipeRow.id).order_by(RecipeRow.id)).first()
+        revision = world.commit(session, line.target_id, 4)
+        run = world.run(session, revision, recipe_id=before, state=RunState.DONE, finished_at=clock(session))
+        after_run.note_regressions(session, run, Policy())
+    assert line.state() == "open", "measured by a recipe that has the case"
+    recipe_becomes(line, NARROW + f'nightly = ["{WIDE}"]\n')
+    line.measured(5)
+    assert line.state() == "open", "another suite of the recipe has it"
+
+
+def test_a_case_that_is_measured_no_more_is_not_behind_sota_any_more(line):
+    run_id = line.measured(1)
+    far = {"behind_sota": True, "since_run_id": run_id, "last_run_id": run_id, "ratio_then": 2.0, "ratio_now": 2.0}
+    with transaction() as session:
+        keys = [SeriesKey.of(line.target_id, "cpu", "norms", case) for case in (FAST, WIDE)]
+        session.add_all(Gap(series_id=one, own=2.0, sota=1.0, **far) for one in series_ids(session, keys).values())
+    recipe_becomes(line, NARROW)
+    line.measured(2)
+    with reading() as session:
+        assert session.scalars(select(Series.printed).join(Gap).where(Gap.behind_sota)).all() == [FAST]
+
+
+def test_a_removed_case_stands_again_if_the_revision_that_showed_it_leaves_the_mainline(line):
+    line.measured(1, wide=1.5)
+    recipe_becomes(line, NARROW)
+    line.measured(2)
+    with transaction() as session:
+        revisions.revisions_left(session, session.get_one(Target, line.target_id), ["c2"])
+    assert line.history() == ["opened", "removed", "fix undone"]
+    assert line.standing() == [(WIDE, 1.5)]
 
 
 # -- a rewritten mainline
