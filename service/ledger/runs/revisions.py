@@ -386,15 +386,20 @@ def _revision(session: Session, target: Target, found: Found) -> Revision:
             parent=found.parent,
             subject=found.subject,
             author=found.author,
-            committed_at=found.committed_at,
+            committed_at=_seen_at_latest(session, found),
             paths=_first_paths(found),
         )
         session.add(revision)
         session.flush()
     elif not revision.committed_at and found.committed_at:  # could not be fetched before
         revision.parent, revision.subject, revision.author = found.parent, found.subject, found.author
-        revision.committed_at, revision.paths = found.committed_at, _first_paths(found)
+        revision.committed_at, revision.paths = _seen_at_latest(session, found), _first_paths(found)
     return revision
+
+
+def _seen_at_latest(session: Session, found: Found) -> float:
+    """The date of a commit, or now where it lies in the future."""
+    return min(found.committed_at, clock(session))
 
 
 def _first_paths(found: Found) -> list[str]:
@@ -434,6 +439,26 @@ def _place(session: Session, target: Target, found: Sequence[Found], later: Sequ
     moved = {sha: ordinal for ordinal, sha in enumerate(line) if before.get(sha) != ordinal}
     for revision in _by_sha(session, target, moved):
         revision.ordinal = moved[revision.sha]
+    session.flush()
+    if moved and target.kind is not TargetKind.PACKAGE:  # the order of releases is that of their versions
+        _date_in_order(session, target)
+
+
+def _date_in_order(session: Session, target: Target) -> None:
+    """Let no revision of the mainline be older than the one before.
+
+    What sorts or selects by date then follows the line: a rebased commit keeps an old date, clocks of authors differ,
+    and a date outside of the calendar is read as 1970.
+    """
+    latest, wrong = 0.0, dict[str, float]()
+    rows = select(Revision.sha, Revision.committed_at, Revision.subject)
+    on_it = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
+    for sha, at, subject in session.execute(rows.where(*on_it).order_by(Revision.ordinal)):
+        if at < latest and (at or subject):  # neither a date nor a subject: it could not be fetched yet
+            wrong[sha] = latest
+        latest = max(latest, at)
+    for revision in _by_sha(session, target, wrong):
+        revision.committed_at = wrong[revision.sha]
     session.flush()
 
 

@@ -257,6 +257,33 @@ def test_the_default_branch_is_the_mainline_unless_another_was_named(forge: Forg
     assert "stable: main is not the mainline (release)" in said
 
 
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pytest.param(["@4294967295 +0000"], id="in the future"),
+        pytest.param(["2001-01-01T00:00:00Z"], id="rebased"),
+        pytest.param(["@4294967295 +0000", "2001-01-01T00:00:00Z"], id="both"),
+    ],
+)
+def test_dates_follow_the_mainline_whatever_commits_say(
+    forge: Forge, target: Target, first: str, monkeypatch: pytest.MonkeyPatch, dates: list[str]
+) -> None:
+    forge.push_event(NONE, first)
+    shas = [first]
+    for date in dates:
+        monkeypatch.setenv("GIT_COMMITTER_DATE", date)
+        shas.append(forge.commit())
+    monkeypatch.delenv("GIT_COMMITTER_DATE")
+    forge.push_event(first, shas[-1])
+
+    with reading() as session:
+        line = session.scalars(select(Revision).where(Revision.ordinal.is_not(None)).order_by(Revision.ordinal)).all()
+        assert [one.sha for one in line] == shas
+        at = [one.committed_at for one in line]
+        assert at == sorted(at)
+        assert at[-1] <= clock(session)
+
+
 # -- a rewritten mainline
 
 
