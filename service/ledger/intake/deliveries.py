@@ -334,7 +334,8 @@ def request_runs(
 ) -> RequestedRuns:
     """Queue this revision, for one device or for all of the recipe.  Requesting it twice queues it once.
 
-    It is compared with where it left the mainline; a revision of the mainline, with its parent.
+    It is compared with where it left the mainline; a revision of the mainline, with its parent; the head of an open
+    pull request, with what that is compared with, which may be a release branch.
     A commit that is on no branch of the repository may be a stranger's: its runs are held, whoever names it.
     """
     target = _named(name)
@@ -342,7 +343,9 @@ def request_runs(
     source.refresh()
     found = source.describe(source.resolve(revision))
     trusted = source.is_on_branch(found.sha)
-    baseline = pulls.baseline_of(target, source, found)
+    with reading() as session:
+        of_pull = pulls.baseline_of_head(session, target, found.sha)
+    baseline = of_pull or pulls.baseline_of(target, source, found)
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = adopted(session, target, recipe)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import Pull, Target
+from service.db.models import Pull, Revision, Run, Target
 from service.domain.forges import pull_name
 from service.domain.states import Origin, TargetKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
@@ -186,6 +186,18 @@ def baseline_of(target: Target, source: Source, found: Found) -> str | None:
     # A source lists only so many revisions: of a very old one the first of these may be much younger.
     was_merged = left not in (None, found.sha) and source.merge_base(left, found.sha) == left
     return left if was_merged else found.parent
+
+
+def baseline_of_head(session: Session, target: Target, sha: str) -> str | None:
+    """What an open pull request that has this head is compared with; None where there is none."""
+    runs = (
+        select(Run.baseline)
+        .join(Revision, Revision.id == Run.revision_id)
+        .join(Pull, and_(Pull.target_id == Run.target_id, Pull.number == Run.pull))
+        .where(Run.target_id == target.id, Revision.sha == sha, Pull.head == sha, Pull.closed_at.is_(None))
+        .order_by(Run.id.desc())
+    )
+    return session.scalars(runs.limit(1)).first()
 
 
 def _base(target: Target, source: Source, wanted: Wanted, head: str) -> str:

@@ -1025,6 +1025,21 @@ def test_a_slow_commit_is_not_hidden_by_one_on_top_of_it(forge: Forge, target: T
     assert deliveries.run_revision("norms", head) == [run.id for run in runs(pull=7)]
 
 
+def test_the_requested_head_of_a_pull_request_to_a_release_branch_has_the_baseline_of_the_pull_request(
+    forge: Forge, target: Target, first: str
+) -> None:
+    """A job of CI and the webhook are one comparison: with the tip of the branch, not with where that left main."""
+    forge.git("checkout", "--quiet", "-b", "release")
+    tip = forge.commit("release.py")
+    head = forge.pull(7, onto="release")
+    forge.pull_event(7, head, action="opened", onto="release")
+
+    requested = deliveries.run_revision("norms", head)
+
+    assert {run.baseline for run in runs(head)} == {tip}
+    assert requested == [run.id for run in runs(pull=7)]
+
+
 def test_a_requested_revision_without_a_common_ancestor_is_compared_with_its_parent(
     forge: Forge, target: Target
 ) -> None:
