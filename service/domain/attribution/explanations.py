@@ -516,14 +516,23 @@ def _instructions(was: Kernel, now: Kernel) -> Iterator[Explanation]:
 
 
 def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
-    """Changed resources that limit occupancy; at equal occupancy they explain a few percent at most."""
+    """Changed resources that limit occupancy; at equal occupancy they explain a few percent at most.
+
+    Where every SM has one block at most, they limit nothing.
+    """
+    alone = [bool(one.programs and one.sms and one.programs <= one.sms) for one in (was, now)]
+    if all(alone):
+        return
+    resident = [one.occupancy * _resident(one) if one.occupancy else None for one in (was, now)]
+    as_full = None not in resident and resident[0] == resident[1]
     for noun, old, new in (
         (f"{LABELS['registers']} a thread", was.registers, now.registers),
         (LABELS["shared"], was.shared, now.shared),
     ):
         if old is not None and new is not None and old != new:
             said = f"the kernel now takes {new:,} {noun} instead of {old:,}"
-            yield Explanation(By.RESOURCES, said, new > old, 0.0, 0.05 + 0.3 * abs(log((new + 1) / (old + 1))))
+            more = 0.0 if as_full else 0.3 * abs(log((new + 1) / (old + 1)))
+            yield Explanation(By.RESOURCES, said, new > old, 0.0, 0.05 + more)
 
 
 def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:
@@ -548,7 +557,12 @@ def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator
 
 
 def _configuration(was: Kernel, now: Kernel) -> tuple[list[Explanation], list[str]]:
-    """How a kernel is launched and tiled, and apart from that the constants that only select something."""
+    """How a kernel is launched and tiled, and apart from that the constants that only select something.
+
+    Of a kernel with another name and other constants, a comparison of these would name settings that it does not have.
+    """
+    if was.name != now.name and was.configuration.keys() != now.configuration.keys():
+        return [Explanation(By.CONFIGURATION, f"{now.name} runs instead of {was.name}", None)], []
     moved = changed_settings(was.configuration, now.configuration)
     sizes = [name for name in moved if not _selects(was.configuration.get(name), now.configuration.get(name))]
     said = [f"{name} {was.configuration.get(name, 'none')} → {now.configuration.get(name, 'none')}" for name in moved]

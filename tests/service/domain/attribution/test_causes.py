@@ -500,3 +500,36 @@ def test_a_grid_that_only_one_side_recorded_is_no_trouble():
     without = [{key: value for key, value in kernel.items() if key != "grid"} for kernel in ran(132)]
     move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, baseline={**BASE, "triton": ran(132)})
     assert "programs" not in words_of(move)
+
+
+def sized(registers: int, programs: int, occupancy: float = 0.25, name: str = "_backward", **settings: int):
+    [kernel] = ran(programs, occupancy=occupancy)
+    return [{**kernel, "name": name, "registers": registers, "sass": f"{registers}", "settings": settings}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        pytest.param(sized(110, 132), sized(180, 132), "", id="one block on each SM either way"),
+        pytest.param(
+            sized(110, 2640), sized(180, 2640), "(estimate: up to 5.1 %, of 4 %)", id="as many warps either way"
+        ),
+        pytest.param(
+            sized(110, 2640), sized(180, 2640, occupancy=0.125), "its occupancy is now 12 %", id="fewer warps on an SM"
+        ),
+    ],
+)
+def test_registers_explain_no_more_than_the_places_on_the_sms_that_they_take(before, after, told):
+    found = words_of(replace(SLOWER, ratio=1.04, head={**OTHER, "triton": after}, baseline={**BASE, "triton": before}))
+
+    assert told in found
+    assert "180 registers a thread" in found or "registers" not in told
+
+
+def test_another_kernel_is_named_as_another_kernel():
+    before = sized(110, 2640, name="_by_blocks", BLOCK_ROW=32, BLOCK=1024)
+    after = sized(112, 2640, name="_by_rows", BLOCK=4096)
+    found = words_of(replace(SLOWER, ratio=1.5, head={**OTHER, "triton": after}, baseline={**BASE, "triton": before}))
+
+    assert "_by_rows runs instead of _by_blocks" in found
+    assert "none" not in found
