@@ -61,6 +61,10 @@ class AddedTargetDocument(TargetDocument):
 
     # Runs that were queued for its newest revisions.
     queued: int
+    # There was a target of this name and location: it is now as described.
+    existed: bool
+    # Devices of its recipe on which no worker has ever run.
+    without_worker: list[str]
 
 
 Outcome: TypeAlias = (

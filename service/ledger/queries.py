@@ -43,6 +43,7 @@ from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
 from service.forge.clients import addresses
 from service.ledger.runs.baseline_choice import UNACCEPTED
+from service.ledger.runs.revisions import recipe_of
 from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
@@ -550,6 +551,13 @@ def measured_series(session: Session, target: Target) -> list[tuple[str, str, st
 def devices(session: Session, target: Target) -> Sequence[str]:
     """The devices that runs of a target are for."""
     return session.scalars(distinct(Run.device, Run.target_id == target.id)).all()
+
+
+def devices_without_worker(session: Session, target: Target) -> list[str]:
+    """The devices of the target's recipe on which no worker has ever run."""
+    _, recipe = recipe_of(session, target)
+    served = set(session.scalars(select(Worker.device).distinct()))
+    return [device for device in recipe.devices if device not in served]
 
 
 def _latest_runs(session: Session, target: Target) -> list[int]:

@@ -47,7 +47,10 @@ def add_target(body: TargetRequest, actor: Acting) -> Response:
         recipe=_files(body.recipe, body.adapters),
         backfill=body.backfill,
     )
-    added = AddedTargetDocument(**_document(body.name).model_dump(), queued=queued)
+    with reading() as session:
+        lacking = queries.devices_without_worker(session, target_named(session, body.name))
+    rest = {"queued": queued, "existed": known, "without_worker": lacking}
+    added = AddedTargetDocument(**_document(body.name).model_dump(), **rest)
     return document(added, 200 if known else 201)
 
 

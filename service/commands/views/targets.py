@@ -82,7 +82,15 @@ def _trust(found: TargetDocument) -> str:
 
 def added(found: AddedTargetDocument) -> View:
     """A target that is watched now."""
-    return View(found, [text("Added target ", (found.name, "bold"), f"; queued {some(found.queued, 'run')}.")])
+    name, queued = (found.name, "bold"), f"queued {some(found.queued, 'run')}."
+    if found.existed:
+        said = [text("Target ", name, f" exists already, and is now as described; {queued}")]
+    else:
+        said = [text("Added target ", name, f"; {queued}")]
+    if found.without_worker:
+        devices = ", ".join(found.without_worker)
+        said.append(text(f"No worker has ever run on {devices}: runs for it wait until one is started there."))
+    return View(found, said)
 
 
 def changed(found: TargetDocument, *said: str | tuple[str, str]) -> View:

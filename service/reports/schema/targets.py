@@ -78,6 +78,8 @@ class AddedTargetDocument(TargetDocument):
     """A target that was added."""
 
     queued: int = Field(description="Runs that were queued for its newest revisions.")
+    existed: bool = Field(description="There was a target of this name and location: it is now as described.")
+    without_worker: list[str] = Field(description="Devices of its recipe on which no worker has ever run.")
 
 
 class HoldingsDocument(Document):

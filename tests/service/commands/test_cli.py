@@ -177,7 +177,10 @@ def test_without_a_recipe_the_one_in_the_repository_is_taken(
         identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
         subprocess.run(["git", "-C", repository, *identity, *command], check=True)
     added = kernelwatch("target", "add", "norms", str(repository))
-    assert added.stdout == "Added target norms; queued 1 run.\n"
+    alone = "No worker has ever run on cpu: runs for it wait until one is started there.\n"
+    assert added.stdout == f"Added target norms; queued 1 run.\n{alone}"
+    again = kernelwatch("target", "add", "norms", str(repository))
+    assert again.stdout == f"Target norms exists already, and is now as described; queued 0 runs.\n{alone}"
     with transaction() as session:
         assert targets.target_named(session, "norms").recipe_from_branch
 
