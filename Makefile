@@ -162,7 +162,7 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@echo "Installing what kernelwatch needs (once) ..."
 	@$(PIP) --require-hashes -r requirements.txt
-	@$(COMPILE) || true
+	@$(COMPILE) >/dev/null 2>&1 &  # meanwhile pip installs what comes next, on one core
 	@echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth"
 	@printf '#!/bin/sh\nexec "%s/$(PY)" -P -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
 	@chmod +x $(KERNELWATCH)
