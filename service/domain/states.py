@@ -29,6 +29,7 @@ class Origin(enum.StrEnum):
 
     PUSH = "push"
     PULL_REQUEST = "pull_request"
+    MERGE_GROUP = "merge_group"  # of a merge queue
     POLL = "poll"
     MANUAL = "manual"
     BACKFILL = "backfill"

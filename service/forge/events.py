@@ -50,6 +50,17 @@ class PullChanged:
 
 
 @dataclass(frozen=True)
+class GroupChanged:
+    """A merge queue put pull requests on top of `base`, and waits for checks of `head`; or it dropped that commit."""
+
+    repository: str
+    head: str
+    base: str
+    base_ref: str
+    dropped: bool
+
+
+@dataclass(frozen=True)
 class Commented:
     """A person wrote a comment on a pull request; `line` is its first line, without its end."""
 
@@ -100,7 +111,7 @@ class Ignored:
     why: str
 
 
-Event = Pushed | PullChanged | Commented | CheckRequested | InstallationChanged | Pinged | Ignored
+Event = Pushed | PullChanged | GroupChanged | Commented | CheckRequested | InstallationChanged | Pinged | Ignored
 
 
 def parse(event: str, body: bytes) -> Event:
@@ -151,6 +162,24 @@ def _pull_request(said: dict[str, Any]) -> Event:
         author=text(pull["user"]["login"]),
         updated_at=moment(pull.get("updated_at")),
         merged_as=commit(pull["merge_commit_sha"]) if action == "closed" and pull.get("merged") is True else None,
+    )
+
+
+def _merge_group(said: dict[str, Any]) -> Event:
+    action, group = text(said["action"]), said["merge_group"]
+    if action not in ("checks_requested", "destroyed"):
+        return Ignored(f"a group of the merge queue was {action[:40]}")
+    if action == "destroyed" and said.get("reason") == "merged":
+        return Ignored("a group of the merge queue was merged")
+    head, base = commit(group["head_sha"]), commit(group["base_sha"])
+    if head is None or base is None:
+        raise BadInput("The group of the merge queue has no head or no base.")
+    return GroupChanged(
+        repository=_repository(said["repository"]),
+        head=head,
+        base=base,
+        base_ref=branch_name(text(group["base_ref"]).removeprefix("refs/heads/")),
+        dropped=action == "destroyed",
     )
 
 
@@ -242,6 +271,7 @@ def _account(installation: dict[str, Any]) -> str:
 _READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "push": _push,
     "pull_request": _pull_request,
+    "merge_group": _merge_group,
     "issue_comment": _issue_comment,
     "check_run": _check_run,
     "check_suite": _check_suite,

@@ -25,6 +25,7 @@ from service.forge.events import (
     CheckRequested,
     Commented,
     Event,
+    GroupChanged,
     Ignored,
     InstallationChanged,
     Pinged,
@@ -33,7 +34,7 @@ from service.forge.events import (
 )
 from service.forge.forge import ForgeFailed
 from service.ledger.access import audit
-from service.ledger.intake import check_actions, comments, pulls, targets
+from service.ledger.intake import check_actions, comments, merge_groups, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
@@ -158,7 +159,7 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
                 answers[waiting.id] = _answer_of(installations.changed, waiting.event)
             case Commented(line=line) if not slash_commands.is_command(line):
                 answers[waiting.id] = "Nothing to do: the comment does not begin with a command."
-            case Pushed() | PullChanged() | Commented() | CheckRequested():
+            case Pushed() | PullChanged() | GroupChanged() | Commented() | CheckRequested():
                 repository = (waiting.forge, waiting.event.repository.lower())
                 by_repository.setdefault(repository, []).append(waiting)
             case _:
@@ -397,9 +398,24 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
         if all(one.id in answers for _, answers in found)
     }
     for one in waiting:  # after the commits that they may be about
+        if isinstance(one.event, GroupChanged):
+            done[one.id] = _together([(target.name, _for_group(target, one.event, one.id)) for target in watching])
         if isinstance(one.event, Commented | CheckRequested):
             done[one.id] = _carried_out(watching, one.event, one)
     return done
+
+
+def _for_group(target: Target, event: GroupChanged, delivery_id: int) -> _Answer:
+    if target.paused_at is not None:
+        return _PAUSED
+    try:
+        source = open_source(target)
+        source.refresh()
+        return merge_groups.carry_out(target, source, event, delivery_id)
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            log.exception("a merge queue could not be answered", target=target.name)
+        return error
 
 
 def _carried_out(watching: Sequence[Target], event: Commented | CheckRequested, waiting: _Waiting) -> _Answer:
@@ -414,7 +430,7 @@ def _carried_out(watching: Sequence[Target], event: Commented | CheckRequested, 
 
 
 def _repository_of(waiting: _Waiting) -> str:
-    if isinstance(waiting.event, Pushed | PullChanged | Commented | CheckRequested):
+    if isinstance(waiting.event, Pushed | PullChanged | GroupChanged | Commented | CheckRequested):
         return waiting.event.repository
     raise TypeError(f"{waiting.event} is of no repository")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
@@ -55,8 +55,13 @@ class Push:
     def priority(self) -> Priority:
         if self.origin is Origin.BACKFILL:
             return Priority.BACKFILL
-        person_waits = self.pull is not None or self.origin is Origin.MANUAL
+        person_waits = self.as_one or self.origin is Origin.MANUAL
         return Priority.PULL_REQUEST if person_waits else Priority.MAINLINE
+
+    @property
+    def as_one(self) -> bool:
+        """Whether only its head is measured, against `baseline`: what all of its revisions did together."""
+        return self.pull is not None or self.origin is Origin.MERGE_GROUP
 
     def state(self, *, matters: bool) -> RunState:
         """Of a new run."""
@@ -103,13 +108,15 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     approved = moved and any(map(_is_approved, earlier))  # the commit, whatever it is compared with
     base = baseline_in_key(earlier[-1]) if earlier and push.refused is not None else None  # a refusal knows none
     superseded = _new_head(session, target, push.pull, rows[head], moved=moved) if push.pull is not None else 0
-    wanted = push.found if push.pull is None else push.found[-1:]
+    if push.origin is Origin.MERGE_GROUP and push.baseline is not None:
+        base = push.baseline[:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
+    wanted = push.found[-1:] if push.as_one else push.found
     states = Counter[RunState]()
     for one in wanted:
-        changed = (one,) if push.pull is None else push.found
+        changed = push.found if push.as_one else (one,)
         matters = target.kind is TargetKind.PACKAGE or any(_matters(recipe, each) for each in changed)
         values = {
-            "baseline": one.parent if push.pull is None else push.baseline,
+            "baseline": push.baseline if push.as_one else one.parent,
             "push_id": kept.id,
             "pull": push.pull,
             "trusted": push.trusted,
@@ -133,6 +140,18 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         skipped=states[RunState.SKIPPED],
         superseded=superseded,
     )
+
+
+def group_dropped(session: Session, target: Target, head: str) -> int:
+    """Cancel the runs of a merge queue's commit that was dropped.  Returns how many had not begun."""
+    lock(session, target.id)
+    of_it = (Run.revision.has(sha=head, ordinal=None), Run.push_id.in_(_pushes_of_group(target, head)))
+    return _end(session, target, None, RunState.CANCELLED, "the merge queue dropped this commit", *of_it)
+
+
+def _pushes_of_group(target: Target, head: str) -> Select[int]:
+    of_group = (PushRow.origin == Origin.MERGE_GROUP, PushRow.head == head)
+    return select(PushRow.id).where(PushRow.target_id == target.id, *of_group)
 
 
 def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:

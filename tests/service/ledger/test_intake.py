@@ -1025,6 +1025,83 @@ def test_a_slow_commit_is_not_hidden_by_one_on_top_of_it(forge: Forge, target: T
     assert deliveries.run_revision("norms", head) == [run.id for run in runs(pull=7)]
 
 
+def group_event(forge: Forge, action: str, head: str, base: str, *, onto: str = "main", reason: str = "") -> str:
+    """As GitHub sends it about a group of a merge queue."""
+    group = {
+        "head_sha": head,
+        "head_ref": f"refs/heads/gh-readonly-queue/{onto}/pr-7-{base}",
+        "base_sha": base,
+        "base_ref": f"refs/heads/{onto}",
+    }
+    return forge.deliver(
+        "merge_group", {"action": action, "merge_group": group} | ({"reason": reason} if reason else {})
+    )
+
+
+def queued_group(forge: Forge, base: str, *files: str) -> str:
+    """The commit of a group on its branch: commits of pull requests on top of `base`."""
+    forge.git("checkout", "--quiet", "-B", f"gh-readonly-queue/main/pr-7-{base}", base)
+    for file in files:
+        forge.commit(file)
+    head = forge.git("rev-parse", "HEAD")
+    forge.git("checkout", "--quiet", "main")
+    return head
+
+
+def test_the_commit_of_a_merge_queue_is_measured_against_what_it_was_put_on(
+    forge: Forge, target: Target, first: str
+) -> None:
+    forge.push_event(NONE, first)
+    head = queued_group(forge, first, "norms.py", "norms.py")
+
+    said = group_event(forge, "checks_requested", head, first)
+
+    assert said == f"norms: merge queue, 1 revision at {head[:10]}: 2 runs queued."
+    assert [(run.baseline, run.pull, run.priority) for run in runs(head)] == [(first, None, Priority.PULL_REQUEST)] * 2
+    assert mainline() == numbered(first)
+    assert "nothing new" in group_event(forge, "checks_requested", head, first)
+
+
+def test_a_merged_group_is_measured_again_as_the_mainline(forge: Forge, target: Target, first: str) -> None:
+    forge.push_event(NONE, first)
+    head = queued_group(forge, first, "norms.py")
+    group_event(forge, "checks_requested", head, first)
+    forge.git("merge", "--quiet", "--ff-only", head)
+    forge.push_event(first, head)
+
+    assert "was merged" in group_event(forge, "destroyed", head, first, reason="merged")
+    assert mainline() == numbered(first, head)
+    assert len(runs(head)) == 4
+    assert {run.baseline for run in runs(head)} == {first}
+
+
+def test_a_dropped_group_is_measured_no_more(forge: Forge, target: Target, first: str) -> None:
+    forge.push_event(NONE, first)
+    head = queued_group(forge, first, "norms.py")
+    group_event(forge, "checks_requested", head, first)
+
+    said = group_event(forge, "destroyed", head, first, reason="invalidated")
+
+    assert said == f"norms: the merge queue dropped {head[:10]}: 2 runs cancelled."
+    assert states(head) == [RunState.CANCELLED] * 2
+
+
+def test_a_group_that_changes_nothing_that_matters_is_skipped_and_passes(
+    forge: Forge, target: Target, first: str
+) -> None:
+    forge.push_event(NONE, first)
+    head = queued_group(forge, first, "README.md")
+    group_event(forge, "checks_requested", head, first)
+    assert states(head) == [RunState.SKIPPED] * 2
+
+
+def test_the_merge_queue_of_another_branch_is_left_alone(forge: Forge, target: Target, first: str) -> None:
+    forge.push_event(NONE, first)
+    head = queued_group(forge, first, "norms.py")
+    assert "release is not the mainline (main)" in group_event(forge, "checks_requested", head, first, onto="release")
+    assert runs(head) == []
+
+
 def test_the_requested_head_of_a_pull_request_to_a_release_branch_has_the_baseline_of_the_pull_request(
     forge: Forge, target: Target, first: str
 ) -> None:
