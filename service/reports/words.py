@@ -149,7 +149,7 @@ def _counts_vary(args: Args, words: metrics.Words) -> str:
 def _behind_since(args: Args, words: metrics.Words) -> str:
     since, then, now = f"behind {args['baseline']} since {args['since']}", args["then"], args["now"]
     if args["first"]:
-        return f"{since}, the first revision measured"
+        return f"behind {args['baseline']} since the first measurement ({args['since']})"
     if then is None:
         return since
     if not args["changed"]:

@@ -277,7 +277,7 @@ def _numbers(session: Session, run: m.Run, told: Told, chance: random.Random, *,
                 trials=3,
                 rounds=60,
                 behind_sota=behind,
-                reason="behind quack since 3f2a, the first revision measured" if behind else "within 5 % of quack",
+                reason="behind quack since the first measurement (3f2a)" if behind else "within 5 % of quack",
             )
         )
 

@@ -57,7 +57,7 @@ def before(ratio: float, since: str | None = None) -> SotaDistance:
 @pytest.mark.parametrize(
     ("current", "earlier", "said"),
     [
-        (now(), None, "behind quack since bbbb, the first revision measured"),
+        (now(), None, "behind quack since the first measurement (bbbb)"),
         (now(), before(1.0), "behind quack since bbbb"),
         (now(), before(1.2, "9999"), "behind quack since 9999; the gap did not change"),
         (now(1.22), before(1.2, "9999"), "behind quack since 9999; the gap did not change"),
