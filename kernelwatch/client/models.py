@@ -143,6 +143,8 @@ class BackfillDocument(Document):
 
     # Runs that were queued; those that were measured already are not queued again.
     queued: int
+    # How long one worker needs for them: a typical run of this target, times their number.
+    estimate_s: float | None
 
 
 BaselineKind: TypeAlias = Literal["parent", "wrong_parent", "last_good", "pinned", "sota", "best"] | str

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from sqlalchemy import ColumnElement, String, bindparam, func, select, tuple_, type_coerce
@@ -187,6 +188,7 @@ def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]
     return found
 
 
+_TYPICAL = 20  # runs, of which the median time is taken
 _NAMES = (selectinload(Run.target), selectinload(Run.revision))
 
 
@@ -558,6 +560,14 @@ def devices_without_worker(session: Session, target: Target) -> list[str]:
     _, recipe = recipe_of(session, target)
     served = set(session.scalars(select(Worker.device).distinct()))
     return [device for device in recipe.devices if device not in served]
+
+
+def typical_run_s(session: Session, target: Target) -> float | None:
+    """The median time of the latest runs of a target that are done; None where there is none."""
+    ended = (Run.target_id == target.id, Run.state == RunState.DONE, Run.started_at.is_not(None))
+    rows = select(Run.finished_at, Run.started_at).where(*ended).order_by(Run.id.desc()).limit(_TYPICAL)
+    took = [finished - started for finished, started in session.execute(rows) if finished and started]
+    return median(took) if took else None
 
 
 def _latest_runs(session: Session, target: Target) -> list[int]:

@@ -110,9 +110,10 @@ class Targets(Resource[Mode]):
         return delete("/targets/{name}", HoldingsDocument, {"dry_run": dry_run}, name=target)
 
     @endpoint
-    def backfill(self, target: str, base: str, head: str) -> Call[BackfillDocument]:
-        """Queue the mainline revisions after `base` up to `head` at low priority."""
-        return post("/targets/{name}/backfill", BackfillDocument, {"base": base, "head": head}, name=target)
+    def backfill(self, target: str, base: str, head: str, *, sample: int | None = None) -> Call[BackfillDocument]:
+        """Queue the mainline revisions after `base` up to `head` at low priority, or a `sample` of so many of them."""
+        fields = {"base": base, "head": head} | ({"sample": sample} if sample is not None else {})
+        return post("/targets/{name}/backfill", BackfillDocument, fields, name=target)
 
     @endpoint
     def check_recipe(self, recipe: str, *, adapters: Mapping[str, str] | None = None) -> Call[RecipeDocument]:

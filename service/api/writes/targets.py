@@ -118,9 +118,12 @@ def remove_target(
 @router.post("/targets/{name}/backfill", response_model=BackfillDocument)
 @needs(Scope.RUN)
 def backfill_target(name: TargetName, body: BackfillRequest, actor: Acting) -> BackfillDocument:
-    """Queue a range of mainline revisions at low priority."""
+    """Queue a range of mainline revisions at low priority, or a sample of them."""
     permitted_target(actor, Scope.RUN, name)
-    return BackfillDocument(queued=deliveries.backfill(name, body.base, body.head))
+    queued = deliveries.backfill(name, body.base, body.head, body.sample)
+    with reading() as session:
+        typical = queries.typical_run_s(session, target_named(session, name))
+    return BackfillDocument(queued=queued, estimate_s=queued * typical if typical else None)
 
 
 @router.post("/recipes/check", response_model=RecipeDocument)

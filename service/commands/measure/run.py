@@ -140,7 +140,17 @@ def text(run_id: RunNumber, sha256: Annotated[str, typer.Argument(help="As `text
 
 @app.verb("backfill")
 def backfill(
-    target: str, revisions: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="BASE itself is not measured.")]
+    target: str,
+    revisions: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="BASE itself is not measured.")],
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            help="Measure only so many of them at equal distances, each against the one before; what is slower between "
+            "two is bisected.",
+            min=1,
+            max=1000,
+        ),
+    ] = None,
 ) -> "View":
     """Queue a range of mainline revisions at low priority."""
     from service.commands.views import runs as views
@@ -148,7 +158,7 @@ def backfill(
     base, dots, head = revisions.partition("..")
     if not (base and dots and head):
         raise BadInput(f"{revisions!r} is not a range BASE..HEAD.")
-    return views.backfilled(client().targets.backfill(target, base, head))
+    return views.backfilled(client().targets.backfill(target, base, head, sample=sample))
 
 
 @app.verb("cancel")

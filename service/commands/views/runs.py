@@ -154,7 +154,8 @@ def cancelled(run: RunItem) -> View:
 
 def backfilled(found: BackfillDocument) -> View:
     """How many runs a backfill queued."""
-    return View(found, [text(f"Queued {some(found.queued, 'run')}.")])
+    about = f", about {some(max(1, round(found.estimate_s / 60)), 'minute')} for one worker" if found.estimate_s else ""
+    return View(found, [text(f"Queued {some(found.queued, 'run')}{about}.")])
 
 
 def _answer(run: RunDocument) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, assert_never
 
 import structlog
@@ -297,8 +298,12 @@ def backfill_last(target_id: int, n: int) -> int:
     return _record(target, source, Push(Origin.BACKFILL, tuple(found), mainline=True)).queued if found else 0
 
 
-def backfill(name: str, base: str, head: str) -> int:
-    """Measure what `head` adds to `base`, at low priority.  Returns how many runs were queued."""
+def backfill(name: str, base: str, head: str, sample: int | None = None) -> int:
+    """Measure what `head` adds to `base`, at low priority.  Returns how many runs were queued.
+
+    Of a `sample` only so many revisions are measured, each against the one before it: between two that differ, a
+    bisection begins by itself.
+    """
     target = _named(name)
     source = open_source(target)
     source.refresh()
@@ -311,8 +316,22 @@ def backfill(name: str, base: str, head: str) -> int:
     mainline = last in line
     later = line[line.index(last) + 1 :] if mainline else []
     trusted = mainline or source.is_on_branch(last)
-    push = Push(Origin.BACKFILL, tuple(found), mainline=mainline, later=tuple(later), trusted=trusted)
+    sampled = _sample([first, *(one.sha for one in found)], sample) if sample and sample < len(found) else {}
+    push = Push(
+        Origin.BACKFILL,
+        tuple(found),
+        mainline=mainline,
+        later=tuple(later),
+        trusted=trusted,
+        baselines=sampled,
+    )
     return _record(target, source, push, asked_for=f"{base}..{head}").queued
+
+
+def _sample(line: Sequence[str], count: int) -> dict[str, str]:
+    """`count` revisions at equal distances, the last one of the line among them, each with the one before it."""
+    places = [round(number * (len(line) - 1) / count) for number in range(count + 1)]
+    return {line[place]: line[before] for before, place in pairwise(places)}
 
 
 @dataclass(frozen=True)

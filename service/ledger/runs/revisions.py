@@ -1,8 +1,8 @@
 """Record revisions once, in the transaction of the caller: their places on the mainline, and their runs."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -38,6 +38,7 @@ class Push:
     `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
     its older heads, or of another baseline, that were not started are superseded.  What is not `trusted` is held for
     approval.  With `refused`, its newest head could not be fetched, for this reason, and only the sha is known.
+    `baselines` names the revisions of a sample, each with what it is compared with: no other is measured.
     """
 
     origin: Origin
@@ -50,6 +51,7 @@ class Push:
     trusted: bool = True
     delivery_id: int | None = None
     refused: str | None = None
+    baselines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def priority(self) -> Priority:
@@ -62,6 +64,14 @@ class Push:
     def as_one(self) -> bool:
         """Whether only its head is measured, against `baseline`: what all of its revisions did together."""
         return self.pull is not None or self.origin is Origin.MERGE_GROUP
+
+    def between(self, one: Found) -> Sequence[Found]:
+        """The commits that a comparison of this one covers: itself, and in a sample those since its baseline."""
+        if one.sha not in self.baselines:
+            return (one,)
+        shas = [each.sha for each in self.found]
+        before = self.baselines[one.sha]
+        return self.found[shas.index(before) + 1 if before in shas else 0 : shas.index(one.sha) + 1]
 
     def state(self, *, matters: bool) -> RunState:
         """Of a new run."""
@@ -111,12 +121,14 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     if push.origin is Origin.MERGE_GROUP and push.baseline is not None:
         base = push.baseline[:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
     wanted = push.found[-1:] if push.as_one else push.found
+    if push.baselines:
+        wanted = tuple(one for one in push.found if one.sha in push.baselines)
     states = Counter[RunState]()
     for one in wanted:
-        changed = push.found if push.as_one else (one,)
+        changed = push.found if push.as_one else push.between(one)
         matters = target.kind is TargetKind.PACKAGE or any(_matters(recipe, each) for each in changed)
         values = {
-            "baseline": push.baseline if push.as_one else one.parent,
+            "baseline": push.baseline if push.as_one else push.baselines.get(one.sha, one.parent),
             "push_id": kept.id,
             "pull": push.pull,
             "trusted": push.trusted,

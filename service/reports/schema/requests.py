@@ -110,6 +110,9 @@ class BackfillRequest(RequestDocument):
 
     base: Word = Field(description="The revision before the first that is measured.")
     head: Word = Field(description="The last revision that is measured.")
+    sample: Whole | None = Field(
+        None, ge=1, le=1000, description="Measure only so many of them, each against the one before it in the sample."
+    )
 
 
 class ReasonRequest(RequestDocument):

@@ -113,6 +113,9 @@ class BackfillDocument(Document):
     """What a backfill queued."""
 
     queued: int = Field(description="Runs that were queued; those that were measured already are not queued again.")
+    estimate_s: float | None = Field(
+        description="How long one worker needs for them: a typical run of this target, times their number."
+    )
 
 
 class GateReasonItem(Document):

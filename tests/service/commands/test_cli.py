@@ -181,6 +181,12 @@ def test_without_a_recipe_the_one_in_the_repository_is_taken(
     assert added.stdout == f"Added target norms; queued 1 run.\n{alone}"
     again = kernelwatch("target", "add", "norms", str(repository))
     assert again.stdout == f"Target norms exists already, and is now as described; queued 0 runs.\n{alone}"
+    for number in range(4):
+        (repository / "norms.py").write_text(f"{number}\n")
+        for command in (["add", "."], ["commit", "--quiet", "-m", "change"]):
+            subprocess.run(["git", "-C", repository, *identity, *command], check=True)
+    sampled = kernelwatch("run", "backfill", "norms", "main~4..main", "--sample", "2")
+    assert sampled.stdout == "Queued 2 runs.\n", "nothing was measured yet, so how long it takes is unknown"
     with transaction() as session:
         assert targets.target_named(session, "norms").recipe_from_branch
 

@@ -959,6 +959,29 @@ def test_a_backfill_that_touches_nothing_known_keeps_the_order_of_the_mainline(
     assert mainline() == numbered(*line[2:5], *line[6:], newest)
 
 
+def test_a_sample_measures_few_revisions_each_against_the_one_before(forge: Forge, target: Target, first: str) -> None:
+    line = [first, *(forge.commit() for _ in range(8))]
+
+    assert deliveries.backfill("norms", line[0], line[8], sample=3) == 6
+
+    assert mainline() == numbered(*line[1:])
+    measured = {sha: {run.baseline for run in runs(sha)} for sha in line if runs(sha)}
+    assert measured == {line[3]: {line[0]}, line[5]: {line[3]}, line[8]: {line[5]}}
+    assert deliveries.backfill("norms", line[0], line[8]) == 16, "the rest, each against its parent"
+    assert deliveries.backfill("norms", line[0], line[8], sample=8) == 0
+
+
+def test_a_revision_of_a_sample_matters_if_any_commit_since_the_one_before_does(
+    forge: Forge, target: Target, first: str
+) -> None:
+    line = [first, *(forge.commit(file) for file in ("norms.py", "README.md", "README.md", "README.md"))]
+
+    deliveries.backfill("norms", line[0], line[4], sample=2)
+
+    assert states(line[2]) == [QUEUED, QUEUED]
+    assert states(line[4]) == [RunState.SKIPPED, RunState.SKIPPED]
+
+
 def test_a_backfill_of_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
     second = forge.commit()
     with pytest.raises(BadInput, match="No commits in"):
