@@ -11,7 +11,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from service.forge.signature import signature
 from tests import needs
 from tests.attacks.conftest import Outcome
 from tests.dashboards import seed
+from tests.databases import copy_migrated
 from tests.fakes.processes import ROOT, free_port
 
 WALL = "serving"
@@ -493,7 +493,8 @@ def test_generated_requests_get_what_the_document_promises(either: str, tmp_path
         WALL,
         f"requests generated from /openapi.json, {either}",
         held=done.returncode == 0 and generated is not None and statuses == ALL_ANSWERED,
-        seen=f"{generated and generated[1]} requests; {', '.join(failures) or 'no failure'}",
+        seen=f"{generated and generated[1]} requests, exit code {done.returncode}; then {dict(statuses)}; "
+        f"{', '.join(failures) or done.stdout[-1500:] if done.returncode else 'no failure'}",
         goal="no 5xx, and every answer is one that the document describes",
     )
 
@@ -517,16 +518,14 @@ def test_readiness_is_no_flood_of_writes(state: Path, outcome: Outcome) -> None:
 
 
 @pytest.mark.attack
-def test_a_full_disk_is_not_ready(
-    tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
-) -> None:
+def test_a_full_disk_is_not_ready(tmp_path: Path, outcome: Outcome) -> None:
     if os.geteuid() != 0:
         needs.skip("root")
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", disk], check=True)
     try:
-        shutil.copy(migrated, disk / "kernelwatch.db")
+        copy_migrated(disk)
         with serving({"KERNELWATCH_STATE": str(disk)}) as served:
             with (disk / "filling").open("wb") as filling, suppress(OSError):
                 while True:
