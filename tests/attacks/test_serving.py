@@ -479,6 +479,8 @@ def test_generated_requests_get_what_the_document_promises(either: str, tmp_path
                 *("run", f"{served.url}/openapi.json"),
                 *("--phases", "examples,coverage,fuzzing", "--mode", "all", "--max-examples", "20"),
                 *("--exclude-checks", "positive_data_acceptance"),  # a cursor has no schema that says which are valid
+                # Its JSON lines need a serializer, which the contracts have (`contracts/generated.py`).
+                *("--exclude-path", "/api/v1/targets/{name}/ingested"),
                 *("--request-timeout", "30", "--continue-on-failure", "--no-color"),
             ],
             cwd=tmp_path,
