@@ -25,9 +25,9 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
     revision = session.get_one(Revision, run.revision_id)
-    touched = {row.incident_id for row in removed.note_removed(session, run, revision, now)}
-    touched |= {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
     judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
+    touched = {row.incident_id for row in removed.note_removed(session, run, revision, judged, now)}
+    touched |= {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
     touched |= {row.incident_id for row in closing.close_fixed(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)
     happenings.results_invalid(session, run, verdicts, now)
