@@ -20,7 +20,7 @@ from service.api.common import Cursor
 from service.db.engine import clock
 from service.db.models import OPEN_ONES, Gap, Pull, Target
 from service.db.paging import ResultPage
-from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput
 from service.ledger.intake.targets import target_named
 from service.ledger.reading.revisions import named
@@ -142,7 +142,7 @@ def regressions(session: Reading, address: Address, cursor: Cursor = None) -> st
         now=now,
         address=address,
         found=found,
-        open=address.state not in (StateFilter.FIXED, StateFilter.DISMISSED, StateFilter.REMOVED),
+        open=not set(address.states) <= set(CLOSED_REGRESSIONS),
         newest=grouped.MAX_CLOSED,
         lines=lines(shown, targets, commit_address, now),
         filters=_choices(address, found.counts, targets),

@@ -30,7 +30,7 @@ def carry_out(target: Target, source: Source, event: GroupChanged, delivery_id: 
     if not found:
         return f"{short(event.head)} of the merge queue adds nothing to {short(event.base)}."
     recipe = branch_recipe(target, source)
-    push = Push(Origin.MERGE_GROUP, tuple(found), baseline=event.base, delivery_id=delivery_id)
+    push = Push(Origin.MERGE_GROUP, tuple(found), baselines={event.head: event.base}, delivery_id=delivery_id)
     with transaction() as session:
         result = record_push(session, adopted(session, target, recipe), push)
     return f"merge queue, {result}."

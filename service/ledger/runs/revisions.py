@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
@@ -38,7 +38,8 @@ class Push:
     `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
     its older heads, or of another baseline, that were not started are superseded.  What is not `trusted` is held for
     approval.  With `refused`, its newest head could not be fetched, for this reason, and only the sha is known.
-    `baselines` names the revisions of a sample, each with what it is compared with: no other is measured.
+    `baselines` names the only revisions that are measured, each with what it is compared with: those of a sample, or
+    the head of a merge queue's group.
     """
 
     origin: Origin
@@ -57,16 +58,11 @@ class Push:
     def priority(self) -> Priority:
         if self.origin is Origin.BACKFILL:
             return Priority.BACKFILL
-        person_waits = self.as_one or self.origin is Origin.MANUAL
+        person_waits = self.pull is not None or self.origin in (Origin.MANUAL, Origin.MERGE_GROUP)
         return Priority.PULL_REQUEST if person_waits else Priority.MAINLINE
 
-    @property
-    def as_one(self) -> bool:
-        """Whether only its head is measured, against `baseline`: what all of its revisions did together."""
-        return self.pull is not None or self.origin is Origin.MERGE_GROUP
-
     def between(self, one: Found) -> Sequence[Found]:
-        """The commits that a comparison of this one covers: itself, and in a sample those since its baseline."""
+        """The commits that a comparison of this one covers: itself, and with a baseline of its own those since that."""
         if one.sha not in self.baselines:
             return (one,)
         shas = [each.sha for each in self.found]
@@ -118,17 +114,17 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     approved = moved and any(map(_is_approved, earlier))  # the commit, whatever it is compared with
     base = baseline_in_key(earlier[-1]) if earlier and push.refused is not None else None  # a refusal knows none
     superseded = _new_head(session, target, push.pull, rows[head], moved=moved) if push.pull is not None else 0
-    if push.origin is Origin.MERGE_GROUP and push.baseline is not None:
-        base = push.baseline[:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
-    wanted = push.found[-1:] if push.as_one else push.found
+    if push.origin is Origin.MERGE_GROUP:
+        base = push.baselines[head][:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
+    wanted = push.found if push.pull is None else push.found[-1:]
     if push.baselines:
         wanted = tuple(one for one in push.found if one.sha in push.baselines)
     states = Counter[RunState]()
     for one in wanted:
-        changed = push.found if push.as_one else push.between(one)
+        changed = push.between(one) if push.pull is None else push.found
         matters = target.kind is TargetKind.PACKAGE or any(_matters(recipe, each) for each in changed)
         values = {
-            "baseline": push.baseline if push.as_one else push.baselines.get(one.sha, one.parent),
+            "baseline": push.baselines.get(one.sha, one.parent) if push.pull is None else push.baseline,
             "push_id": kept.id,
             "pull": push.pull,
             "trusted": push.trusted,
@@ -157,13 +153,9 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
 def group_dropped(session: Session, target: Target, head: str) -> int:
     """Cancel the runs of a merge queue's commit that was dropped.  Returns how many had not begun."""
     lock(session, target.id)
-    of_it = (Run.revision.has(sha=head, ordinal=None), Run.push_id.in_(_pushes_of_group(target, head)))
+    of_group = (PushRow.target_id == target.id, PushRow.origin == Origin.MERGE_GROUP, PushRow.head == head)
+    of_it = (Run.revision.has(sha=head, ordinal=None), Run.push_id.in_(select(PushRow.id).where(*of_group)))
     return _end(session, target, None, RunState.CANCELLED, "the merge queue dropped this commit", *of_it)
-
-
-def _pushes_of_group(target: Target, head: str) -> Select[int]:
-    of_group = (PushRow.origin == Origin.MERGE_GROUP, PushRow.head == head)
-    return select(PushRow.id).where(PushRow.target_id == target.id, *of_group)
 
 
 def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:
