@@ -183,7 +183,8 @@ def test_no_transaction_is_open_while_a_client_reads_slowly(server: str, key: st
         http.stream("GET", "/api/v1/export/samples") as answer,
     ):
         next(answer.iter_bytes(1000))
-        time.sleep(1.0)  # the buffers between them are full now
+        time.sleep(1.0)  # the buffers between them are full now, or soon on busy cores
+        until(lambda: engine().pool.checkedout() == 0, 30)  # type: ignore[attr-defined]
         assert engine().pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
