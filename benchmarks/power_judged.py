@@ -92,7 +92,7 @@ def _copies(taken: Sequence[ContenderResult]) -> list[ContenderResult]:
 def _judged(taken: Sequence[ContenderResult]) -> list[Found]:
     """As a run is judged, but that equal code excuses nobody: what the clock alone says."""
     policy = Policy()
-    found = [replace(cell, same_code=False) for cell in cells(taken)]
+    found = cells(taken, code_decides=False)
     judged = judge.judge(found, policy)
     evidence = SessionResult(tuple(taken), "parent", (), {}, {}, sandboxed=False)
     causes = collect.against_parent(evidence, cells(taken), judged)

@@ -185,6 +185,10 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ReasonCode.UNSUPPORTED: lambda args, _: f"no longer supported, although the baseline supports it: {args['said']}",
     ReasonCode.WITHIN: lambda args, _: f"within {in_percent(args['smallest_change'])} of its baseline",
     ReasonCode.NOT_REPEATED: _not_repeated,
+    ReasonCode.EQUAL_CODE: lambda args, _: (
+        f"its compiled kernels and their launches are the same as its baseline's, though the times of {args['trials']}"
+        " trials vary too much to show it"
+    ),
     ReasonCode.CONFIRMED: _confirmed,
     ReasonCode.MACHINE: _fixed(
         "the machine: most cases of this session moved this way, and equal code moved with them"

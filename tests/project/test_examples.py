@@ -15,11 +15,15 @@ from service.domain.verdicts.judge import Outcome
 from tests.fakes import demo as expectations
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/recipe.toml"))
+RECIPES = sorted(
+    str(path.relative_to(EXAMPLES))
+    for path in EXAMPLES.glob("*/*.toml")
+    if path.name in ("recipe.toml", "history.toml")
+)
 
 
 def recipe(name: str) -> recipes.Recipe:
-    return recipes.parse((EXAMPLES / name / "recipe.toml").read_text())
+    return recipes.parse((EXAMPLES / name).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +47,11 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_named_here() -> None:
-    assert NAMES == ["liger", "norms", "own", "quack", "torch", "triton"]
+    folders = {"flaggems", "liger", "norms", "own", "quack", "torch", "triton"}
+    assert set(RECIPES) == {f"{folder}/recipe.toml" for folder in folders} | {"liger/history.toml"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_can_be_read_and_offers_something_for_each_of_its_cases(name: str) -> None:
     read = recipe(name)
     for device in read.devices:
@@ -54,7 +59,7 @@ def test_every_recipe_can_be_read_and_offers_something_for_each_of_its_cases(nam
         assert all(any(one.offers(case) for one in offered) for case in read.cases(read.suite_on(device)))
 
 
-@pytest.mark.parametrize("name", ["liger", "own"])
+@pytest.mark.parametrize("name", ["liger/recipe.toml", "own/recipe.toml"])
 def test_gpu_examples_chase_quack_at_six_shapes_or_more(name: str) -> None:
     read = recipe(name)
     for device in ("h100", "h200", "b200"):
@@ -63,7 +68,7 @@ def test_gpu_examples_chase_quack_at_six_shapes_or_more(name: str) -> None:
         assert len(forward) >= 6
 
 
-@pytest.mark.parametrize("name", ["quack", "torch", "triton"])
+@pytest.mark.parametrize("name", ["quack/recipe.toml", "torch/recipe.toml", "triton/recipe.toml"])
 def test_releases_of_a_stack_are_measured_by_built_in_providers_at_kernels_calls_and_compilations(name: str) -> None:
     read = recipe(name)
     assert {one.builtin for one in read.providers.values()} <= set(BUILT_IN_PROVIDERS)
@@ -73,11 +78,13 @@ def test_releases_of_a_stack_are_measured_by_built_in_providers_at_kernels_calls
 
 
 def test_named_functions_and_adapters_are_there() -> None:
-    for name in NAMES:
+    for name in RECIPES:
         read = recipe(name)
         for adapter in read.adapters:
             functions = {
-                node.name for node in ast.parse((EXAMPLES / name / adapter).read_text()).body if hasattr(node, "name")
+                node.name
+                for node in ast.parse(((EXAMPLES / name).parent / adapter).read_text()).body
+                if hasattr(node, "name")
             }
             called = {
                 call.partition(":")[2]
@@ -109,7 +116,7 @@ def test_building_it_again_changes_nothing(demo: Path, builder: ModuleType) -> N
 
 
 def test_what_is_expected_names_commits_providers_cases_and_outcomes_that_exist(builder: ModuleType) -> None:
-    read = recipe("norms")
+    read = recipe("norms/recipe.toml")
     cases = {str(case) for case in read.cases(read.suite_on("cpu"))}
     expected = tomllib.loads((EXAMPLES / "norms" / "expected.toml").read_text())
     assert list(expected) == [commit["name"] for commit in builder.commits()]
@@ -126,7 +133,7 @@ def test_only_the_documentation_is_skipped(demo: Path, builder: ModuleType) -> N
     skipped = {
         name
         for name, sha in builder.shas(demo).items()
-        if not recipe("norms").matters(git(demo, "show", "--format=", "--name-only", sha).splitlines())
+        if not recipe("norms/recipe.toml").matters(git(demo, "show", "--format=", "--name-only", sha).splitlines())
     }
     assert skipped == {"docs"}
 
@@ -155,4 +162,4 @@ def test_what_is_expected_of_the_demo_notices_what_is_missing() -> None:
     }
     missing = [one for one in expectations.differences(ended) if "no verdict on norms" in one]
     done = [name for name, wanted in expectations.expected().items() if wanted["state"] == "done"]
-    assert len(missing) == len(done) * len(recipe("norms").cases("demo"))
+    assert len(missing) == len(done) * len(recipe("norms/recipe.toml").cases("demo"))

@@ -61,12 +61,14 @@ class Trials:
         known: KnownVariances = NONE_KNOWN,
         repeats_before: KnownRepeats = NOTHING_KNOWN,
         judge: Judge | None = None,
+        code_decides: bool = True,
     ) -> None:
         self.spent: list[dict[str, Any]] = []
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._known, self._repeats_before, self._judge = known, repeats_before, judge
+        self._code_decides = code_decides
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._prestarted = PrestartPool(contenders)
         self._deadline = time.monotonic() + settings().session_limit_s
@@ -133,7 +135,7 @@ class Trials:
         The other baselines take part in the screening trials only.
         """
         taken = self._tally.taken()
-        wanted = judge.wanted(cells(taken), self._policy, self._known)
+        wanted = judge.wanted(cells(taken, code_decides=self._code_decides), self._policy, self._known)
         names = {name for name, why in wanted.items() if why == kind}
         if kind == "look":
             names |= _undecided_apart(taken, self._policy)

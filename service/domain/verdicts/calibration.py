@@ -7,7 +7,7 @@ but raises no alarm until it has been quiet for long enough.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from scipy.special import bdtrc, betaincinv, stdtr, stdtrit
@@ -105,7 +105,7 @@ def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kin
 
 def _builds(taken: Sequence[ContenderResult]) -> list[Cell]:
     """Two copies of the head, judged like any comparison, except that equal code does not overrule it."""
-    return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
+    return [cell for cell in cells(taken, code_decides=False) if cell.comparable]
 
 
 def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:

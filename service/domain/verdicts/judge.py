@@ -82,13 +82,15 @@ def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_K
     """The cells that need more trials: "look" if they are undecided, "confirm" if they are suspected.
 
     Empty if everything is decided or the budget (the last of `policy.screening` and `policy.confirmation`) is spent.
+    A case whose code is the same is looked at once: more trials could only say how noisy it is.
     """
+    equal = {cell.name for cell in cells if cell.same_code}
     asked: dict[Name, Why] = {}
     for name, one in readings(cells, policy, known).items():
         if one.last.futile:
             continue
         if one.first.zone is Zone.OPEN:
-            if len(one.screened) < policy.screening[-1]:
+            if len(one.screened) < policy.screening[0 if name in equal else -1]:
                 asked[name] = "look"
         elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirmation[-1]:
             asked[name] = "confirm"
@@ -140,10 +142,12 @@ def _of_counts(cell: Cell, policy: Policy) -> Verdict:
 
 
 def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    """The screening found no suspicion: the case is steady or undecided."""
+    """The screening found no suspicion: the case is steady, also by its code, or undecided."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
+    elif cell.same_code:
+        outcome, why = Outcome.STEADY, reason(ReasonCode.EQUAL_CODE, trials=seen.trials)
     elif reading.doubt is not None:
         why = _doubt(reading, reading.doubt)
     else:
@@ -162,7 +166,11 @@ def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict
         return _undecided(cell, reading, _doubt(reading, reading.doubt), policy)
     if fresh.zone is not reading.first.zone:
         why = _unconfirmed(reading, policy)
-        return replace(_undecided(cell, reading, why, policy), refuted=_refuted(reading, why, policy))
+        verdict = replace(_undecided(cell, reading, why, policy), refuted=_refuted(reading, why, policy))
+        if not cell.same_code:
+            return verdict
+        trials = len(cell.screened.candidate) + len(cell.confirmed.candidate)
+        return replace(verdict, outcome=Outcome.STEADY, reason=reason(ReasonCode.EQUAL_CODE, trials=trials))
     if cell.same_code:
         return _of(Outcome.INCONCLUSIVE, reason(ReasonCode.SAME_CODE), fresh, cell.confirmed, policy)
     if cell.quarantined:

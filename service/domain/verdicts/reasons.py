@@ -25,6 +25,7 @@ class ReasonCode(StrEnum):
     # Decided.
     WITHIN = "within"  # smallest_change: the smallest relevant change
     NOT_REPEATED = "not_repeated"  # smallest_change, trials: of the confirmation
+    EQUAL_CODE = "equal_code"  # trials: the times are too noisy for an answer, and the compiled code is the same
     CONFIRMED = "confirmed"  # ratio, trials, control: whose it is where it is another provider's, or False for none
     # Undecided.
     MACHINE = "machine"

@@ -92,11 +92,14 @@ def cells(
     baseline_note: str | None = None,
     broken_before: Mapping[Name, CellState] = MappingProxyType({}),
     quarantined: Mapping[Name, Quarantined] = MappingProxyType({}),
+    *,
+    code_decides: bool = True,
 ) -> list[Cell]:
     """One cell for each case of each of the head's providers.
 
     `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
-    `quarantined` has the cases that raise no alarm, with the reasons.
+    `quarantined` has the cases that raise no alarm, with the reasons.  `code_decides` is false in a calibration: its
+    code is the same on purpose, which must not excuse what the clock says.
     """
     by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
     for one in taken:
@@ -110,7 +113,10 @@ def cells(
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
-    return [replace(cell, quarantined=quarantined.get(cell.name)) for cell in found]
+    return [
+        replace(cell, quarantined=quarantined.get(cell.name), same_code=code_decides and cell.same_code)
+        for cell in found
+    ]
 
 
 def _measured(one: ContenderResult | None) -> bool:

@@ -85,10 +85,8 @@ def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) ->
     broken_before = baseline_choice.broken_before(session, run, run.baseline, elsewhere)
     note = result.notes[0] if result.notes and result.baseline is None else None
     silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
-    found = cells(result.taken, note, broken_before, silent)
-    if run.purpose is Purpose.CALIBRATION:  # its code is the same on purpose: that must not excuse what the clock says
-        return [replace(cell, same_code=False) for cell in found]
-    return found
+    code_decides = run.purpose is not Purpose.CALIBRATION
+    return cells(result.taken, note, broken_before, silent, code_decides=code_decides)
 
 
 def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:

@@ -33,7 +33,9 @@ class Rebuilt:
         note = next(((row.reason_args or {}).get("note") for row in without_baseline), None)
         broken_before = {(row.provider, row.case): CellState(row.outcome) for row in against_parent if row.known_before}
         heads = [(one.provider, str(one.case)) for one in self.result.taken if one.role is Role.HEAD]
-        return cells(self.result.taken, note, broken_before, in_force(self.quarantines, policy, heads))
+        silent = in_force(self.quarantines, policy, heads)
+        code_decides = self.run.purpose is not Purpose.CALIBRATION
+        return cells(self.result.taken, note, broken_before, silent, code_decides=code_decides)
 
 
 def rebuilt(

@@ -25,6 +25,11 @@ SENTENCES = [
         "within 2% of its baseline: 3 fresh trials did not repeat the suspected change",
     ),
     (
+        reason(R.EQUAL_CODE, trials=3),
+        "its compiled kernels and their launches are the same as its baseline's, though the times of 3 trials vary"
+        " too much to show it",
+    ),
+    (
         reason(R.CONFIRMED, ratio=1.0512, trials=3, control=None),
         "5.1% slower than its baseline, confirmed by 3 fresh trials",
     ),

@@ -150,6 +150,13 @@ def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
     assert not same("memory")
 
 
+def test_in_a_calibration_equal_code_excuses_nothing():
+    facts = {"code": "abc", "kind": "triton", "ops": []}
+    taken = [replace(took(role), facts=facts) for role in (Role.HEAD, Role.PARENT)]
+    assert [cell.same_code for cell in cells(taken)] == [True]
+    assert [cell.same_code for cell in cells(taken, code_decides=False)] == [False]
+
+
 def against(
     kind: BaselineKind, taken: list[ContenderResult], last_good: Mapping[Name, str] = MappingProxyType({})
 ) -> list[BaselineCase]:

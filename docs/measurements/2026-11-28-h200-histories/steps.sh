@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# The service watches public histories on a GPU host that has torch, Triton and Python 3.12, but no package index.
+# Usage: steps.sh unpack | site | truth NAME | serve NAME | second NAME | measure NAME RANGE | wait SECONDS NAME... | keep NAME
+# NAME is liger or flaggems.  Each has a service of its own on a GPU of its own (GPU, an index).  GIFTS holds what was
+# carried: quack.tar.xz, whl/ (wheels of requirements.txt), debs/ (bubblewrap), NAME.git; results go to OUT.
+set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
+TREE=$(cd "$HERE/../../.." && pwd)
+GIFTS=${GIFTS:-$TREE/.gpu} PLACE=${PLACE:-/tmp/kw} PYTHON=${PYTHON:-/opt/torch/.venv/bin/python3}
+export OUT=${OUT:-$PLACE/out} PYTHONUNBUFFERED=1
+declare -A PORTS=([liger]=8712 [flaggems]=8713) RECIPES=([liger]=history.toml [flaggems]=recipe.toml)
+declare -A FORGES=([liger]=linkedin/Liger-Kernel [flaggems]=FlagOpen/FlagGems)
+
+of() {  # NAME: the settings of its service
+    export KERNELWATCH_STATE=$PLACE/$1/state KERNELWATCH_ALLOWED_ROOTS="[\"$PLACE\"]" KERNELWATCH_PORT=${PORTS[$1]}
+    export KERNELWATCH_QUEUE_POLL_S=0.5 KERNELWATCH_SESSION_LIMIT_S=400 CUDA_VISIBLE_DEVICES=${GPU:-0}
+    export PYTHONPATH=$PLACE/site:$PLACE/tree
+    mkdir -p "$PLACE/$1"
+}
+kw() { "$PYTHON" -P -m service.cli "$@"; }
+
+unpack() {
+    mkdir -p "$PLACE/quack" && tar -C "$PLACE/quack" -xJf "$GIFTS/quack.tar.xz"
+}
+
+site() {  # the program is a copy: the checkout may change while it runs
+    mkdir -p "$PLACE/tree" "$PLACE/site" "$PLACE/debs"
+    cp -r "$TREE"/{service,kernels,kernelwatch,workers,dashboards,examples} "$PLACE/tree/"
+    for deb in "$GIFTS"/debs/*.deb; do dpkg -x "$deb" "$PLACE/debs"; done
+    command -v bwrap || cp "$PLACE/debs/usr/bin/bwrap" /usr/bin/
+    find "$PLACE/debs" -name "lib*.so.*" | while read -r library; do  # only those that the host lacks
+        known=$(basename "$library" | sed 's/\(\.so\.[0-9]*\).*/\1/')
+        ldconfig -p | grep -q "$known" || cp -P "$library" /usr/lib/x86_64-linux-gnu/
+    done
+    ldconfig && bwrap --version
+    "$PYTHON" - "$PLACE/site" "$GIFTS"/whl/*.whl <<'PY'
+import sys, zipfile
+for wheel in sys.argv[2:]:
+    zipfile.ZipFile(wheel).extractall(sys.argv[1])
+PY
+    for name in liger flaggems; do mkdir -p "$PLACE/$name" && cp -r "$GIFTS/$name.git" "$PLACE/$name/"; done
+}
+
+truth() {  # what the commits really do; nobody else is on that device
+    mkdir -p "$OUT" "$PLACE/$1"
+    # shellcheck disable=SC2086
+    CUDA_VISIBLE_DEVICES=${GPU:-0} "$PYTHON" "$HERE/truth.py" "$PLACE/$1/$1.git" --recipe "$TREE/examples/$1/${RECIPES[$1]}" \
+        --work "$PLACE/$1/truth" --out "$PLACE/$1/truth.json" ${TRUTH:-} > "$OUT/$1-truth.log" 2>&1 || true
+    gzip -c "$PLACE/$1/truth.json" > "$OUT/$1-truth.json.gz"
+}
+
+serve() {
+    of "$1"
+    if ! curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null; then
+        kw db upgrade > /dev/null
+        kw stack adopt host --python "$PYTHON" --path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages"
+        setsid "$PYTHON" -P -m service.cli up >> "$PLACE/$1/up.log" 2>&1 < /dev/null &
+        for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null && break || sleep 0.5; done
+    fi
+    kw doctor || true
+}
+
+second() {  # NAME: another worker of the same service, on another GPU
+    of "$1"
+    setsid "$PYTHON" -P -m service.cli worker start >> "$PLACE/$1/second.log" 2>&1 < /dev/null &
+}
+
+measure() {  # NAME RANGE: each revision against its parent; those that touch nothing that matters are skipped
+    of "$1"
+    sed -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/tree/examples/$1/${RECIPES[$1]}" > "$PLACE/tree/examples/$1/here.toml"
+    kw target add "$1" "$PLACE/$1/$1.git" --recipe "$PLACE/tree/examples/$1/here.toml" --forge "${FORGES[$1]}" \
+        --branch main --trusted --backfill 0 || true
+    kw run backfill "$1" "$2"
+}
+
+wait_for() {  # SECONDS NAME...: until nothing is queued, or the time is over
+    local until=$(($(date +%s) + $1)) name open
+    shift
+    while [ "$(date +%s)" -lt "$until" ]; do
+        open=0
+        for name in "$@"; do
+            open=$((open + $("$PYTHON" -c "
+import sqlite3
+rows = sqlite3.connect('file:$PLACE/$name/state/kernelwatch.db?mode=ro', uri=True, timeout=30)
+print(rows.execute(\"SELECT count(*) FROM runs WHERE state IN ('queued', 'leased', 'held')\").fetchone()[0])")))
+        done
+        [ "$open" -gt 0 ] || break
+        sleep 3
+    done
+    for name in "$@"; do progress "$name"; done
+}
+
+progress() {
+    "$PYTHON" - "$PLACE/$1/state/kernelwatch.db" <<'PY'
+import sqlite3, sys
+rows = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True, timeout=30).execute(
+    "SELECT runs.id, substr(sha, 1, 8), subject, state, stage, round(finished_at - started_at) FROM runs"
+    " JOIN revisions ON revisions.id = runs.revision_id WHERE state != 'skipped' ORDER BY runs.id")
+print("\n".join(" ".join(map(str, row)) for row in rows))
+PY
+}
+
+keep() {
+    of "$1"
+    mkdir -p "$OUT/$1"
+    "$PYTHON" - "$KERNELWATCH_STATE/kernelwatch.db" "$OUT/$1/kernelwatch.db.gz" <<'PY'
+import gzip, pathlib, sqlite3, sys
+source, copy = sqlite3.connect(sys.argv[1], timeout=30), sqlite3.connect("/tmp/copy.db")
+source.backup(copy)
+copy.execute("VACUUM")
+copy.close()
+pathlib.Path(sys.argv[2]).write_bytes(gzip.compress(pathlib.Path("/tmp/copy.db").read_bytes(), 6))
+pathlib.Path("/tmp/copy.db").unlink()
+PY
+    cat "$PLACE/$1/up.log" "$KERNELWATCH_STATE"/logs/*.log > "$OUT/$1/service.log" 2> /dev/null || true
+    { nvidia-smi; "$PYTHON" -m pip list 2> /dev/null | grep -iE "^(torch|triton|numpy|scipy) "; uname -a; nproc; } > "$OUT/machine.txt" 2>&1 || true
+}
+
+case $1 in wait) shift; wait_for "$@" ;; *) "$@" ;; esac
