@@ -205,7 +205,7 @@ def _lead_words(report: Report) -> str:
     if row.outcome is Outcome.NEW and row.against_wrong:
         between = changed_by(row.wrong_parent, row.metric, report.policy.confidence) if row.wrong_parent else ""
         size = f" ({between})" if between else ""
-        return f"{name}: {escaped(one_line(row.against_wrong, 400))}{size}. {_links(report, row)}"
+        return f"{name}: {escaped(one_line(row.against_wrong, 500))}{size}. {_links(report, row)}"
     if row.far_behind and row.sota is not None:
         return f"{name} is new and {escaped(one_line(row.sota.reason, 300))}. {_links(report, row)}"
     if row.outcome in (Outcome.INVALID, Outcome.FAILED, Outcome.NEW):

@@ -262,7 +262,7 @@ def _slower_than_pinned(rows: Sequence[Row]) -> str:
 
 
 def _slower_than_wrong(rows: Sequence[Row]) -> str:
-    return _baselines([(row, row.wrong_parent, row.against_wrong) for row in rows if row.wrong_parent])
+    return _baselines([(row, row.wrong_parent, row.times_against_wrong) for row in rows if row.wrong_parent])
 
 
 def _less_exact(rows: Sequence[Row]) -> str:

@@ -137,13 +137,21 @@ class Row:
     @property
     def against_wrong(self) -> str:
         """`the parent was wrong (dweight …) and took 223 µs; right now, it takes 577 µs`; empty without its times."""
+        why = f" ({one_line(self.parent.reason, 300)})" if self.parent and self.parent.reason else ""
+        return self._against_wrong(why)
+
+    @property
+    def times_against_wrong(self) -> str:
+        """The same for where the reason stands already."""
+        return self._against_wrong("")
+
+    def _against_wrong(self, why: str) -> str:
         sides = [self.parent, self.head]
         if self.wrong_parent is None or not all(side and side.timed for side in sides):
             return ""
         before, now = (amount(side.timed if side else None, self.metric) for side in sides)
         is_wrong = self.outcome is Outcome.INVALID
         was = f"the parent was {'wrong' if self.parent_is_wrong else 'right'}"
-        why = f" ({one_line(self.parent.reason, 200)})" if self.parent and self.parent.reason else ""
         return f"{was}{why} and took {before}; {'wrong' if is_wrong else 'right'} now, it takes {now}"
 
     @cached_property
@@ -255,7 +263,7 @@ class Row:
         other = (
             f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
         )
-        return _joined(other, self.as_before, self.against_wrong, leak, self.less_exact, *self.notes)
+        return _joined(other, self.as_before, self.times_against_wrong, leak, self.less_exact, *self.notes)
 
 
 def _joined(*parts: str) -> str:

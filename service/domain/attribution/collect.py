@@ -81,7 +81,7 @@ def against_baseline(
                 baseline=others[name].facts,
                 same_code=same_kernels(heads[name], others[name]),
                 machine=MachineReadings(lost=_lost(heads[name]), throttled=throttled),
-                us=others[name].median,
+                us=others[name].median or others[name].inexact_median,
                 copy_gb_s=ceilings(result.telemetry).get("copy_gb_s"),
             )
         )

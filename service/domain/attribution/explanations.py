@@ -560,23 +560,24 @@ def _configuration(was: Kernel, now: Kernel) -> tuple[list[Explanation], list[st
     """How a kernel is launched and tiled, and apart from that the constants that only select something.
 
     Of a kernel with another name and other constants, a comparison of these would name settings that it does not have.
+    A constant that one side lacks belongs to a kernel that was rewritten, and is no setting of the other.
     """
     if was.name != now.name and was.configuration.keys() != now.configuration.keys():
         return [Explanation(By.CONFIGURATION, f"{now.name} runs instead of {was.name}", None)], []
     moved = changed_settings(was.configuration, now.configuration)
-    sizes = [name for name in moved if not _selects(was.configuration.get(name), now.configuration.get(name))]
+    both = [name for name in moved if name in was.configuration and name in now.configuration]
+    sizes = [name for name in both if not _selects(was.configuration[name], now.configuration[name])]
     said = [f"{name} {was.configuration.get(name, 'none')} → {now.configuration.get(name, 'none')}" for name in moved]
     switches = [text for name, text in zip(moved, said, strict=True) if name not in sizes]
     if not sizes:
         return [], switches
-    before, after = (listed(f"{name}={side.configuration.get(name, 'none')}" for name in sizes) for side in (was, now))
+    before, after = (listed(f"{name}={side.configuration[name]}" for name in sizes) for side in (was, now))
     return [Explanation(By.CONFIGURATION, f"its configuration is {after} instead of {before}", None)], switches
 
 
-def _selects(before: str | None, after: str | None) -> bool:
+def _selects(before: str, after: str) -> bool:
     """A flag or a name, and no size: 0 and 1 are flags as well."""
-    given = [value for value in (before, after) if value is not None]
-    return all(not value.lstrip("-").isdecimal() or value in ("0", "1") for value in given)
+    return all(not value.lstrip("-").isdecimal() or value in ("0", "1") for value in (before, after))
 
 
 def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:

@@ -533,3 +533,14 @@ def test_another_kernel_is_named_as_another_kernel():
 
     assert "_by_rows runs instead of _by_blocks" in found
     assert "none" not in found
+
+
+def test_a_constant_that_only_one_side_has_is_no_setting_of_the_other():
+    """Liger's pull request 945 gave the kernel of LayerNorm backward a loop over rows, and took its atomics away."""
+    before = sized(110, 4096, BLOCK=1024)
+    before[0] |= {"work": {"atomic": 16_800_000}}
+    after = sized(112, 132, BLOCK=1024, ROWS_PER_PROGRAM=32)
+    found = words_of(replace(SLOWER, ratio=0.6, head={**OTHER, "triton": after}, baseline={**BASE, "triton": before}))
+
+    assert "0 atomic operations instead of 16.8 million" in found
+    assert "none" not in found

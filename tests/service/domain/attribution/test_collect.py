@@ -1,17 +1,19 @@
 """What of a session becomes a cause: when fresh trials speak for noise."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from kernels.cases import Case, Role
 from service.domain.attribution.causes import Kind
-from service.domain.attribution.collect import against_parent
+from service.domain.attribution.collect import against_baseline, against_parent
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState
+from service.domain.states import BaselineKind, CellState
+from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.judge import judge
 from service.domain.verdicts.samples import Outcome, Rounds
-from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases, cells
 
 CASE = Case.parse("rmsnorm.fwd.4096x4096.bf16")
 SUSPECTED = (0.028, 0.026, 0.027)
@@ -49,3 +51,28 @@ def test_it_is_noise_only_if_fresh_trials_refute_it(fresh: tuple[float | None, .
     [verdict] = judged.values()
     [cause] = against_parent(result, found, judged).values()
     assert (verdict.outcome, cause.kind is Kind.NOISE) == (Outcome.INCONCLUSIVE, noise), verdict
+
+
+def test_what_a_wrong_parent_took_sizes_the_causes_too():
+    """Without it atomics that explain 150 % rank behind two more launches that explain 1 %."""
+    atomics = {"name": "_backward", "registers": 64, "settings": {}}
+    facts = {
+        "kind": "triton",
+        "code": "a",
+        "triton": [{**atomics, "sass": "a"}],
+        "operators": [{"name": "aten::sum", "bytes": 2_000_000}],
+    }
+    now = {
+        "kind": "triton",
+        "code": "b",
+        "triton": [{**atomics, "sass": "b", "work": {"atomic": 134_000_000}}],
+        "operators": [{"name": name, "bytes": 80_000} for name in ("aten::zeros", "aten::_to_copy")],
+    }
+    head = replace(took(Role.HEAD, (), ()), facts=now, apart=((505.0,) * 8,) * 3)
+    parent = replace(
+        took(Role.PARENT, (), ()), facts=facts, apart=((205.0,) * 8,) * 3, state=CellState.INVALID, reason="dx is wrong"
+    )
+    result = SessionResult((head, parent), "c0", (), {}, {"ceilings": {"copy_gb_s": 4240.0}}, True)
+    verdicts = judge_baseline(BaselineKind.WRONG_PARENT, baseline_cases(BaselineKind.WRONG_PARENT, result), Policy())
+    [cause] = against_baseline(result, BaselineKind.WRONG_PARENT, verdicts).values()
+    assert cause.args["what"].startswith("it now makes 134 million atomic operations instead of 0")
