@@ -535,6 +535,7 @@ class RunTotals(Base):
     new: Mapped[int] = mapped_column(default=0)
     removed: Mapped[int] = mapped_column(default=0)
     newly_broken: Mapped[int] = mapped_column(default=0)  # invalid or failed, and not so before
+    slower_than_wrong: Mapped[int] = mapped_column(default=0, server_default="0")  # than a parent with wrong results
     behind: Mapped[int] = mapped_column(default=0)  # cases behind SOTA
     sota: Mapped[str | None] = mapped_column(String(80))  # the provider that most cases were compared with
     sota_cases: Mapped[int] = mapped_column(default=0)  # with a kernel time of both

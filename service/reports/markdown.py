@@ -273,7 +273,7 @@ def _less_exact(rows: Sequence[Row]) -> str:
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
-        why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
+        why = "; ".join(filter(None, (reason, side.cause.words if side.cause else "")))
         change = _change(side.ratio, side.low, side.high, row.metric)
         lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
     return "\n".join(lines)

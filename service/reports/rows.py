@@ -14,6 +14,7 @@ from service.domain.states import CellState
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.totals import slower_than_wrong
 
 NOT_CAUSED_BY_IT = "not caused by this revision"
 
@@ -124,15 +125,11 @@ class Row:
 
     @property
     def slower_than_wrong(self) -> bool:
-        """Whether it is, or seems to be, slower than its parent, whose results were wrong.
-
-        What could not be decided counts if it measured slower: right results are no reason to overlook that.
-        """
+        """Whether it is, or seems to be, slower than its parent, whose results were wrong."""
         other = self.wrong_parent
         if other is None or not self.parent_is_wrong:
             return False
-        seems_slower = (other.ratio or 1.0) > 1 + (self.smallest_change or 0.0)
-        return other.slower or (other.outcome is Outcome.INCONCLUSIVE and seems_slower)
+        return slower_than_wrong(other.outcome, other.ratio, self.smallest_change)
 
     @property
     def against_wrong(self) -> str:

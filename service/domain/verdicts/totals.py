@@ -41,6 +41,7 @@ class Totals:
 
     outcomes: Mapping[Outcome, int]
     newly_broken: int  # invalid or failed, and not so before
+    slower_than_wrong: int  # slower than a parent whose results were wrong
     behind: int
     sota: str | None  # the provider that most cases were compared with
     mean: SotaMean | None
@@ -52,6 +53,7 @@ class JudgedCase:
 
     outcome: Outcome
     known_before: bool = False
+    slower_than_wrong: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,15 @@ class CaseAgainstSota:
     behind: bool
 
 
+def slower_than_wrong(outcome: Outcome, ratio: float | None, smallest_change: float | None) -> bool:
+    """Whether a case is, or seems to be, slower than its parent, whose results were wrong.
+
+    What could not be decided counts if it measured slower: right results are no reason to overlook that.
+    """
+    seems_slower = (ratio or 1.0) > 1 + (smallest_change or 0.0)
+    return outcome is Outcome.REGRESSION or (outcome is Outcome.INCONCLUSIVE and seems_slower)
+
+
 def totals(judged: Iterable[JudgedCase], against: Collection[CaseAgainstSota]) -> Totals:
     """Sum up the cases of a run."""
     cases = list(judged)
@@ -73,6 +84,7 @@ def totals(judged: Iterable[JudgedCase], against: Collection[CaseAgainstSota]) -
     return Totals(
         outcomes=Counter(one.outcome for one in cases),
         newly_broken=sum(one.outcome in broken and not one.known_before for one in cases),
+        slower_than_wrong=sum(one.slower_than_wrong for one in cases),
         behind=sum(one.behind for one in against),
         sota=named[0][0] if named else None,
         mean=SotaMean.of({(one.provider, one.case): one.ratio for one in against if one.ratio is not None}),

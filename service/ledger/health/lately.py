@@ -50,6 +50,7 @@ RUN_COLUMNS = (
     RunTotals.failed,
     RunTotals.new,
     RunTotals.newly_broken,
+    RunTotals.slower_than_wrong,
     RunTotals.behind,
     RunTotals.sota,
     RunTotals.sota_cases,
@@ -98,15 +99,16 @@ def _revisions(session: Session) -> dict[int, list[_Line]]:
 
 
 def recent_run(
-    sha: str, run_id: int, device: str, state: str, at: float | None, stack_id: int | None, *numbers: Any
+    sha: str, run_id: int, device: str, state: str, at: float | None, stack_id: int | None, *totals: Any
 ) -> RecentRun:
     """A run from its revision and `RUN_COLUMNS`."""
-    regression, improvement, steady, inconclusive, invalid, failed, new, newly_broken, behind, sota, *mean = numbers
+    regression, improvement, steady, inconclusive, invalid, failed, new, *rest = totals
+    newly_broken, slower_than_wrong, behind, sota, *mean = rest
     done = state == RunState.DONE
     if not done or regression is None:
         return RecentRun(run_id, device, sha, state, at, stack_id, DeviceResult(done, failed=state == RunState.FAILED))
     cases = regression + improvement + steady + inconclusive + invalid + failed + new
-    result = DeviceResult(done, False, regression, improvement, newly_broken, _mean(*mean))
+    result = DeviceResult(done, False, regression + slower_than_wrong, improvement, newly_broken, _mean(*mean))
     return RecentRun(run_id, device, sha, state, at, stack_id, result, cases, invalid + failed, behind, sota)
 
 

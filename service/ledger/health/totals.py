@@ -10,18 +10,25 @@ from service.db.engine import clock
 from service.db.models import CalibrationTotals, Run, RunTotals, VerdictRow
 from service.domain import roofline
 from service.domain.metrics import metric_of
-from service.domain.states import BaselineKind
+from service.domain.states import BaselineKind, CellState
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.samples import Outcome
-from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, totals
+from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_than_wrong, totals
 
 
 def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
     """Keep the numbers of a run that has just been judged; a second time they replace the first."""
     counted = [row for row in verdicts if row.quarantined_by is None]
+    times_of_wrong = {
+        (row.provider, row.case): row for row in counted if row.baseline_kind == BaselineKind.WRONG_PARENT
+    }
     found = totals(
         [
-            JudgedCase(Outcome(row.outcome), bool(row.known_before))
+            JudgedCase(
+                Outcome(row.outcome),
+                bool(row.known_before),
+                _slower_than_wrong(row, times_of_wrong.get((row.provider, row.case))),
+            )
             for row in counted
             if row.baseline_kind == BaselineKind.PARENT
         ],
@@ -33,7 +40,8 @@ def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
     row.took_s = row.at - run.started_at if run.attempt == 1 and run.started_at is not None else None
     for outcome in Outcome:
         setattr(row, outcome.value, found.outcomes.get(outcome, 0))
-    row.newly_broken, row.behind, row.sota = found.newly_broken, found.behind, found.sota
+    row.newly_broken, row.slower_than_wrong = found.newly_broken, found.slower_than_wrong
+    row.behind, row.sota = found.behind, found.sota
     row.sota_cases, row.sota_log, row.sota_digest = 0, 0.0, None
     if found.mean is not None:
         row.sota_cases, row.sota_log, row.sota_digest = found.mean.cases, found.mean.log, found.mean.digest
@@ -47,6 +55,13 @@ def note_calibration(session: Session, run: Run, compared: Collection[Compared],
     row.alarmed = sum(one.alarmed for one in compared)
     row.squares = math.fsum(math.log(one.ratio) ** 2 for one in compared if one.ratio > 0)
     session.merge(row)
+
+
+def _slower_than_wrong(own: VerdictRow, other: VerdictRow | None) -> bool:
+    parent_is_wrong = own.known_before or (own.reason_args or {}).get("state") == CellState.INVALID
+    if other is None or not parent_is_wrong:
+        return False
+    return slower_than_wrong(Outcome(other.outcome), other.ratio, own.smallest_change)
 
 
 def _against(row: VerdictRow) -> CaseAgainstSota:
