@@ -1,7 +1,7 @@
-"""The sample: targets that were measured on an H200, copied into the database as paused targets of their own.
+"""The sample: a public history that was measured on an H200, copied into the database as a paused target of its own.
 
-The file is a backup of a service that watched them, as docs/measurements/2026-11-22-h200-commits keeps it.  Nothing in
-it is changed but the names of the targets, and what would make this service act for them.
+The file is a backup of a service that watched it, which docs/measurements/2026-11-28-h200-histories keeps and explains.
+Nothing in it is changed but the name of the target, and what would make this service act for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ from service.errors import Conflict
 from service.ledger.access import audit
 from service.ledger.intake import registry, targets
 
-FILE = Path(__file__).parents[2] / "samples" / "warpnorm-h200.db.gz"
+FILE = Path(__file__).parents[2] / "samples" / "liger-h200.db.gz"
 PREFIX = "sample-"
-ORIGIN = "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample"  # instead of the location
+ORIGIN = "measured on an NVIDIA H200 on 2026-11-28, and loaded as a sample"  # instead of the location
 
 # Parents first.  Workers, webhooks and messages to the forge stay behind: nothing is to happen for a sample.
 _COPIED = (
@@ -75,8 +75,6 @@ def _known(session: Session, wanted: list[str]) -> bool:
     found = [one for name in wanted if (one := targets.find(session, name))]
     if other := [one.name for one in found if one.location != ORIGIN]:
         raise Conflict(f"Target {other[0]} is not of the sample: rename it with `kernelwatch target rename`.")
-    if found and len(found) < len(wanted):
-        raise Conflict("A part of the sample was removed: remove the rest with `kernelwatch sample remove`.")
     return bool(found)
 
 

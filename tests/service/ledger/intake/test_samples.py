@@ -1,6 +1,6 @@
 """The sample: what was measured on an H200, loaded next to what is here, without consequences, and removed again."""
 
-import gzip
+import lzma
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,12 +16,13 @@ from service.db.engine import engine, reading, transaction
 from service.db.models import Base, Measurement, OutboxMessage, Run, Target, VerdictRow, unpack
 from service.domain.states import OPEN_STATES
 from service.errors import Conflict
-from service.ledger.intake import registry, samples
+from service.ledger.intake import samples
 from tests import world
 from tests.dashboards.asking import asking, words
 from workers import control
 
-STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-22-h200-commits/session/kernelwatch.db.gz"
+STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-28-h200-histories/first/liger.db.xz"
+RUNS, MEASUREMENTS = 7, 336
 
 
 def kernelwatch(*arguments: str) -> Result:
@@ -36,8 +37,7 @@ def rows() -> dict[str, int]:
         return {one.name: session.scalar(select(func.count()).select_from(one)) or 0 for one in tables}
 
 
-def test_nothing_in_it_is_invented() -> None:
-    assert samples.FILE.read_bytes() == STORED.read_bytes()
+def test_it_is_small() -> None:
     assert samples.FILE.stat().st_size < 1_000_000
 
 
@@ -46,9 +46,9 @@ def test_it_is_loaded_once_and_removed(either: str) -> None:
     before = rows()
 
     first = samples.load()
-    assert first == samples.Loaded(("sample-warpnorm", "sample-references"), 16, 621, new=True)
+    assert first == samples.Loaded(("sample-liger",), RUNS, MEASUREMENTS, new=True)
     loaded = rows()
-    assert samples.load() == samples.Loaded(first.names, 16, 621, new=False)
+    assert samples.load() == samples.Loaded(first.names, RUNS, MEASUREMENTS, new=False)
     assert rows() == loaded
     with engine().connect() as connection:
         assert check(connection).problems() == []
@@ -58,9 +58,9 @@ def test_it_is_loaded_once_and_removed(either: str) -> None:
     assert samples.remove() == ()
 
 
-def test_the_numbers_are_those_of_the_file(state: Path, tmp_path: Path) -> None:
+def test_the_numbers_are_those_that_were_measured(state: Path, tmp_path: Path) -> None:
     copy = tmp_path / "stored.db"
-    copy.write_bytes(gzip.decompress(STORED.read_bytes()))
+    copy.write_bytes(lzma.decompress(STORED.read_bytes()))
     with closing(sqlite3.connect(copy)) as stored:
         times = stored.execute("SELECT contender, median, samples FROM measurements ORDER BY id").fetchall()
         ratios = stored.execute("SELECT ratio, low, high FROM verdicts ORDER BY id").fetchall()
@@ -89,18 +89,11 @@ def test_the_service_does_nothing_for_it(state: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_not_touched(state: Path) -> None:
-    world.target("[providers]", name="sample-warpnorm")
+    world.target("[providers]", name="sample-liger")
     with pytest.raises(Conflict, match="kernelwatch target rename"):
         samples.load()
     assert rows()["runs"] == 0
     assert samples.remove() == ()
-
-
-def test_a_part_of_it_is_not_completed(state: Path) -> None:
-    samples.load()
-    registry.remove("sample-references")
-    with pytest.raises(Conflict, match="kernelwatch sample remove"):
-        samples.load()
 
 
 def test_the_command_and_the_pages(state: Path) -> None:
@@ -108,24 +101,26 @@ def test_the_command_and_the_pages(state: Path) -> None:
         assert "kernelwatch sample load" in words(asking()(page))
     answer = kernelwatch("sample", "load")
     assert answer.exit_code == 0
-    assert "Loaded: 16 runs with 621 measurements of an NVIDIA H200." in answer.output
-    assert "/targets/sample-warpnorm" in answer.output
-    assert "Already there: 16 runs" in kernelwatch("sample", "load").output
+    assert "Loaded: 7 runs with 336 measurements of an NVIDIA H200." in answer.output
+    assert "/targets/sample-liger" in answer.output
+    assert "Already there: 7 runs" in kernelwatch("sample", "load").output
     get = asking()
     for page in ("/", "/board"):
         assert "kernelwatch sample load" not in words(get(page))
-    assert "sample-warpnorm" in words(get("/board"))
+    assert "sample-liger" in words(get("/board"))
     needs, _, targets = get("/").text.partition("<h2>Targets")
-    assert "sample-warpnorm" in targets
+    assert "sample-liger" in targets
     assert "sample-" not in needs, "nobody has to act on it"
-    said = words(get("/targets/sample-warpnorm"))
-    assert "e4dea4c201" in said
+    said = words(get("/targets/sample-liger"))
+    assert "540575bc2b" in said
     assert "This is the sample" in said
+    at = get("/targets/sample-liger?before=46").text.partition("6a2c49130e")[2].partition("</tr>")[0]
+    assert "5 slower" in at, "the one true regression of this history: slower than a parent with wrong results"
     with transaction() as session:
         ids = session.scalars(select(Run.id)).all()
         device = session.scalar(select(Run.device).limit(1))
-    assert "This is the sample" in words(get(f"/targets/sample-warpnorm/board?device={device}"))
+    assert "This is the sample" in words(get(f"/targets/sample-liger/board?device={device}"))
     assert {get(f"/runs/{run_id}").status_code for run_id in ids} == {200}
-    assert kernelwatch("sample", "remove").output == "Removed sample-warpnorm and sample-references.\n"
+    assert kernelwatch("sample", "remove").output == "Removed sample-liger.\n"
     assert kernelwatch("sample", "remove").output == "There is no sample.\n"
     assert "sample-" not in get("/board").text
