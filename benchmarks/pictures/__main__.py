@@ -23,13 +23,14 @@ from sqlalchemy.orm import Session
 from benchmarks.pictures import render
 from kernels.studies import records
 from service.db import migrate
-from service.db.engine import clock, reading, transaction
-from service.db.models import OutboxMessage, Run, Target, Worker
+from service.db.engine import clock, disconnect, reading, transaction
+from service.db.models import OutboxMessage, Revision, Run, Target, Worker
 from service.domain.codefacts.findings import KernelFindings, by_kernel
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.policy import recipes
 from service.domain.slash_commands import NAME
 from service.domain.states import OutboxState, RunState
+from service.ledger.intake import samples
 from service.ledger.queries import found_in
 from service.ledger.studies import sessions as studies
 from service.reports import answers, markdown
@@ -46,10 +47,10 @@ from workers.compile.subjects import Subject
 
 DOCS = Path(__file__).parents[2] / "docs"
 SESSION = DOCS / "measurements" / "2026-11-22-h200-commits" / "session" / "kernelwatch.db.gz"
+PUBLIC = "6a2c4913"  # of the sample: Liger-Kernel's pull request 815, which 945 took back four months later
 SLOWER, UNCHANGED = 16, 4  # runs of it: a pull request, and a commit of the mainline
 PAGES = {  # of the dashboard
     "dashboard": "/",
-    "run": f"/runs/{SLOWER}",
     "board": "/targets/warpnorm/board",
     "trend": "/targets/warpnorm/trend",
 }
@@ -66,8 +67,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DOCS / "pictures", help="folder of the pictures")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
-    with stored_session():
-        pages = comments() | check() | notice()
+    with stored_session(samples.FILE, "linkedin/Liger-Kernel"):
+        public = render.comment(markdown.comment(_of_commit(PUBLIC)))
+    with stored_session(SESSION, "acme/norms"):
+        pages = {"comment-public": public} | comments() | check() | notice()
         store_studies()
         taken = (
             *render.take(pages, folder),
@@ -79,17 +82,25 @@ def main() -> None:
 
 
 @contextmanager
-def stored_session() -> Iterator[None]:
-    """A copy of the stored database is the database of this process."""
+def stored_session(packed: Path, forge: str) -> Iterator[None]:
+    """A copy of the stored database is the database of this process, and its targets are of that repository."""
     with tempfile.TemporaryDirectory() as state:
-        Path(state, "kernelwatch.db").write_bytes(gzip.decompress(SESSION.read_bytes()))
+        Path(state, "kernelwatch.db").write_bytes(gzip.decompress(packed.read_bytes()))
         os.environ |= {"KERNELWATCH_STATE": state, "KERNELWATCH_PUBLIC_URL": "https://kernelwatch.example.org"}
         settings.cache_clear()
+        disconnect()
         migrate.upgrade()
         with transaction() as session:
-            session.execute(update(Target).values(forge="acme/norms"))
+            session.execute(update(Target).values(forge=forge))
             _as_if_it_ran(session)
         yield
+
+
+def _of_commit(sha: str) -> Report:
+    """The report of the run that measured this commit."""
+    with reading() as session:
+        run = select(Run.id).join(Revision, Revision.id == Run.revision_id).where(Revision.sha.startswith(sha))
+        return found_in(session, session.scalars(run).one())
 
 
 def store_studies() -> None:

@@ -130,7 +130,13 @@ def changed_by(row: Row | BaselineRow, metric: Metric, confidence: float) -> str
 
 def times(row: Row) -> str:
     """What a case took before and takes now: `7.31 → 8.06 µs`."""
-    before, now = (amount(side.median if side else None, row.metric) for side in (row.parent, row.head))
+    before, now = (side.median if side else None for side in (row.parent, row.head))
+    return from_to(before, now, row.metric)
+
+
+def from_to(was: float | None, is_now: float | None, metric: Metric) -> str:
+    """Two values in the unit of their metric, which is named once if both have the same: `7.31 → 8.06 µs`."""
+    before, now = (amount(value, metric) for value in (was, is_now))
     return f"{before.split(' ')[0] if before.split(' ')[1:] == now.split(' ')[1:] else before} → {now}"
 
 

@@ -17,7 +17,7 @@ from service.domain.text import in_percent, last_lines, listed, one_line, share_
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.reports import comment_head
-from service.reports.comment_head import times
+from service.reports.comment_head import from_to, times
 from service.reports.gate import GateState
 from service.reports.notes import conventions, without_sota
 from service.reports.report import NOUNS, Report
@@ -262,7 +262,14 @@ def _slower_than_pinned(rows: Sequence[Row]) -> str:
 
 
 def _slower_than_wrong(rows: Sequence[Row]) -> str:
-    return _baselines([(row, row.wrong_parent, row.times_against_wrong) for row in rows if row.wrong_parent])
+    lines = ["| case | wrong → now | change | why |", "|---|--:|---|---|"]
+    for row in rows:
+        if (other := row.wrong_parent) is not None and row.parent and row.head:
+            took = from_to(row.parent.timed, row.head.timed, row.metric)
+            change = _change(other.ratio, other.low, other.high, row.metric)
+            why = escaped(one_line(other.cause.words, 250)) if other.cause else ""
+            lines.append(row_of([_name(row), took, change, why]))
+    return "\n".join(lines)
 
 
 def _less_exact(rows: Sequence[Row]) -> str:
@@ -273,7 +280,7 @@ def _less_exact(rows: Sequence[Row]) -> str:
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
-        why = "; ".join(filter(None, (reason, side.cause.words if side.cause else "")))
+        why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
         change = _change(side.ratio, side.low, side.high, row.metric)
         lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
     return "\n".join(lines)

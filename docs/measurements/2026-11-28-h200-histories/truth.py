@@ -29,7 +29,7 @@ MOST, FEWEST = 48, 3
 FEW = 528  # rows that are enough to compile a kernel: as many programs as for many rows
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-OPS = ("rmsnorm", "layernorm")
+OPS = {"rmsnorm": "layer", "layernorm": "rms"}  # and what the names of files have that only the other op needs
 
 
 def parsed(case):
@@ -216,14 +216,14 @@ class Process:
             self.at.kill()
 
 
-def source_of(repository, sha, patterns):
-    """What the files that matter say, without comments and docstrings."""
+def source_of(repository, sha, patterns, not_of):
+    """What the files that matter to an op say, without comments and docstrings."""
     listed = subprocess.run(
         ["git", "-C", str(repository), "ls-tree", "-r", "--name-only", sha], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     said = []
     for name in listed:
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+        if not_of in Path(name).name or not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             continue
         text = subprocess.run(
             ["git", "-C", str(repository), "show", f"{sha}:{name}"], check=True, capture_output=True, text=True
@@ -272,8 +272,7 @@ def main():
         subprocess.run(f"git -C '{asked.repository}' archive {sha} | tar x -C '{folders[sha]}'", shell=True, check=True)
     every = recipe["suites"][recipe["suite"]]
     cases = asked.cases or [case for case in every if case.split(".")[0] in OPS]
-    texts = {sha: source_of(asked.repository, sha, patterns) for sha in revisions}
-    source = {(sha, op): texts[sha] for sha in revisions for op in OPS}
+    source = {(sha, op): source_of(asked.repository, sha, patterns, OPS[op]) for sha in revisions for op in OPS}
     same = {}  # of a revision and op, the first revision with that source
     for sha in revisions:
         for op in OPS:
