@@ -25,7 +25,7 @@ from service.db.engine import clock
 from service.db.models import Run, Worker
 from service.domain.states import BaselineKind, CellState, Purpose
 from service.domain.text import printable
-from service.domain.times import is_recent
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.domain.verdicts.judge import Outcome
 from service.ledger import code_texts, queries, queue_times
 from service.ledger.intake.targets import target_named
@@ -183,7 +183,7 @@ def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> 
     now = clock(session)
 
     def shown(row: Worker) -> WorkerItem:
-        return WorkerItem.of(row, online=is_recent(row.seen_at, now, queries.WORKER_GONE_S))
+        return WorkerItem.of(row, online=is_recent(row.seen_at, now, WORKER_GONE_S))
 
     return page_of(queries.workers_by_name(session, cursor, limit), shown)
 

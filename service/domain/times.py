@@ -6,6 +6,8 @@ is further ahead cannot be right.  The functions take numbers, and columns with 
 
 from typing import Any
 
+WORKER_GONE_S = 60.0  # without a sign of a worker for so long, it is not online: workers report every few seconds
+
 
 def is_due(at: Any, now: Any, longest_s: Any) -> Any:
     """Whether the time `at` has come, for waits of at most `longest_s`.  A time further ahead counts as due."""

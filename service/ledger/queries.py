@@ -39,7 +39,7 @@ from service.domain.states import (
     RunState,
 )
 from service.domain.text import short
-from service.domain.times import is_recent
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
 from service.forge.clients import addresses
@@ -53,7 +53,6 @@ from service.reports.schema.runs import RunDocument
 from service.reports.views import GapView, Point
 from service.settings import settings
 
-WORKER_GONE_S = 60.0  # workers report every few seconds
 MAX_SERIES = 2000
 MIN_READ = 100  # runs of a series that are read at once
 LATEST_RUNS = 20  # from which a target's series are listed; all of its runs would be too many rows
@@ -235,7 +234,8 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
     found = _lines(session, latest)
     measured = {device for line in found for device in line.runs}
     recipe = readable(target.recipe.text) if target.recipe else None
-    wanted = recipe.devices if recipe else ()
+    places = recipe.places if recipe else ()
+    wanted = [device for among in places for device in ([one for one in among if one in measured] or among[:1])]
     return Card(
         target=target,
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
@@ -559,7 +559,7 @@ def devices_without_worker(session: Session, target: Target) -> list[str]:
     """The devices of the target's recipe on which no worker has ever run."""
     _, recipe = recipe_of(session, target)
     served = set(session.scalars(select(Worker.device).distinct()))
-    return [device for device in recipe.devices if device not in served]
+    return [device for among in recipe.places if not served & set(among) for device in among]
 
 
 def typical_run_s(session: Session, target: Target) -> float | None:

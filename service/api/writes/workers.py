@@ -7,8 +7,7 @@ from fastapi import APIRouter, Path
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.db.engine import clock, transaction
 from service.domain.access import Actor, Scope
-from service.domain.times import is_recent
-from service.ledger import queries
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.ledger.runs import queue
 from service.reports.schema.runs import WorkerItem
 
@@ -42,4 +41,4 @@ def _paused(name: str, actor: Actor, *, paused: bool) -> WorkerItem:
     permit(actor, Scope.WORKER)
     with transaction() as session:
         row = queue.pause(session, name, paused=paused)
-        return WorkerItem.of(row, online=is_recent(row.seen_at, clock(session), queries.WORKER_GONE_S))
+        return WorkerItem.of(row, online=is_recent(row.seen_at, clock(session), WORKER_GONE_S))

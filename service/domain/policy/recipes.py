@@ -4,6 +4,7 @@ import difflib
 import fnmatch
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -176,6 +177,9 @@ class PolicyTable(_Part):
     written: Written = NOTHING
 
 
+_CHOICES = "devices.choices"  # the inner lists of `devices`: of each, one device measures a revision
+
+
 class Recipe(_Part):
     base: StrictModel = StrictModel()
     build: Build = Build()
@@ -184,6 +188,7 @@ class Recipe(_Part):
     adapters: tuple[str, ...] = Field((), description="Files next to the recipe that contenders can import.")
     suites: Mapping[str, tuple[str, ...]] = {}
     devices: tuple[str, ...] = Field(min_length=1)
+    choices: tuple[tuple[str, ...], ...] = Field((), alias=_CHOICES)
     suite: Mapping[str, str] = Field({"default": "smoke"}, description="The suite of each device (or default).")
     sota: Mapping[str, str] = Field({"default": "quack"}, description="The SOTA provider of each device (or default).")
     baselines: Mapping[str, tuple[str, ...]] = Field(
@@ -220,6 +225,14 @@ class Recipe(_Part):
         return suites
 
     @model_validator(mode="after")
+    def _devices_differ(self) -> "Recipe":
+        if twice := [name for name, count in Counter(self.devices).items() if count > 1]:
+            raise ValueError(f"devices: {twice[0]!r} is listed twice; remove one")
+        if any(not among for among in self.choices):
+            raise ValueError("devices: an inner list names devices of which any will do; it is empty")
+        return self
+
+    @model_validator(mode="after")
     def _names_fit(self) -> "Recipe":
         for name in self.suite.values():
             if name not in self.suites and name not in SUITES:
@@ -238,6 +251,12 @@ class Recipe(_Part):
         if texts is None:
             raise BadInput(f"There is no suite {suite!r}; known: {', '.join([*self.suites, *SUITES])}.")
         return tuple(Case.parse(text) for text in texts)
+
+    @property
+    def places(self) -> tuple[tuple[str, ...], ...]:
+        """In the order of the recipe, the devices of which each revision is measured on one."""
+        chosen = {device: among for among in self.choices for device in among}
+        return tuple(dict.fromkeys(chosen.get(device, (device,)) for device in self.devices))
 
     def suite_on(self, device: str) -> str:
         return self.suite.get(device, self.suite.get("default", "smoke"))
@@ -308,6 +327,9 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
     for key, whole in _BY_DEVICE.items():
         if key in table:
             arranged[key] = {"default": table[key]} if isinstance(table[key], whole) else table[key]
+    if isinstance(devices := table.get("devices"), list):
+        arranged[_CHOICES] = [one for one in devices if isinstance(one, list)]
+        arranged["devices"] = [name for one in devices for name in (one if isinstance(one, list) else [one])]
     if "providers" in table:
         arranged["providers"] = _arranged_providers(table["providers"])
     policy = table.get("policy", {})

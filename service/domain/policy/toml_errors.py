@@ -56,7 +56,8 @@ def message_of(error: Any, model: type[BaseModel]) -> str:
             return "it is missing"
         case "extra_forbidden":
             *table, key = error["loc"]
-            known = sorted(_table_of(model, table).model_fields)
+            fields = _table_of(model, table).model_fields
+            known = sorted(name for name, field in fields.items() if field.alias is None)
             near = get_close_matches(str(key), known, 1)
             return (
                 f"there is no such key; did you mean {near[0]}?" if near else f"no such key; known: {', '.join(known)}"

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 from service.db.models import Attempt, Run, RunTotals, Target, Worker
 from service.domain.health.queue_end import CurrentRun, RunKind, WaitingRuns, ends_in_s, usual_durations
 from service.domain.states import RunState
-from service.domain.times import is_recent
-from service.ledger.queries import WORKER_GONE_S
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.reports.health.facts import DeviceQueue, HeldRuns, LeasedRun, Queues, WorkerState
 
 RECENT = 300  # finished runs from which durations are taken

@@ -369,7 +369,8 @@ def request_runs(
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = adopted(session, target, recipe)
-        devices = [device] if device else revisions.recipe_of(session, target)[1].devices
+        _, wanted = revisions.recipe_of(session, target)
+        devices = [device] if device else revisions.devices_of(session, target, wanted, found.sha)
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
             run_wanted(session, target, found, device=one, trusted=trusted, baseline=baseline, suite=suite, again=again)

@@ -35,7 +35,7 @@ from service.db.models import (
 from service.db.paging import ResultPage, paged, paged_rows
 from service.domain import roofline
 from service.domain.exports import Exportable
-from service.domain.times import is_recent
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.access import accounts, audit
@@ -310,7 +310,7 @@ def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
 def _workers(session: Session, which: _Wanted, place: Any) -> ExportPart:
     now = clock(session)
     found = queries.workers_by_name(session, place, _PAGE, device=which.device)
-    rows = [WorkerItem.of(one, online=is_recent(one.seen_at, now, queries.WORKER_GONE_S)) for one in found.items]
+    rows = [WorkerItem.of(one, online=is_recent(one.seen_at, now, WORKER_GONE_S)) for one in found.items]
     return ExportPart(rows, found.next)
 
 

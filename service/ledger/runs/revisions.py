@@ -10,10 +10,11 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
-from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target
+from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target, Worker
 from service.domain.forges import pull_name
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, Purpose, RunState, TargetKind
+from service.domain.times import WORKER_GONE_S, is_recent
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent, lock
@@ -134,7 +135,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         }
         if approved and values["state"] is RunState.HELD:
             values["state"] = RunState.QUEUED
-        for device in recipe.devices:
+        for device in devices_of(session, target, recipe, one.sha):
             suite = recipe.suite_on(device)
             run, fresh = _run(session, target, rows[one.sha], row, device, suite, values, again=moved, base=base)
             if push.pull is not None:
@@ -374,6 +375,29 @@ def recipe_of(session: Session, target: Target) -> tuple[RecipeRow, recipes.Reci
         raise BadInput(f"Target {target.name} has no recipe yet.")
     row = session.get_one(RecipeRow, target.recipe_id)
     return row, recipes.parse(row.text)
+
+
+def devices_of(session: Session, target: Target, recipe: recipes.Recipe, sha: str | None) -> tuple[str, ...]:
+    """The devices that a revision is measured on: of those among which the recipe leaves the choice, one.
+
+    It is that on which the revision has a run already, else one with a worker that takes runs; among several of them
+    that on which the target was measured last, and at first the first of the list.
+    """
+    return tuple(among[0] if len(among) == 1 else _chosen(session, target, among, sha) for among in recipe.places)
+
+
+def _chosen(session: Session, target: Target, among: Sequence[str], sha: str | None) -> str:
+    watched = select(Run.device).where(Run.target_id == target.id, Run.device.in_(among), Run.purpose == Purpose.WATCH)
+    newest = watched.order_by(Run.id.desc()).limit(1)
+    if (here := session.scalar(newest.where(Run.revision.has(sha=sha)))) is not None:
+        return here
+    recent = is_recent(Worker.seen_at, clock(session), WORKER_GONE_S)
+    online = set(
+        session.scalars(select(Worker.device).where(Worker.device.in_(among), Worker.paused_at.is_(None), recent))
+    )
+    able = [device for device in among if device in online] or among
+    last = session.scalar(newest.where(Run.state == RunState.DONE, Run.device.in_(able)))
+    return last or able[0]
 
 
 def _push_row(

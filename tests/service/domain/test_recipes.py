@@ -57,6 +57,27 @@ def test_a_whole_recipe():
     assert recipe.policy_on("h200").smallest_change == 0.02
 
 
+def test_of_an_inner_list_of_devices_one_is_enough():
+    recipe = parse(WHOLE.replace('["cpu", "h200"]', '["cpu", ["h200", "h100"]]'))
+    assert recipe.devices == ("cpu", "h200", "h100"), "each has a suite, providers and a policy"
+    assert recipe.places == (("cpu",), ("h200", "h100"))
+    assert parse(WHOLE).places == (("cpu",), ("h200",))
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ('["cpu", ["h200", "cpu"]]', "'cpu' is listed twice"),
+        ('["cpu", []]', "it is empty"),
+        ("[[]]", "devices"),
+        ('[["h200", 3]]', "devices"),
+    ],
+)
+def test_mistakes_in_the_devices(devices, said):
+    with pytest.raises(BadInput, match=said):
+        parse(WHOLE.replace('["cpu", "h200"]', devices))
+
+
 def test_baselines_beside_sota_are_named_for_all_devices_or_for_each():
     assert parse(WHOLE).rivals_on("cpu") == ()
     everywhere = parse(f'baselines = ["liger", "inductor", "liger"]\npinned = "v1.2"\n{WHOLE}')

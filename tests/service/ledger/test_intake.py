@@ -16,7 +16,7 @@ from sqlalchemy.orm import selectinload
 
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
-from service.db.models import Delivery, Pull, PushRow, RegressionRow, Revision, Run, Target
+from service.db.models import Delivery, Pull, PushRow, RegressionRow, Revision, Run, Target, Worker
 from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
@@ -183,6 +183,35 @@ def test_a_push_becomes_a_run_for_each_device_of_the_recipe(forge: Forge, target
     [push] = pushes()
     assert (push.origin, push.head, push.delivery_id) == (Origin.PUSH, third, delivery().id)
     assert delivery().processed_at
+
+
+def test_of_several_devices_that_is_taken_which_has_a_worker(forge: Forge, first: str) -> None:
+    watch(forge, recipe_text=RECIPE.replace('["cpu", "h200"]', '["cpu", ["h200", "h100"]]'))
+
+    def pushed() -> list[str]:
+        sha = forge.commit()
+        forge.push_event(first, sha)
+        return [run.device for run in runs(sha)]
+
+    assert pushed() == ["cpu", "h200"], "the first, where none has a worker"
+
+    with transaction() as session:
+        now = clock(session)
+        session.add(Worker(name="box/h100-0", device="h100", description="", started_at=now, seen_at=now))
+    assert pushed() == ["cpu", "h100"]
+
+    with transaction() as session:
+        session.add(Worker(name="box/h200-0", device="h200", description="", started_at=now, seen_at=now))
+        session.execute(update(Run).where(Run.device == "h100").values(state=RunState.DONE))
+    sha = forge.commit()
+    forge.push_event(first, sha)
+    assert [run.device for run in runs(sha)] == ["cpu", "h100"], "that which measured the target last"
+
+    with transaction() as session:
+        session.execute(update(Worker).where(Worker.device == "h100").values(paused_at=now))
+    assert pushed() == ["cpu", "h200"]
+    deliveries.request_runs("norms", sha)
+    assert [run.device for run in runs(sha)] == ["cpu", "h100"], "a revision stays where it was queued"
 
 
 def test_the_first_commit_of_all_has_no_baseline(forge: Forge, target: Target, first: str) -> None:
