@@ -105,6 +105,7 @@ class Provider(_Part):
     builtin: str | None = Field(None, description="A built-in provider, with what the revision has of its stack.")
     compile: Compile | None = Field(None, description="Measure torch.compile of the function instead of the function.")
     devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
+    formerly: str | None = Field(None, description="Its name before, whose history it carries on.")
     rounding: Rounding = Field(
         Rounding.AFTER_WEIGHT,
         description="`before-weight` if the normalised rows are rounded before the product with the weight.",
@@ -230,6 +231,16 @@ class Recipe(_Part):
             raise ValueError(f"devices: {twice[0]!r} is listed twice; remove one")
         if any(not among for among in self.choices):
             raise ValueError("devices: an inner list names devices of which any will do; it is empty")
+        return self
+
+    @model_validator(mode="after")
+    def _former_names_are_free(self) -> "Recipe":
+        former = Counter(one.formerly for one in self.providers.values() if one.formerly is not None)
+        for name, count in former.items():
+            if name in self.providers:
+                raise ValueError(f"providers: {name!r} is a provider still: no other one carries on its history")
+            if count > 1:
+                raise ValueError(f"providers: only one of them can carry on the history of {name!r}")
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from service.domain.policy import recipes
 from service.domain.states import ForgeKind, TargetKind
 from service.errors import BadInput, Conflict, NotFound
 from service.forge import clients
+from service.ledger.intake import renames
 from service.ledger.locking import insert_if_absent
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.
@@ -110,7 +111,8 @@ def register(
 
 def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[str, str]) -> RecipeRow:
     """Make this the target's recipe, as a new version when it is not one that it had before."""
-    check_adapters(recipes.parse(text), adapters)
+    parsed = recipes.parse(text)
+    check_adapters(parsed, adapters)
     digest = hashlib.sha256(json.dumps([text, dict(adapters)], sort_keys=True).encode()).hexdigest()
     unique = {"target_id": target.id, "digest": digest}
     values = unique | {"text": text, "adapters": dict(adapters), "created_at": clock(session)}
@@ -118,6 +120,7 @@ def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[
     recipe = session.execute(select(RecipeRow).filter_by(**unique)).scalar_one()
     target.recipe_id = recipe.id
     session.flush()
+    renames.carry_on(session, target, parsed)
     session.expire(target, ["recipe"])
     session.refresh(target, ["recipe"])
     return recipe
