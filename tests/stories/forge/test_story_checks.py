@@ -165,3 +165,23 @@ def test_one_repository_is_taken_from_the_app_and_given_back(app: Story) -> None
     assert (REPO, head) not in app.github.checks
     app.deliver("installation_repositories", {**event, "repositories_added": ours, "repositories_removed": []})
     assert check_of(app, head)["status"] == "completed"
+
+
+@pytest.mark.parametrize(("wide", "conclusion"), [(201.0, "success"), (300.0, "neutral")])
+def test_a_merge_queue_is_answered_at_the_head_of_its_group(app: Story, wide: float, conclusion: str) -> None:
+    """A required check that stays silent there stalls the queue."""
+    app.pull(7, action="opened", wide=wide)
+    base = app.git("rev-parse", "main")
+    branch = f"gh-readonly-queue/main/pr-7-{base}"
+    app.git("checkout", "--quiet", "-b", branch)
+    app.git("merge", "--quiet", "--no-ff", "--message", "Merge pull request #7", "pull-7")
+    head = app.git("rev-parse", "HEAD")
+    app.git("checkout", "--quiet", "main")
+
+    group = {"head_sha": head, "head_ref": f"refs/heads/{branch}", "base_sha": base, "base_ref": "refs/heads/main"}
+    app.deliver("merge_group", {"action": "checks_requested", "merge_group": group})
+
+    [run] = app.runs(head)
+    assert (run.state, run.baseline, run.pull) == (RunState.DONE, base, None)
+    check = check_of(app, head)
+    assert (check["status"], check["conclusion"]) == ("completed", conclusion)
