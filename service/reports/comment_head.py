@@ -80,11 +80,11 @@ def title(report: Report) -> str:
     if found:
         allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
         return _joined(report, [*found, *right]) + ", which the policy allows" * allowed
-    if report.gate.state is not GateState.PASS:
-        return _lower(report.verdict)
-    if better := [*_sized(report.of(Outcome.IMPROVEMENT)), *right]:
-        return _joined(report, better)
-    return _lower(report.verdict)
+    better = [*_sized([row for row in report.of(Outcome.IMPROVEMENT) if row.news]), *right]
+    verdict = _lower(report.verdict)
+    if not better:
+        return verdict
+    return _joined(report, better) + ("" if report.gate.state is GateState.PASS else f"; {verdict}")
 
 
 def head(reports: Sequence[Report]) -> list[str]:
@@ -116,7 +116,8 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
     for metric, rows in _metrics(news[Outcome.STEADY]):
         label = "unchanged" if metric.counts else f"unchanged (within {_limits(report, rows)})"
         yield OutcomeGroup(_labelled(label, metric), rows)
-    yield from _by_metric("new", news[Outcome.NEW])
+    yield from _by_metric("right now, and wrong before", [row for row in news[Outcome.NEW] if row.right_now])
+    yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.right_now])
     yield from _by_metric("removed", news[Outcome.REMOVED])
     yield from _by_metric("quarantined", report.quarantined)
     yield from _by_metric("wrong or failed before", [row for row in report.rows if row.known_before])

@@ -115,6 +115,8 @@ def first_line(*reports: Report) -> str:
         ((UNSURE, STEADY), "? kernelwatch, H200: 1 of 2 cases undecided"),
         ((UNSURE,), "? kernelwatch, H200: nothing decided"),
         ((KNOWN, STEADY), "✓ kernelwatch, H200: 1 wrong result as before"),
+        ((FAST, KNOWN, STEADY), "✓ kernelwatch, H200: 1 of 3 cases 10.0 % faster; 1 wrong result as before"),
+        ((FAST, UNSURE), "? kernelwatch, H200: 1 of 2 cases 10.0 % faster; 1 of 2 cases undecided"),
         ((NEW,), "✓ kernelwatch, H200: no action needed"),
         ((SLOW, STEADY), "✗ kernelwatch, H200: 1 of 2 cases 10.2 % slower"),
         ((SLOW,), "✗ kernelwatch, H200: its only case 10.2 % slower"),
