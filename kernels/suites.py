@@ -70,6 +70,8 @@ _SMALL_SHAPES = [f"{rows}x{cols}" for cols, rows in product((4096, 8192), _power
 _AWKWARD = (
     *_cases(["rmsnorm"], _BOTH, [f"4096x{cols}" for cols in (1152, 3000, 5120, 12288)], "bf16-fp32"),
     *_cases(["layernorm"], _BOTH, ["4096x1152", "4096x3000"], "bf16-fp32"),
+    *_cases(["rmsnorm", "layernorm"], _BOTH, ["4096x1001"], "bf16-fp32"),
+    *_cases(["rmsnorm"], _BOTH, ["4096x4099"], "bf16"),
     *_cases(["rmsnorm"], _BOTH, [f"{rows}x4096" for rows in (1, 7, 1023)], "bf16-fp32"),
     *_cases(["rmsnorm"], _BOTH, ["4096x3000"], "fp16"),
     *_cases(["rmsnorm"], ["fwd"], ["4096x4096s12288", "4096x512s576", "4096x3000s3001"], "bf16"),

@@ -63,6 +63,7 @@ def test_awkward_is_awkward():
     awkward = cases("awkward")
 
     assert {1152, 3000, 5120, 12288} <= {case.cols for case in awkward}
+    assert {case.op for case in awkward if case.cols % 2} == {"rmsnorm", "layernorm"}
     assert {1, 7, 1023} <= {case.rows for case in awkward}
     assert any(case.stride % 8 for case in awkward), "no row that begins off 16 bytes"
     assert any((case.dtype, case.cols) == ("fp16", 3000) for case in awkward)
