@@ -59,7 +59,7 @@ def target(
         "target.html",
         now=now,
         target=found,
-        sample=found.location == samples.ORIGIN,
+        sample=found.location in samples.ORIGINS,
         href=f"/targets/{quote(found.name, safe='')}",
         verdict=target_lines.verdict(lately, causes.found, behind),
         address=address,

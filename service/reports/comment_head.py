@@ -113,9 +113,10 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
     for metric, rows in _metrics(news[Outcome.IMPROVEMENT]):
         yield OutcomeGroup(_labelled(f"{WORDS[metric].less} {GOOD}", metric), rows)
     yield from _by_metric(f"undecided {OPEN}", news[Outcome.INCONCLUSIVE])
-    for metric, rows in _metrics(news[Outcome.STEADY]):
+    for metric, rows in _metrics([row for row in news[Outcome.STEADY] if not row.by_code]):
         label = "unchanged" if metric.counts else f"unchanged (within {_limits(report, rows)})"
         yield OutcomeGroup(_labelled(label, metric), rows)
+    yield from _by_metric("unchanged (the same code, noisy)", [row for row in news[Outcome.STEADY] if row.by_code])
     yield from _by_metric("right now, and wrong before", [row for row in news[Outcome.NEW] if row.right_now])
     yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.right_now])
     yield from _by_metric("removed", news[Outcome.REMOVED])

@@ -22,6 +22,7 @@ from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.reasons import ReasonCode
 from service.errors import BadInput
 from service.reports.gate import GateResult, GateState, gate
 from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, BaselineRow, Known, Row, Unsupported, WithoutSota
@@ -541,6 +542,7 @@ def _rows(
             last_good=last_good.get(name),
             pinned=pinned.get(name),
             best=best_baseline.get(name),
+            by_code=verdict.reason_code == ReasonCode.EQUAL_CODE,
             wrong_parent=wrong_parent.get(name),
             far_behind=_is_far_behind(verdict, sota, policy),
         )
@@ -582,6 +584,7 @@ def _baseline_row(verdict: VerdictRow, measured: Measured | None) -> BaselineRow
         reason=of_verdict(verdict),
         cause=cause_of(verdict),
         measured=measured,
+        limit=(verdict.reason_args or {}).get("limit"),
     )
 
 

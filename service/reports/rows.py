@@ -63,6 +63,7 @@ class BaselineRow:
     reason: str
     cause: CauseWords | None
     measured: Measured | None
+    limit: float | None = None  # where it is undecided, what it was tested for
 
     @property
     def slower(self) -> bool:
@@ -111,6 +112,7 @@ class Row:
     last_good: BaselineRow | None = None  # where the baseline is slow already: the last revision that was not
     pinned: BaselineRow | None = None
     best: BaselineRow | None = None
+    by_code: bool = False  # steady because its compiled code is the same, whatever its times show
     wrong_parent: BaselineRow | None = None  # times alone, where the head or its parent computes something else
     far_behind: bool = False  # new, and far behind SOTA
 
@@ -129,7 +131,7 @@ class Row:
         other = self.wrong_parent
         if other is None or not self.parent_is_wrong:
             return False
-        return slower_than_wrong(other.outcome, other.ratio, self.smallest_change)
+        return slower_than_wrong(other.outcome, other.ratio, other.limit)
 
     @property
     def against_wrong(self) -> str:

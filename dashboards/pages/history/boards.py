@@ -200,7 +200,7 @@ def board_values(
         "dtypes": boards.dtypes(shown.cases),
         "devices": devices,
         "past": past,
-        "sample": target.location == samples.ORIGIN,
+        "sample": target.location in samples.ORIGINS,
         "steps": boards.STEPS,
         "best": boards.BEST,
         "short_number": boards.short_number,

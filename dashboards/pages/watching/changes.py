@@ -64,7 +64,7 @@ _REPEATED = (TargetVerb.RENAME, TargetVerb.REMOVE)  # after them there is no tar
 
 def forms_of_target(target: Target) -> Sequence[ActionForm]:
     """The forms that the state of a target allows; that of its removal is for links alone."""
-    sample = target.location == samples.ORIGIN
+    sample = target.location in samples.ORIGINS
     first = TargetVerb.PAUSE if target.paused_at is None else TargetVerb.RESUME
     verbs = (first, TargetVerb.RENAME, TargetVerb.BACKFILL, TargetVerb.REMOVE)
     return [_form(target.name, target, verb) for verb in verbs if not sample or verb is TargetVerb.REMOVE]

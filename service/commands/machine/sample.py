@@ -8,7 +8,7 @@ app = Noun("Load or remove the sample: a repository as it was measured on an H20
 
 @app.verb("load")
 def load() -> None:
-    """Add real measurements of an H200 as paused targets."""
+    """Add real measurements of an H200 as a paused target."""
     from service.db import migrate
     from service.ledger.intake import samples
     from service.settings import settings

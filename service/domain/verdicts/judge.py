@@ -82,7 +82,7 @@ def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_K
     """The cells that need more trials: "look" if they are undecided, "confirm" if they are suspected.
 
     Empty if everything is decided or the budget (the last of `policy.screening` and `policy.confirmation`) is spent.
-    A case whose code is the same is looked at once: more trials could only say how noisy it is.
+    A case whose code is the same is looked at once, and again only if it is suspected: the machine may have moved.
     """
     equal = {cell.name for cell in cells if cell.same_code}
     asked: dict[Name, Why] = {}
@@ -146,7 +146,7 @@ def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
-    elif cell.same_code:
+    elif cell.same_code and seen.estimate is not None:
         outcome, why = Outcome.STEADY, reason(ReasonCode.EQUAL_CODE, trials=seen.trials)
     elif reading.doubt is not None:
         why = _doubt(reading, reading.doubt)
@@ -167,7 +167,7 @@ def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict
     if fresh.zone is not reading.first.zone:
         why = _unconfirmed(reading, policy)
         verdict = replace(_undecided(cell, reading, why, policy), refuted=_refuted(reading, why, policy))
-        if not cell.same_code:
+        if not cell.same_code or why.code is not ReasonCode.UNCONFIRMED:
             return verdict
         trials = len(cell.screened.candidate) + len(cell.confirmed.candidate)
         return replace(verdict, outcome=Outcome.STEADY, reason=reason(ReasonCode.EQUAL_CODE, trials=trials))

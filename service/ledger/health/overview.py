@@ -14,7 +14,7 @@ def health_facts(session: Session) -> HealthFacts:
     now = clock(session)
     since = now - lately.DAY_S
     targets = lately.targets_lately(session, now)
-    watched = [one for one in targets if one.row.location != samples.ORIGIN]
+    watched = [one for one in targets if one.row.location not in samples.ORIGINS]
     return HealthFacts(
         now=now,
         since=since,
@@ -30,5 +30,5 @@ def health_facts(session: Session) -> HealthFacts:
         fixed=changes.fixed_since(session, since),
         drifted=changes.drifted_since(session, since),
         stacks=changes.stack_changes(session, targets),
-        samples={one.row.id for one in targets if one.row.location == samples.ORIGIN},
+        samples={one.row.id for one in targets if one.row.location in samples.ORIGINS},
     )

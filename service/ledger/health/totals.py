@@ -3,11 +3,12 @@
 import math
 from collections.abc import Collection, Iterable
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Metric
+from kernels.cases import Metric, Role
 from service.db.engine import clock
-from service.db.models import CalibrationTotals, Run, RunTotals, VerdictRow
+from service.db.models import CalibrationTotals, Measurement, Run, RunTotals, VerdictRow
 from service.domain import roofline
 from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind, CellState
@@ -19,16 +20,18 @@ from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_t
 def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
     """Keep the numbers of a run that has just been judged; a second time they replace the first."""
     counted = [row for row in verdicts if row.quarantined_by is None]
-    times_of_wrong = {
-        (row.provider, row.case): row for row in counted if row.baseline_kind == BaselineKind.WRONG_PARENT
+    parents = select(Measurement.provider, Measurement.case).where(
+        Measurement.run_id == run.id, Measurement.role == Role.PARENT, Measurement.state == CellState.INVALID
+    )
+    of_wrong_parent = {tuple(name) for name in session.execute(parents)}
+    slower = of_wrong_parent & {
+        (row.provider, row.case)
+        for row in counted
+        if row.baseline_kind == BaselineKind.WRONG_PARENT and _slower_than_wrong(row)
     }
     found = totals(
         [
-            JudgedCase(
-                Outcome(row.outcome),
-                bool(row.known_before),
-                _slower_than_wrong(row, times_of_wrong.get((row.provider, row.case))),
-            )
+            JudgedCase(Outcome(row.outcome), bool(row.known_before), (row.provider, row.case) in slower)
             for row in counted
             if row.baseline_kind == BaselineKind.PARENT
         ],
@@ -57,11 +60,8 @@ def note_calibration(session: Session, run: Run, compared: Collection[Compared],
     session.merge(row)
 
 
-def _slower_than_wrong(own: VerdictRow, other: VerdictRow | None) -> bool:
-    parent_is_wrong = own.known_before or (own.reason_args or {}).get("state") == CellState.INVALID
-    if other is None or not parent_is_wrong:
-        return False
-    return slower_than_wrong(Outcome(other.outcome), other.ratio, own.smallest_change)
+def _slower_than_wrong(other: VerdictRow) -> bool:
+    return slower_than_wrong(Outcome(other.outcome), other.ratio, (other.reason_args or {}).get("limit"))
 
 
 def _against(row: VerdictRow) -> CaseAgainstSota:

@@ -1,7 +1,7 @@
 """The sample: a public history that was measured on an H200, copied into the database as a paused target of its own.
 
 The file is a backup of a service that watched it, which docs/measurements/2026-11-28-h200-histories keeps and explains.
-Nothing in it is changed but the name of the target, and what would make this service act for it.
+Nothing is changed but the name of the target, and what would make this service act for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,7 @@ from service.ledger.intake import registry, targets
 FILE = Path(__file__).parents[2] / "samples" / "liger-h200.db.gz"
 PREFIX = "sample-"
 ORIGIN = "measured on an NVIDIA H200 on 2026-11-28, and loaded as a sample"  # instead of the location
+ORIGINS = (ORIGIN, "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample")  # with that of an older version
 
 # Parents first.  Workers, webhooks and messages to the forge stay behind: nothing is to happen for a sample.
 _COPIED = (
@@ -61,14 +62,14 @@ def load() -> Loaded:
 def remove() -> tuple[str, ...]:
     """Delete the targets of the sample with everything of them.  Returns their names, none if there are none."""
     with transaction() as session:
-        names = tuple(session.scalars(select(Target.name).where(Target.location == ORIGIN).order_by(Target.id)))
+        names = tuple(session.scalars(select(Target.name).where(Target.location.in_(ORIGINS)).order_by(Target.id)))
     for name in names:
         registry.remove(name)
     return names
 
 
 def is_loaded(session: Session) -> bool:
-    return session.scalar(select(Target.id).where(Target.location == ORIGIN).limit(1)) is not None
+    return session.scalar(select(Target.id).where(Target.location.in_(ORIGINS)).limit(1)) is not None
 
 
 def _known(session: Session, wanted: list[str]) -> bool:

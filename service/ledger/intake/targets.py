@@ -17,7 +17,7 @@ from service.domain.policy import recipes
 from service.domain.states import ForgeKind, TargetKind
 from service.errors import BadInput, Conflict, NotFound
 from service.forge import clients
-from service.ledger.intake import renames
+from service.ledger import renames
 from service.ledger.locking import insert_if_absent
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.

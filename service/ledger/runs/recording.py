@@ -23,11 +23,11 @@ from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
-from service.ledger import code_texts
+from service.ledger import code_texts, renames
 from service.ledger.calibration import equal_code, quarantines
 from service.ledger.calibration.known_variances import known_variances
 from service.ledger.health import totals
-from service.ledger.locking import insert_if_absent
+from service.ledger.locking import insert_if_absent, lock
 from service.ledger.regressions import after_run
 from service.ledger.runs import baseline_choice, baseline_rows, build_logs, drifts, policy_versions, queue
 from service.ledger.runs.baseline_choice import BROKEN
@@ -42,7 +42,12 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
 
     Where the controls of the session are off, the run is queued again instead; a second session counts in any case.
     """
+    target_id = session.scalar(select(Run.target_id).where(Run.id == lease.run_id))
+    if target_id is not None:
+        lock(session, target_id)  # its recipe may give providers other names at this moment
     run = queue.end(session, lease, RunState.DONE)
+    names = renames.names_now(session, run)
+    result = renames.renamed(result, names)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     found = _cells(session, run, result, policy)
@@ -64,7 +69,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
         decided = replace(decided, before=baseline_rows.before(session, run, revision))
     rows = [_against_parent(decided, name, verdict) for name, verdict in judged.items()]
     rows += baseline_rows.compare(session, decided)
-    rows += _removed(decided, recipe)
+    rows += _removed(decided, recipe, names)
     for row in rows:
         row.policy_id = made_by
     totals.note(session, run, rows)
@@ -152,13 +157,14 @@ def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict
     return row
 
 
-def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]:
+def _removed(decided: baseline_rows.Decided, recipe: Recipe, names: Mapping[str, str]) -> list[VerdictRow]:
     """A row for each case that the mainline run before judged and that the recipe no longer has."""
     before, run = decided.before, decided.run
     if before is None:
         return []
     cases = recipe.cases(run.suite)
-    asked = {(name, str(case)) for name in recipe.providers_on(run.device) for case in cases} | set(decided.judged)
+    providers = [names.get(name, name) for name in recipe.providers_on(run.device)]
+    asked = {(name, str(case)) for name in providers for case in cases} | set(decided.judged)
     return [
         VerdictRow(
             run_id=run.id,

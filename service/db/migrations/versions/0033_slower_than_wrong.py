@@ -14,9 +14,11 @@ def upgrade() -> None:
     op.execute(
         "UPDATE run_totals SET slower_than_wrong = (SELECT count(*) FROM verdicts AS times JOIN verdicts AS own"
         ' ON own.run_id = times.run_id AND own.provider = times.provider AND own."case" = times."case"'
-        " AND own.baseline_kind = 'parent' AND own.outcome = 'new' AND own.quarantined_by IS NULL"
+        " AND own.baseline_kind = 'parent' AND own.quarantined_by IS NULL"
+        " JOIN measurements AS parent ON parent.run_id = times.run_id AND parent.provider = times.provider"
+        " AND parent.\"case\" = times.\"case\" AND parent.role = 'parent' AND parent.state = 'invalid'"
         " WHERE times.run_id = run_totals.run_id AND times.baseline_kind = 'wrong_parent'"
-        " AND times.outcome = 'regression')"
+        " AND (times.outcome = 'regression' OR (times.outcome = 'inconclusive' AND times.ratio > 1.02)))"
     )
 
 

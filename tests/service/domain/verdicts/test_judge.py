@@ -117,6 +117,18 @@ def test_the_same_machine_code_is_steady_where_fresh_launches_do_not_confirm_wha
     assert (only.outcome, only.reason) == (Outcome.STEADY, reason(R.EQUAL_CODE, trials=11))
 
 
+@pytest.mark.parametrize(
+    ("screened", "confirmed"),
+    [
+        pytest.param(Pairs(pairs(1.0, 1).candidate, pairs(1.0, 1).baseline), Pairs(), id="a single trial"),
+        pytest.param(lost(pairs(1.0), 3), Pairs(), id="all rounds lost"),
+        pytest.param(pairs(1.3), Pairs(), id="slower, and the session ended before the fresh trials"),
+    ],
+)
+def test_the_same_machine_code_decides_nothing_that_was_not_measured(screened, confirmed):
+    assert verdict(Cell("norms", "a case", screened, confirmed, same_code=True)) is Outcome.INCONCLUSIVE
+
+
 def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
     left_open = Cell("norms", "a case", pairs(1.05), pairs(1.02, trials=8, trial_noise=0.02, seed=3))
     assert verdict(left_open) is Outcome.INCONCLUSIVE

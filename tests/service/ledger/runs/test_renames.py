@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from kernels.cases import Case, Role
 from service.db.engine import clock, reading, transaction
 from service.db.models import Measurement, RegressionRow, Run, Series, Target, VerdictRow
 from service.domain.policy.policy import Policy
-from service.domain.states import RegressionState, RunState
+from service.domain.states import CellState, RegressionState, RunState
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.regressions import after_run
+from service.ledger.runs import queue, recording
 from tests import world
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
@@ -76,6 +79,46 @@ def test_what_was_measured_and_what_is_open_goes_on_under_the_new_name(target: T
     with reading() as session:
         [regression] = session.scalars(select(RegressionRow)).all()
         assert (regression.state, regression.fixed_by) == (RegressionState.FIXED, fixing)
+
+
+def test_a_name_without_a_series_is_carried_on_too(target: Target) -> None:
+    measured(target, 1, "norms", 1.0)
+    assert contenders()[0] == ("norms", "head:norms")
+    adopt(target, RENAMED)
+    assert contenders()[0] == ("fast-norms", "head:fast-norms")
+
+
+def test_what_a_run_by_the_older_recipe_finds_is_stored_under_the_name_of_now(target: Target) -> None:
+    """Commits before the renaming one are usually queued still when the mainline brings the recipe."""
+    measured(target, 1, "norms", 1.0)
+    with transaction() as session:
+        row = session.get_one(Target, target.id)
+        run = world.run(session, world.commit(session, row.id, 2))
+    adopt(target, RENAMED)
+
+    with transaction() as session:
+        lease = queue.next_run(session, "cpu", "box", 60)
+        assert lease is not None
+        assert lease.run_id == run.id
+        rounds = ((10.0,) * 8,) * 3
+        taken = tuple(
+            ContenderResult(role, name, Case.parse(CASE), CellState.MEASURED, None, rounds)
+            for role, name in ((Role.HEAD, "norms"), (Role.PARENT, "norms"), (Role.SOTA, "quack"))
+        )
+        recording.record(session, lease, SessionResult(taken, "c1", (), {}, {}, sandboxed=True))
+    assert providers() == {"fast-norms"}
+    assert {name for name, _ in contenders()} == {"fast-norms", "quack"}
+    with reading() as session:
+        outcomes = session.scalars(select(VerdictRow.outcome).where(VerdictRow.run_id == run.id)).all()
+    assert "removed" not in outcomes
+
+
+def test_a_run_that_measured_both_keeps_both(target: Target) -> None:
+    run = measured(target, 1, "norms", 1.0)
+    with transaction() as session:
+        world.measured(session, session.get_one(Run, run), CASE, 10.0, provider="fast-norms")
+    adopt(target, RENAMED)
+    assert {name for name, _ in contenders()} == {"norms", "fast-norms", "quack"}
 
 
 def test_it_is_done_once_and_not_where_both_names_have_a_history(target: Target) -> None:
