@@ -63,7 +63,7 @@ class BaselineRow:
     reason: str
     cause: CauseWords | None
     measured: Measured | None
-    limit: float | None = None  # where it is undecided, what it was tested for
+    limit: float | None = None  # what it was tested for, relative; None where that decided nothing
 
     @property
     def slower(self) -> bool:

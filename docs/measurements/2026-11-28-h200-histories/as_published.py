@@ -2,7 +2,8 @@
 
 The mirror from which the history came lacks one resource of the tests, so that the commits were written again without
 it, and have other ids (ids.txt).  Runs that were skipped or had not ended are left out.  Judged again is what a change
-of the code after the session concerns: cases of equal code that were undecided, and causes at wrong parents.
+of the code after the session concerns: cases of equal code that were undecided, causes at wrong parents, and the
+regressions that these open.
 """
 
 import gzip
@@ -69,6 +70,8 @@ def renamed(database: Path) -> None:
 
 
 def judged_again() -> None:
+    from sqlalchemy import text
+
     from service.db.engine import transaction
     from service.db.models import RecipeRow, VerdictRow
     from service.domain.attribution.collect import against_baseline
@@ -79,6 +82,7 @@ def judged_again() -> None:
     from service.domain.verdicts.reasons import ReasonCode
     from service.domain.verdicts.session_result import baseline_cases
     from service.ledger.health import totals
+    from service.ledger.regressions import after_run
     from service.ledger.runs import baseline_rows
     from service.ledger.runs.reload import rebuilt
     from service.ledger.server_policy import effective
@@ -95,11 +99,22 @@ def judged_again() -> None:
             result = replace(stored.result, telemetry=stored.run.telemetry)
             kind = BaselineKind.WRONG_PARENT
             again = judge_baseline(kind, baseline_cases(kind, result), policy)
+            for name, verdict in again.items():
+                baseline_rows.explained(own[(*name, kind)], verdict.reason)
             for name, cause in against_baseline(result, kind, again).items():
                 row: VerdictRow = own[(*name, kind)]
                 baseline_rows.measured(row, None, cause)
             totals.note(session, stored.run, stored.run.verdicts)
             session.flush()
+            after_run.note_regressions(session, stored.run, policy)
+            session.flush()
+        at = "(SELECT finished_at FROM runs WHERE id = {})"
+        session.execute(
+            text(f"UPDATE regressions SET opened_at = {at.format('run_id')}, fixed_at = {at.format('fixed_by')}")
+        )
+        session.execute(text(f"UPDATE regression_events SET at = {at.format('run_id')}"))
+        opened = "(SELECT min(opened_at) FROM regressions WHERE incident_id = incidents.id)"
+        session.execute(text(f"UPDATE incidents SET opened_at = {opened}"))
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def _compared(one: _Tested, slower: bool, beta: float) -> BaselineVerdict:
     elif outcome is Outcome.INCONCLUSIVE:
         why = reason(ReasonCode.UNDECIDED, limit=one.limit, baseline=baseline)
     else:
-        why = reason(ReasonCode.CHANGED, ratio=ratio, baseline=baseline)
+        why = reason(ReasonCode.CHANGED, ratio=ratio, baseline=baseline, limit=one.limit)
     return one.verdict(outcome, why, slower=outcome is Outcome.REGRESSION)
 
 

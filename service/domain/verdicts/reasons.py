@@ -42,7 +42,7 @@ class ReasonCode(StrEnum):
     COUNTED = "counted"  # now, before, smallest: the smallest change that matters; baseline, nothing for the parent
     COUNTS_VARY = "counts_vary"  # now, before: the counts of the trials; baseline, nothing for the parent
     # Against an earlier revision other than the parent: `baseline` names it.
-    CHANGED = "changed"  # ratio, baseline
+    CHANGED = "changed"  # ratio, baseline, limit
     NOT_SLOWER = "not_slower"  # limit, baseline
     UNDECIDED = "undecided"  # limit, baseline
     # Against other people's code.

@@ -81,7 +81,10 @@ def _fixed_by(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smalle
     """The run that shows the regression to be fixed."""
     steps = {one.step.ordinal: _with_direct(one, row) for one in seen if one.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
-    return fixed_by_run(list(steps.values()), ordinal, row.ratio, smallest_change, before=before)
+    # Nothing is compared with a revision whose results were wrong.  Two noisy ratios hardly ever come back to 1, so the
+    # least that it was slower counts.
+    size = row.low if row.good is None and row.low is not None else row.ratio
+    return fixed_by_run(list(steps.values()), ordinal, size, smallest_change, before=before)
 
 
 def _smallest_changes(session: Session, ids: Sequence[int]) -> dict[int, float]:

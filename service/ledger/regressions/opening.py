@@ -1,4 +1,4 @@
-"""Which verdicts of a mainline run open a regression: against its parent, the last good and the pinned baseline.
+"""Which verdicts of a mainline run open a regression: against its parent, right or wrong, the last good and the pinned.
 
 The caller holds the lock of the target, and settles the incidents.
 """
@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import WATCHED, RegressionRow, Revision, Run, Series, VerdictRow
-from service.domain.policy.policy import Policy
+from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.regressions.closing import unexplained
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RegressionState, RunState
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, CellState, FoundBy, RegressionState, RunState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
@@ -63,6 +63,7 @@ def open_found(
     # In this order, because each kind sees the records of the one before: a leak is what the others do not explain.
     openings = {
         BaselineKind.PARENT: _against_parent,
+        BaselineKind.WRONG_PARENT: _against_wrong_parent,
         BaselineKind.LAST_GOOD: _against_last_good,
         BaselineKind.PINNED: _against_pinned,
     }
@@ -93,6 +94,25 @@ def _against_parent(session: Session, case: _Case) -> Opening | None:
         ):
             return None
     return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, words.of_verdict(case.verdict))
+
+
+def _against_wrong_parent(session: Session, case: _Case) -> Opening | None:
+    """Right now, and slower than its parent, whose results were wrong: else its time is everybody's baseline silently.
+
+    There is no good revision to compare later ones with; a speed-up ends it.
+    """
+    run, verdict, pair = case.run, case.verdict, case.pair
+    parent_was_wrong = pair is not None and (pair.reason_args or {}).get("state") == CellState.INVALID
+    limit = (verdict.reason_args or {}).get("limit", case.smallest_change)
+    if pair is None or pair.outcome != Outcome.NEW or not parent_was_wrong or case.ratio < 1 + limit:
+        return None
+    allowed = case.policy.action(GateKind.SLOWER_THAN_WRONG) is GateAction.PASS
+    if allowed or any(one.revision_id == run.revision_id for one in case.recorded):
+        return None
+    revision = session.get_one(Revision, run.revision_id)
+    culprit = revision.sha if verdict.baseline == revision.parent else None
+    why = f"{words.of_verdict(verdict)}, whose results were wrong"
+    return Opening(run, _slower(verdict), FoundBy.PAIR, None, culprit, why)
 
 
 def _against_last_good(session: Session, case: _Case) -> Opening | None:

@@ -100,8 +100,8 @@ SENTENCES = [
         reason(R.COUNTS_VARY, now=[2, 3], before=[2]),
         "its trials disagree: 2 or 3 kernels, and 2 of its baseline; counts must not vary",
     ),
-    (reason(R.CHANGED, ratio=1.05, baseline="v1.2"), "5.0% slower than v1.2"),
-    (reason(R.CHANGED, ratio=0.9, baseline="v1.2"), "10.0% faster than v1.2"),
+    (reason(R.CHANGED, ratio=1.05, baseline="v1.2", limit=0.03), "5.0% slower than v1.2"),
+    (reason(R.CHANGED, ratio=0.9, baseline="v1.2", limit=0.03), "10.0% faster than v1.2"),
     (reason(R.NOT_SLOWER, limit=0.03, baseline="v1.2"), "not more than 3% slower than v1.2"),
     (
         reason(R.UNDECIDED, limit=0.03, baseline="v1.2"),

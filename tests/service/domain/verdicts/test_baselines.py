@@ -49,7 +49,7 @@ def test_every_kind_of_baseline_has_a_rule():
 def test_a_leak_is_slower_than_the_last_release_by_more_than_the_policy_allows():
     slow, edge, fast, *others = judge_baseline(BaselineKind.PINNED, family(1.06, 1.03, 0.90), POLICY).values()
     assert (slow.outcome, slow.slower, slow.baseline) == (Outcome.REGRESSION, True, "v1.2")
-    assert slow.reason == reason(R.CHANGED, ratio=slow.comparison.ratio, baseline="v1.2")
+    assert slow.reason == reason(R.CHANGED, ratio=slow.comparison.ratio, baseline="v1.2", limit=0.03)
     assert (edge.outcome, edge.slower) == (Outcome.INCONCLUSIVE, False)
     assert edge.reason == reason(R.UNDECIDED, limit=0.03, baseline="v1.2")
     assert (fast.outcome, fast.reason.code) == (Outcome.IMPROVEMENT, R.CHANGED)

@@ -190,6 +190,51 @@ def test_a_regression_is_opened_with_its_culprit_and_fixed_by_a_measurement(line
     assert life.events[-1].words == "as fast at c3 as it was at c0"
 
 
+def right_now(line: Line, place: int, ratio: float, policy: Policy, outcome: str = "regression") -> None:
+    """Record a run whose parent was wrong at the wide case, and took so much less."""
+    line.commit(place)
+    with transaction() as session:
+        run = line._run(session, place, place - 1, Purpose.WATCH)
+        unfit = {"reason_code": "baseline_unfit", "reason_args": {"state": "invalid", "said": "y is wrong"}}
+        world.judged(session, run, WIDE, outcome="new", baseline=run.baseline, **unfit)
+        sizes = {"ratio": ratio, "low": ratio * 0.9, "high": ratio * 1.1, "baseline": run.baseline}
+        args = {"ratio": ratio, "baseline": run.baseline, "limit": 0.02}
+        changed = {"reason_code": "changed", "reason_args": args}
+        world.judged(session, run, WIDE, baseline_kind="wrong_parent", outcome=outcome, **sizes, **changed)
+        after_run.note_regressions(session, run, policy)
+
+
+def test_right_results_that_take_longer_than_wrong_ones_stand_until_they_are_faster(line):
+    """Atomics of Liger's pull request 815 were everybody's baseline for four months, because its parent was wrong."""
+    right_now(line, 1, 2.5, Policy())
+    assert line.standing() == [(WIDE, 2.5)]
+    [opened] = line.life().events
+    assert opened.words == "150.0% slower than c0, whose results were wrong"
+    assert line.life().regressed.row.culprit == "c1"
+    right_now(line, 1, 2.5, Policy())
+    assert len(line.standing()) == 1, "measured again"
+
+    line.measured(2)
+    assert line.state() == "open"
+    line.measured(3, wide=0.5)
+    assert line.state() == "open", "by a part of it"
+    line.measured(4, wide=0.85)
+    assert line.state() == "fixed", "as fast as far as can be known of two sessions: 2.5, or 2.25, times 0.425"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome", "policy"),
+    [
+        (1.015, "regression", Policy()),
+        (1.5, "inconclusive", Policy()),
+        (2.5, "regression", Policy(gate={"slower-than-wrong": "pass"})),
+    ],
+)
+def test_right_results_that_do_not_surely_take_longer_or_may_do_so_open_nothing(line, ratio, outcome, policy):
+    right_now(line, 1, ratio, policy, outcome)
+    assert line.standing() == []
+
+
 def test_small_improvements_mend_together(line):
     line.measured(1, wide=1.5)
     line.measured(2, wide=0.82)
