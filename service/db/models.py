@@ -350,6 +350,11 @@ class Run(Base):
         return self.pull is None and self.purpose is Purpose.WATCH
 
     @property
+    def code_decides(self) -> bool:
+        """Whether equal code settles a case.  In a calibration the code is the same on purpose."""
+        return self.purpose is not Purpose.CALIBRATION
+
+    @property
     def build_failed(self) -> bool:
         """Whether the revision's build failed.  Without a log the machine failed, not the revision."""
         return self.state is RunState.FAILED and self.log is not None

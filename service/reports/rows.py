@@ -141,7 +141,7 @@ class Row:
 
     @property
     def times_against_wrong(self) -> str:
-        """The same for where the reason stands already."""
+        """The same without the reason, for a place that gives the reason itself."""
         return self._against_wrong("")
 
     def _against_wrong(self, why: str) -> str:

@@ -151,7 +151,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
             known=assignment.known,
             repeats_before=before,
             judge=judge,
-            code_decides=run.purpose is not Purpose.CALIBRATION,
+            code_decides=run.code_decides,
         )
         trials.until_decided(cases)
         # What was lost may have been lost to one of these.

@@ -20,15 +20,7 @@ from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_t
 def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
     """Keep the numbers of a run that has just been judged; a second time they replace the first."""
     counted = [row for row in verdicts if row.quarantined_by is None]
-    parents = select(Measurement.provider, Measurement.case).where(
-        Measurement.run_id == run.id, Measurement.role == Role.PARENT, Measurement.state == CellState.INVALID
-    )
-    of_wrong_parent = {tuple(name) for name in session.execute(parents)}
-    slower = of_wrong_parent & {
-        (row.provider, row.case)
-        for row in counted
-        if row.baseline_kind == BaselineKind.WRONG_PARENT and _slower_than_wrong(row)
-    }
+    slower = _slower_than_wrong(session, run, counted)
     found = totals(
         [
             JudgedCase(Outcome(row.outcome), bool(row.known_before), (row.provider, row.case) in slower)
@@ -60,8 +52,19 @@ def note_calibration(session: Session, run: Run, compared: Collection[Compared],
     session.merge(row)
 
 
-def _slower_than_wrong(other: VerdictRow) -> bool:
-    return slower_than_wrong(Outcome(other.outcome), other.ratio, (other.reason_args or {}).get("limit"))
+def _slower_than_wrong(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> set[tuple[str, str]]:
+    """The cases, by provider, that are slower than their parent, whose results were wrong."""
+    slower = {
+        (row.provider, row.case)
+        for row in verdicts
+        if row.baseline_kind == BaselineKind.WRONG_PARENT
+        and slower_than_wrong(Outcome(row.outcome), row.ratio, (row.reason_args or {}).get("limit"))
+    }
+    if not slower:
+        return slower
+    of_parent = Measurement.run_id == run.id, Measurement.role == Role.PARENT, Measurement.state == CellState.INVALID
+    wrong = session.execute(select(Measurement.provider, Measurement.case).where(*of_parent))
+    return slower & {(provider, case) for provider, case in wrong}
 
 
 def _against(row: VerdictRow) -> CaseAgainstSota:

@@ -269,15 +269,13 @@ def _moved(asked: _Asked, prepared: _Prepared) -> str | None:
 
 def _run(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     suite, device = _suite_and_device(session, target, asked.command)
-    _, recipe = revisions.recipe_of(session, target)
-    devices = [device] if device else revisions.devices_of(session, target, recipe, pull.head)
+    devices = [device] if device else revisions.devices_of(session, target, pull.head)
     runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, suite=suite) for one in devices]
     return _waiting(session, runs, asked)
 
 
 def _rerun(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
-    _, recipe = revisions.recipe_of(session, target)
-    devices = revisions.devices_of(session, target, recipe, pull.head)
+    devices = revisions.devices_of(session, target, pull.head)
     runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, again=True) for one in devices]
     return _waiting(session, runs, asked)
 

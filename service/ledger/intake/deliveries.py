@@ -369,8 +369,7 @@ def request_runs(
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = adopted(session, target, recipe)
-        _, wanted = revisions.recipe_of(session, target)
-        devices = [device] if device else revisions.devices_of(session, target, wanted, found.sha)
+        devices = [device] if device else revisions.devices_of(session, target, found.sha)
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
             run_wanted(session, target, found, device=one, trusted=trusted, baseline=baseline, suite=suite, again=again)

@@ -90,8 +90,7 @@ def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) ->
     broken_before = baseline_choice.broken_before(session, run, run.baseline, elsewhere)
     note = result.notes[0] if result.notes and result.baseline is None else None
     silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
-    code_decides = run.purpose is not Purpose.CALIBRATION
-    return cells(result.taken, note, broken_before, silent, code_decides=code_decides)
+    return cells(result.taken, note, broken_before, silent, code_decides=run.code_decides)
 
 
 def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:

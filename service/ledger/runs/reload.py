@@ -34,8 +34,7 @@ class Rebuilt:
         broken_before = {(row.provider, row.case): CellState(row.outcome) for row in against_parent if row.known_before}
         heads = [(one.provider, str(one.case)) for one in self.result.taken if one.role is Role.HEAD]
         silent = in_force(self.quarantines, policy, heads)
-        code_decides = self.run.purpose is not Purpose.CALIBRATION
-        return cells(self.result.taken, note, broken_before, silent, code_decides=code_decides)
+        return cells(self.result.taken, note, broken_before, silent, code_decides=self.run.code_decides)
 
 
 def rebuilt(

@@ -135,7 +135,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         }
         if approved and values["state"] is RunState.HELD:
             values["state"] = RunState.QUEUED
-        for device in devices_of(session, target, recipe, one.sha):
+        for device in devices_of(session, target, one.sha):
             suite = recipe.suite_on(device)
             run, fresh = _run(session, target, rows[one.sha], row, device, suite, values, again=moved, base=base)
             if push.pull is not None:
@@ -377,12 +377,13 @@ def recipe_of(session: Session, target: Target) -> tuple[RecipeRow, recipes.Reci
     return row, recipes.parse(row.text)
 
 
-def devices_of(session: Session, target: Target, recipe: recipes.Recipe, sha: str | None) -> tuple[str, ...]:
+def devices_of(session: Session, target: Target, sha: str | None) -> tuple[str, ...]:
     """The devices that a revision is measured on: of those among which the recipe leaves the choice, one.
 
     It is that on which the revision has a run already, else one with a worker that takes runs; among several of them
     that on which the target was measured last, and at first the first of the list.
     """
+    _, recipe = recipe_of(session, target)
     return tuple(among[0] if len(among) == 1 else _chosen(session, target, among, sha) for among in recipe.places)
 
 

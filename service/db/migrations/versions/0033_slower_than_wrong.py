@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    # The limit of an undecided case is in JSON, which the two databases read differently: 2 % for all of them.
     op.add_column("run_totals", sa.Column("slower_than_wrong", sa.Integer(), nullable=False, server_default="0"))
     op.execute(
         "UPDATE run_totals SET slower_than_wrong = (SELECT count(*) FROM verdicts AS times JOIN verdicts AS own"
