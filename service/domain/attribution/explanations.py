@@ -188,6 +188,8 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
         switches += selecting
         if inside:
             of_it = [*_in_kernel(was, now_, timing), *configuration]
+            if not configuration and not any(one.by in _OF_THE_GRID and one.explains(effect) for one in of_it):
+                of_it += _programs(was, now_)
             several = len(pairs) > 1  # "its" and "the kernel" are not clear then
             found += [replace(one, words=f"{one.words} in {now_.name}") if several else one for one in of_it]
     if all(kernel.registers is None for kernel in (*now.kernels, *before.kernels)):
@@ -450,6 +452,19 @@ def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
         if waves[0] == waves[1]:
             said = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
     yield Explanation(By.WAVES, said, new < old, 0.2 * size, 1.2 * size)
+
+
+_OF_THE_GRID = (By.WAVES, By.OCCUPANCY)
+
+
+def _programs(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    """Another grid of equal settings.
+
+    More programs hide more latency, and each has costs of its own, such as partial sums, so that either may be faster.
+    """
+    if was.programs and now.programs and was.programs != now.programs:
+        said = f"it now launches {_some(now.programs, 'program')} instead of {was.programs:,}"
+        yield Explanation(By.CONFIGURATION, said, None)
 
 
 def _filled(kernel: Kernel) -> float | None:

@@ -526,6 +526,22 @@ def test_registers_explain_no_more_than_the_places_on_the_sms_that_they_take(bef
     assert "180 registers a thread" in found or "registers" not in told
 
 
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        pytest.param(
+            0.8, "its occupancy is now 25 % instead of 12 %: it launches 264 programs instead of 132", id="faster"
+        ),
+        pytest.param(
+            1.07, "it now launches 264 programs instead of 132 at N=16384", id="slower, against the occupancy"
+        ),
+    ],
+)
+def test_a_doubled_grid_is_named_whatever_it_did(ratio, told):
+    before, after = ({**BASE, "triton": sized(110, programs)} for programs in (132, 264))
+    assert told in words_of(replace(SLOWER, ratio=ratio, head={**OTHER, **after, "code": "other"}, baseline=before))
+
+
 def test_another_kernel_is_named_as_another_kernel():
     before = sized(110, 2640, name="_by_blocks", BLOCK_ROW=32, BLOCK=1024)
     after = sized(112, 2640, name="_by_rows", BLOCK=4096)
