@@ -76,7 +76,7 @@ def title(report: Report) -> str:
         found.append((lost, _be(lost), "no longer repeatable"))
     if far := len(report.far_behind):
         found.append((far, _be(far), f"new and far behind {report.sota}"))
-    right = [(len(rows), _be(len(rows)), "right now, and wrong before")] if (rows := report.right_now) else []
+    right = [(len(rows), _be(len(rows)), "correct now, and wrong before")] if (rows := report.correct_now) else []
     if found:
         allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
         return _joined(report, [*found, *right]) + ", which the policy allows" * allowed
@@ -100,7 +100,7 @@ def lead(report: Report) -> Row | None:
     """The case that matters most; None where nothing changed."""
     worse = [row for outcome in _WORSE for row in report.of(outcome) if row.news]
     faster = [row for row in report.of(Outcome.IMPROVEMENT) if row.news]
-    return next(iter([*worse, *report.slower_than_wrong, *report.far_behind, *faster, *report.right_now]), None)
+    return next(iter([*worse, *report.slower_than_wrong, *report.far_behind, *faster, *report.correct_now]), None)
 
 
 def groups(report: Report) -> Iterator[OutcomeGroup]:
@@ -117,8 +117,8 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
         label = "unchanged" if metric.counts else f"unchanged (within {_limits(report, rows)})"
         yield OutcomeGroup(_labelled(label, metric), rows)
     yield from _by_metric("unchanged (the same code, noisy)", [row for row in news[Outcome.STEADY] if row.by_code])
-    yield from _by_metric("right now, and wrong before", [row for row in news[Outcome.NEW] if row.right_now])
-    yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.right_now])
+    yield from _by_metric("correct now, and wrong before", [row for row in news[Outcome.NEW] if row.correct_now])
+    yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.correct_now])
     yield from _by_metric("removed", news[Outcome.REMOVED])
     yield from _by_metric("quarantined", report.quarantined)
     yield from _by_metric("wrong or failed before", [row for row in report.rows if row.known_before])

@@ -113,9 +113,9 @@ def _tables(report: Report, most: int) -> list[str]:
     if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
         title = f"{len(rows)} wrong or failed before this revision already"
         parts.append(_folded(title, _reasoned, rows, most))
-    if rows := report.right_now:
-        parts.append(_folded(f"{len(rows)} right now, and wrong before", _reasoned, rows, most))
-    if rows := tuple(row for row in report.of(Outcome.NEW) if not row.right_now):
+    if rows := report.correct_now:
+        parts.append(_folded(f"{len(rows)} correct now, and wrong before", _reasoned, rows, most))
+    if rows := tuple(row for row in report.of(Outcome.NEW) if not row.correct_now):
         parts.append(_folded(f"{len(rows)} new, with nothing to compare with", _reasoned, rows, most))
     if rows := report.of(Outcome.REMOVED):
         parts.append(_folded(f"{len(rows)} removed from the suite", _reasoned, rows, most))

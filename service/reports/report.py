@@ -183,9 +183,9 @@ class Report:
         return tuple(sorted((row for row in self.rows if row.far_behind), key=_by_gap))
 
     @property
-    def right_now(self) -> tuple[Row, ...]:
-        """The cases whose results were wrong at the parent and are right now."""
-        return tuple(row for row in self.rows if row.right_now)
+    def correct_now(self) -> tuple[Row, ...]:
+        """The cases whose results were wrong at the parent and are correct now."""
+        return tuple(row for row in self.rows if row.correct_now)
 
     @property
     def less_exact(self) -> tuple[Row, ...]:

@@ -117,7 +117,7 @@ class Row:
     far_behind: bool = False  # new, and far behind SOTA
 
     @property
-    def right_now(self) -> bool:
+    def correct_now(self) -> bool:
         """Whether the head is right where its parent was wrong."""
         return self.parent_is_wrong and self.head is not None and self.head.state is CellState.MEASURED
 
@@ -135,7 +135,7 @@ class Row:
 
     @property
     def against_wrong(self) -> str:
-        """`the parent was wrong (dweight …) and took 223 µs; right now, it takes 577 µs`; empty without its times."""
+        """`the parent was wrong (dweight …) and took 223 µs; correct now, it takes 577 µs`; empty without its times."""
         why = f" ({one_line(self.parent.reason, 300)})" if self.parent and self.parent.reason else ""
         return self._against_wrong(why)
 
@@ -150,8 +150,8 @@ class Row:
             return ""
         before, now = (amount(side.timed if side else None, self.metric) for side in sides)
         is_wrong = self.outcome is Outcome.INVALID
-        was = f"the parent was {'wrong' if self.parent_is_wrong else 'right'}"
-        return f"{was}{why} and took {before}; {'wrong' if is_wrong else 'right'} now, it takes {now}"
+        was = f"the parent was {'wrong' if self.parent_is_wrong else 'correct'}"
+        return f"{was}{why} and took {before}; {'wrong' if is_wrong else 'correct'} now, it takes {now}"
 
     @cached_property
     def less_exact(self) -> str:

@@ -36,7 +36,7 @@ def test_right_results_that_cost_time_are_never_green(story):
     assert first.startswith("### ✗ kernelwatch, CPU: 1 of 2 cases ")
     assert "slower than the wrong parent" in first
     assert f"the parent was wrong ({WRONG}) and took" in rest
-    assert "right now, it takes" in rest
+    assert "correct now, it takes" in rest
     assert "Nothing to do" not in comment
     document = story.document(slower)
     gate = document["gate"]
@@ -65,7 +65,7 @@ def test_wrong_results_that_become_right_at_the_same_speed_are_good_news(story):
     document = story.document(right)
     assert document["gate"]["state"] == "pass"
     comment = story.api("GET", f"/api/v1/runs/{document['id']}/comment").text
-    assert "1 of 2 cases right now, and wrong before" in comment.splitlines()[0]
+    assert "1 of 2 cases correct now, and wrong before" in comment.splitlines()[0]
     assert "Nothing to do" not in comment
 
 

@@ -190,7 +190,7 @@ def test_a_regression_is_opened_with_its_culprit_and_fixed_by_a_measurement(line
     assert life.events[-1].words == "as fast at c3 as it was at c0"
 
 
-def right_now(line: Line, place: int, ratio: float, policy: Policy, outcome: str = "regression") -> None:
+def correct_now(line: Line, place: int, ratio: float, policy: Policy, outcome: str = "regression") -> None:
     """Record a run whose parent was wrong at the wide case, and took so much less."""
     line.commit(place)
     with transaction() as session:
@@ -206,12 +206,12 @@ def right_now(line: Line, place: int, ratio: float, policy: Policy, outcome: str
 
 def test_right_results_that_take_longer_than_wrong_ones_stand_until_they_are_faster(line):
     """Atomics of Liger's pull request 815 were everybody's baseline for four months, because its parent was wrong."""
-    right_now(line, 1, 2.5, Policy())
+    correct_now(line, 1, 2.5, Policy())
     assert line.standing() == [(WIDE, 2.5)]
     [opened] = line.life().events
     assert opened.words == "150.0% slower than c0, whose results were wrong"
     assert line.life().regressed.row.culprit == "c1"
-    right_now(line, 1, 2.5, Policy())
+    correct_now(line, 1, 2.5, Policy())
     assert len(line.standing()) == 1, "measured again"
 
     line.measured(2)
@@ -231,7 +231,7 @@ def test_right_results_that_take_longer_than_wrong_ones_stand_until_they_are_fas
     ],
 )
 def test_right_results_that_do_not_surely_take_longer_or_may_do_so_open_nothing(line, ratio, outcome, policy):
-    right_now(line, 1, ratio, policy, outcome)
+    correct_now(line, 1, ratio, policy, outcome)
     assert line.standing() == []
 
 
