@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # The service watches public histories on a GPU host that has torch, Triton and Python 3.12, but no package index.
-# Usage: steps.sh unpack | site | truth NAME | serve NAME | second NAME | measure NAME RANGE | wait SECONDS NAME... | keep NAME
-# NAME is liger or flaggems.  Each has a service of its own on a GPU of its own (GPU, an index).  GIFTS holds what was
-# carried: quack.tar.xz, whl/ (wheels of requirements.txt), debs/ (bubblewrap), NAME.git; results go to OUT.
+# Usage: steps.sh unpack | site | truth NAME | serve | second | measure NAME RANGE | wait SECONDS | keep
+# NAME is liger or flaggems.  One service watches both; GPU is the index of the GPU of a worker or of a truth.  GIFTS
+# holds what was carried: quack.tar.xz, whl/ (wheels of requirements.txt), debs/ (bubblewrap), NAME.git; results go to
+# OUT.  With MATTER, a regular expression, only those of the files that matter in the recipe matter that match it.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 TREE=$(cd "$HERE/../../.." && pwd)
 GIFTS=${GIFTS:-$TREE/.gpu} PLACE=${PLACE:-/tmp/kw} PYTHON=${PYTHON:-/opt/torch/.venv/bin/python3}
 export OUT=${OUT:-$PLACE/out} PYTHONUNBUFFERED=1
-declare -A PORTS=([liger]=8712 [flaggems]=8713) RECIPES=([liger]=history.toml [flaggems]=recipe.toml)
+declare -A RECIPES=([liger]=history.toml [flaggems]=recipe.toml)
 declare -A FORGES=([liger]=linkedin/Liger-Kernel [flaggems]=FlagOpen/FlagGems)
 
-of() {  # NAME: the settings of its service
-    export KERNELWATCH_STATE=$PLACE/$1/state KERNELWATCH_ALLOWED_ROOTS="[\"$PLACE\"]" KERNELWATCH_PORT=${PORTS[$1]}
+settings() {
+    export KERNELWATCH_STATE=$PLACE/state KERNELWATCH_ALLOWED_ROOTS="[\"$PLACE\"]" KERNELWATCH_PORT=8712
     export KERNELWATCH_QUEUE_POLL_S=0.5 KERNELWATCH_SESSION_LIMIT_S=400 CUDA_VISIBLE_DEVICES=${GPU:-0}
     export PYTHONPATH=$PLACE/site:$PLACE/tree
-    mkdir -p "$PLACE/$1"
 }
 kw() { "$PYTHON" -P -m service.cli "$@"; }
 
@@ -42,56 +42,49 @@ PY
 }
 
 truth() {  # what the commits really do; nobody else is on that device
-    mkdir -p "$OUT" "$PLACE/$1"
     # shellcheck disable=SC2086
     CUDA_VISIBLE_DEVICES=${GPU:-0} "$PYTHON" "$HERE/truth.py" "$PLACE/$1/$1.git" --recipe "$TREE/examples/$1/${RECIPES[$1]}" \
-        --work "$PLACE/$1/truth" --out "$PLACE/$1/truth.json" ${TRUTH:-} > "$OUT/$1-truth.log" 2>&1 || true
-    gzip -c "$PLACE/$1/truth.json" > "$OUT/$1-truth.json.gz"
+        --work "$PLACE/$1/truth" --out "$PLACE/$1/truth.json" ${TRUTH:-} > "$PLACE/$1/truth.log" 2>&1 || true
 }
 
 serve() {
-    of "$1"
-    if ! curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null; then
-        kw db upgrade > /dev/null
-        kw stack adopt host --python "$PYTHON" --path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages"
-        setsid "$PYTHON" -P -m service.cli up >> "$PLACE/$1/up.log" 2>&1 < /dev/null &
-        for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null && break || sleep 0.5; done
-    fi
+    settings
+    kw db upgrade > /dev/null
+    kw stack adopt host --python "$PYTHON" --path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages"
+    setsid "$PYTHON" -P -m service.cli up >> "$PLACE/up.log" 2>&1 < /dev/null &
+    for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null && break || sleep 0.5; done
     kw doctor || true
 }
 
-second() {  # NAME: another worker of the same service, on another GPU
-    of "$1"
-    setsid "$PYTHON" -P -m service.cli worker start >> "$PLACE/$1/second.log" 2>&1 < /dev/null &
+second() {  # another worker of the same service, on another GPU
+    settings
+    setsid "$PYTHON" -P -m service.cli worker start >> "$PLACE/second.log" 2>&1 < /dev/null &
 }
 
 measure() {  # NAME RANGE: each revision against its parent; those that touch nothing that matters are skipped
-    of "$1"
-    sed -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/tree/examples/$1/${RECIPES[$1]}" > "$PLACE/tree/examples/$1/here.toml"
-    kw target add "$1" "$PLACE/$1/$1.git" --recipe "$PLACE/tree/examples/$1/here.toml" --forge "${FORGES[$1]}" \
-        --branch main --trusted --backfill 0 || true
+    settings
+    local recipe=$PLACE/tree/examples/$1/here.toml
+    sed -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/tree/examples/$1/${RECIPES[$1]}" > "$recipe"
+    [ -z "${MATTER:-}" ] || sed -i -e '/^matter = \[/,/^\]/{/^    /{/'"$MATTER"'/!d}}' "$recipe"
+    kw target add "$1" "$PLACE/$1/$1.git" --recipe "$recipe" --forge "${FORGES[$1]}" --branch main --trusted --backfill 0
     kw run backfill "$1" "$2"
 }
 
-wait_for() {  # SECONDS NAME...: until nothing is queued, or the time is over
-    local until=$(($(date +%s) + $1)) name open
-    shift
-    while [ "$(date +%s)" -lt "$until" ]; do
-        open=0
-        for name in "$@"; do
-            open=$((open + $("$PYTHON" -c "
+wait_for() {  # SECONDS: until nothing is queued, or the time is over
+    local until=$(($(date +%s) + $1))
+    while [ "$(date +%s)" -lt "$until" ] && [ "$(open_runs)" -gt 0 ]; do sleep 3; done
+    progress
+}
+
+open_runs() {
+    "$PYTHON" -c "
 import sqlite3
-rows = sqlite3.connect('file:$PLACE/$name/state/kernelwatch.db?mode=ro', uri=True, timeout=30)
-print(rows.execute(\"SELECT count(*) FROM runs WHERE state IN ('queued', 'leased', 'held')\").fetchone()[0])")))
-        done
-        [ "$open" -gt 0 ] || break
-        sleep 3
-    done
-    for name in "$@"; do progress "$name"; done
+rows = sqlite3.connect('file:$PLACE/state/kernelwatch.db?mode=ro', uri=True, timeout=30)
+print(rows.execute(\"SELECT count(*) FROM runs WHERE state IN ('queued', 'leased', 'held')\").fetchone()[0])"
 }
 
 progress() {
-    "$PYTHON" - "$PLACE/$1/state/kernelwatch.db" <<'PY'
+    "$PYTHON" - "$PLACE/state/kernelwatch.db" <<'PY'
 import sqlite3, sys
 rows = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True, timeout=30).execute(
     "SELECT runs.id, substr(sha, 1, 8), subject, state, stage, round(finished_at - started_at) FROM runs"
@@ -101,9 +94,9 @@ PY
 }
 
 keep() {
-    of "$1"
-    mkdir -p "$OUT/$1"
-    "$PYTHON" - "$KERNELWATCH_STATE/kernelwatch.db" "$OUT/$1/kernelwatch.db.gz" <<'PY'
+    settings
+    mkdir -p "$OUT"
+    "$PYTHON" - "$KERNELWATCH_STATE/kernelwatch.db" "$OUT/kernelwatch.db.gz" <<'PY'
 import gzip, pathlib, sqlite3, sys
 source, copy = sqlite3.connect(sys.argv[1], timeout=30), sqlite3.connect("/tmp/copy.db")
 source.backup(copy)
@@ -112,7 +105,11 @@ copy.close()
 pathlib.Path(sys.argv[2]).write_bytes(gzip.compress(pathlib.Path("/tmp/copy.db").read_bytes(), 6))
 pathlib.Path("/tmp/copy.db").unlink()
 PY
-    cat "$PLACE/$1/up.log" "$KERNELWATCH_STATE"/logs/*.log > "$OUT/$1/service.log" 2> /dev/null || true
+    progress > "$OUT/runs.txt"
+    for name in "${!RECIPES[@]}"; do
+        gzip -c "$PLACE/$name/truth.json" > "$OUT/$name-truth.json.gz" && cp "$PLACE/$name/truth.log" "$OUT/$name-truth.log" || true
+    done
+    cat "$PLACE/up.log" "$PLACE/second.log" "$KERNELWATCH_STATE"/logs/*.log > "$OUT/service.log" 2> /dev/null || true
     { nvidia-smi; "$PYTHON" -m pip list 2> /dev/null | grep -iE "^(torch|triton|numpy|scipy) "; uname -a; nproc; } > "$OUT/machine.txt" 2>&1 || true
 }
 

@@ -246,7 +246,7 @@ def main():
     arguments.add_argument("--work", type=Path, default=Path("/tmp/truth"))
     arguments.add_argument("--recipe", type=Path, required=True)
     arguments.add_argument("--cases", nargs="*")
-    arguments.add_argument("--first", type=int, default=1000, help="so many commits of the mainline")
+    arguments.add_argument("--commits", nargs="*", help="against their parents; else each that touches what matters")
     arguments.add_argument("--restarts", type=int, default=4)
     arguments.add_argument("--rounds", type=int, default=12)
     arguments.add_argument("--timed", type=int, default=3)
@@ -261,10 +261,11 @@ def main():
     ADAPTER = asked.recipe.resolve().parent / recipe["adapters"][0]
     patterns = recipe["paths"]["matter"]
     whole = git("rev-list", "--first-parent", "--reverse", "main")
-    touching = set(git("rev-list", "--first-parent", "main", "--", *(each.removesuffix("**") for each in patterns)))
-    line = [sha for number, sha in enumerate(whole) if number == 0 or sha in touching][: asked.first]
-    pulls, revisions = [], line
-    parent = {head: before for before, head in itertools.pairwise(line)}
+    places = [each.removesuffix("**") for each in patterns]
+    touching = asked.commits or git("rev-list", "--first-parent", "main", "--", *places)
+    parent = {head: before for before, head in itertools.pairwise(whole) if any(map(head.startswith, touching))}
+    revisions = line = [sha for sha in whole if sha in parent or sha in parent.values()]
+    pulls = []
     folders = {}
     for sha in revisions:
         folders[sha] = asked.work / sha[:12]
