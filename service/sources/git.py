@@ -124,6 +124,11 @@ class GitSource:
         """Fetch branches and tags into the mirror.  One process fetches at a time."""
         site = self._site()
         with self._alone():
+            if self._folder and any((self._folder / name).exists() for name in ("shallow", ".git/shallow")):
+                raise SourceFailed(  # git fetches nothing from it, and does not call that a failure
+                    f"{self.location} is a shallow clone, from which nothing can be fetched: run "
+                    "`git fetch --unshallow` there, or name the repository that it was cloned from."
+                )
             limits = replace(_FETCH, file=self._room(settings().mirror_limit))
             self._fetch(self._mirror, site, [*REFSPECS], limits, "--prune")
             (self._mirror / "fetched").touch()

@@ -213,6 +213,20 @@ def test_an_empty_repository_is_said_to_be_empty(repository):
         source_of(repository).default_branch()
 
 
+def test_nothing_is_fetched_from_a_shallow_clone_and_that_is_said(repository, roots):
+    for text in "123":
+        repository.commit(text, {"a": text})
+    shallow = roots / "shallow"
+    origin = f"file://{repository.folder}"
+    subprocess.run(["git", "clone", "--quiet", "--depth=2", origin, str(shallow)], check=True)
+
+    for _ in range(2):  # the mirror of the first attempt changes nothing
+        with pytest.raises(SourceFailed, match=r"is a shallow clone.*git fetch --unshallow"):
+            open_source(Target(str(shallow))).default_branch()
+    subprocess.run(["git", "-C", str(shallow), "fetch", "--quiet", "--unshallow"], check=True)
+    assert open_source(Target(str(shallow))).default_branch() == "main"
+
+
 @pytest.mark.parametrize("rev", ["missing", "0" * 40, "v9.9", "main~100"])
 def test_a_missing_revision_is_named_with_the_branches_there_are(repository, rev):
     repository.commit("One", {"a": "1"})
