@@ -73,7 +73,7 @@ def forms_of_target(target: Target) -> Sequence[ActionForm]:
 @router.get("/targets/{name}/change/{verb}")
 def target_form(name: TargetName, verb: TargetVerb, session: Reading) -> str:
     """Show one form of a target."""
-    return forms.shown(session, _complete(name, target_named(session, name), verb))
+    return forms.shown(session, _complete(session, target_named(session, name), verb))
 
 
 @router.post("/targets/{name}/change/{verb}", max_body_size=forms.MAX_FORM)
@@ -86,16 +86,16 @@ def _find(name: str, verb: TargetVerb, session: Session) -> ActionForm:
     """The form; also of a target that the sender renamed or removed, as a double click sends the form twice."""
     target = find(session, name)
     if target is not None:
-        return _complete(name, target, verb)
+        return _complete(session, target, verb)
     if verb in _REPEATED and audit.is_recorded(session, acting().actor, f"target.{verb}", f"target {name}"):
         return _form(name, None, verb)
     raise NotFound("target", name)
 
 
-def _complete(name: str, target: Target, verb: TargetVerb) -> ActionForm:
-    form = _form(name, target, verb)
-    held = registry.holdings(name) if verb is TargetVerb.REMOVE and form.allowed else None
-    return _form(name, target, verb, held)
+def _complete(session: Session, target: Target, verb: TargetVerb) -> ActionForm:
+    form = _form(target.name, target, verb)
+    held = registry.holdings(session, target) if verb is TargetVerb.REMOVE and form.allowed else None
+    return _form(target.name, target, verb, held)
 
 
 def _form(name: str, target: Target | None, verb: TargetVerb, held: Holdings | None = None) -> ActionForm:

@@ -108,8 +108,9 @@ def remove_target(
     dry_run: Annotated[bool, Query(description="Only count what would be deleted.")] = False,
 ) -> HoldingsDocument:
     """Delete a target with all its measurements, and return their numbers.  Pause it to keep them."""
-    permitted_target(actor, Scope.ADMIN, name)
-    had = HoldingsDocument.model_validate(registry.holdings(name))
+    target = permitted_target(actor, Scope.ADMIN, name)
+    with reading() as session:
+        had = HoldingsDocument.model_validate(registry.holdings(session, target))
     if not dry_run:
         registry.remove(name)
     return had

@@ -165,7 +165,7 @@ def edit(
 def rename(name: str, new: str) -> None:
     """Give a target another name.  Its history, its runs and its comments stay."""
     with transaction() as session:
-        target = targets.target_named(session, name)
+        target = _in_turn(session, name)
         targets.check_name(new)
         if targets.find(session, new) is not None:
             raise Conflict(f"There is a target {new} already: choose another name.")
@@ -178,7 +178,7 @@ def rename(name: str, new: str) -> None:
 def pause(name: str) -> None:
     """Take no new revisions of a target, until `resume`.  What is queued is still measured, and all history stays."""
     with transaction() as session:
-        target = targets.target_named(session, name)
+        target = _in_turn(session, name)
         if target.paused_at is not None:
             raise Conflict(f"Target {name} is paused already.")
         target.paused_at = clock(session)
@@ -188,7 +188,7 @@ def pause(name: str) -> None:
 def resume(name: str) -> None:
     """Take new revisions again: the next poll brings those that the mainline got meanwhile."""
     with transaction() as session:
-        target = targets.target_named(session, name)
+        target = _in_turn(session, name)
         if target.paused_at is None:
             raise Conflict(f"Target {name} is not paused.")
         target.paused_at, target.poll_at = None, clock(session)
@@ -216,17 +216,15 @@ class Holdings:
     regressions: int
 
 
-def holdings(name: str) -> Holdings:
+def holdings(session: Session, target: Target) -> Holdings:
     """Count the rows that removing a target would delete."""
-    with reading() as session:
-        target = targets.target_named(session, name)
 
-        def count(table: str) -> int:
-            rows = Base.metadata.tables[table]
-            whose = _of(rows, target.id)
-            return session.scalar(select(func.count()).select_from(rows).where(whose)) or 0 if whose is not None else 0
+    def count(table: str) -> int:
+        rows = Base.metadata.tables[table]
+        whose = _of(rows, target.id)
+        return session.scalar(select(func.count()).select_from(rows).where(whose)) or 0 if whose is not None else 0
 
-        return Holdings(count("revisions"), count("runs"), count("measurements"), count("regressions"))
+    return Holdings(count("revisions"), count("runs"), count("measurements"), count("regressions"))
 
 
 def remove(name: str) -> None:
@@ -235,8 +233,7 @@ def remove(name: str) -> None:
     Raises Conflict while a run of it is being measured.
     """
     with transaction() as session:
-        target = targets.target_named(session, name)
-        lock_to_remove(session, target.id)
+        target = _in_turn(session, name, lock_to_remove)
         runs = select(Run.id).where(Run.target_id == target.id).order_by(Run.id)
         session.execute(runs.where(Run.state == RunState.QUEUED).with_for_update())  # from here on nobody leases one
         # Without a lock: a worker that records such a run holds its row, and waits for the target.
@@ -247,6 +244,13 @@ def remove(name: str) -> None:
         _delete(session, target.id)
         audit.record(session, "target.remove", target=name, of=f"target {name}")
     forget(old)
+
+
+def _in_turn(session: Session, name: str, take_turn: Callable[[Session, int], None] = lock) -> Target:
+    """The target as it is once nobody else changes it.  Raises NotFound, also where its name was changed meanwhile."""
+    take_turn(session, targets.target_named(session, name).id)
+    session.expire_all()
+    return targets.target_named(session, name)
 
 
 def _recipe_changes(session: Session, target: Target, seen: int) -> list[LaterChange]:

@@ -55,7 +55,7 @@ def load() -> Loaded:
             known = _known(session, wanted)
             if not known:
                 _Copy(source, session).all()
-    held = [registry.holdings(name) for name in wanted]
+            held = [registry.holdings(session, targets.target_named(session, name)) for name in wanted]
     return Loaded(tuple(wanted), sum(one.runs for one in held), sum(one.measurements for one in held), not known)
 
 

@@ -1,17 +1,19 @@
 """Targets in the browser: add one, change its recipe, pause, rename and remove it; as each role, twice, too late."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import event
 
-from service.db.engine import reading, transaction
+from service.db.engine import engine, reading, transaction
 from service.db.models import Target
 from service.domain.states import RunState
 from service.ledger.intake.targets import find, target_named
@@ -86,6 +88,20 @@ def fill(page: Page, name: str, repository: Repository, recipe: str) -> None:
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Location").fill(str(repository.folder))
     page.get_by_label("Recipe").fill(recipe)
+
+
+@contextmanager
+def before_transaction(place: int, act: Callable[[], object]) -> Iterator[None]:
+    """Act once, before the transaction of this place begins, counted from 0."""
+    places = count()
+
+    def step(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        if statement.startswith("BEGIN") and next(places) == place:  # before SQLite's lock is taken
+            act()
+
+    event.listen(engine(), "before_cursor_execute", step)
+    yield
+    event.remove(engine(), "before_cursor_execute", step)
 
 
 # -- add
@@ -320,6 +336,26 @@ def test_many_clicks_change_a_target_once(site: Site, verb: str, typed: dict[str
         sent = list(pool.map(lambda _: alma.post(f"/targets/{name}/change/{verb}", data=form), range(4)))
     assert [one.status_code for one in sent] == [200] * 4
     assert site.audited(f"target {name}") == [f"person alma target.{verb}"]
+
+
+@pytest.mark.parametrize(("verb", "typed"), [("rename", {"name": "{0}-b"}), ("remove", {"typed": "{0}"})])
+def test_a_form_gets_the_answer_of_the_first_wherever_that_was_carried_out(
+    site: Site, verb: str, typed: dict[str, str]
+) -> None:
+    """Before each of the transactions of a second form in turn, the first is carried out from beginning to end."""
+    with client(site, "alma") as alma:
+        for place in count():
+            name = watched()
+            form = fields(alma, **{key: text.format(name) for key, text in typed.items()})
+            send = partial(alma.post, f"/targets/{name}/change/{verb}", data=form)
+            first: list[httpx.Response] = []
+            with before_transaction(place, lambda send=send, first=first: first.append(send())):
+                second = send()
+            if not first:
+                break
+            assert (second.status_code, second.url.path) == (200, first[0].url.path), place
+            assert site.audited(f"target {name}") == [f"person alma target.{verb}"]
+    assert place > 3, "a form takes several transactions"
 
 
 def test_older_revisions_are_queued_by_who_may_write(site: Site, repository: Repository) -> None:

@@ -1,9 +1,11 @@
-"""A target that is removed while others write rows of it.  On SQLite and PostgreSQL."""
+"""A target that is changed or removed while others write rows of it.  On SQLite and PostgreSQL."""
 
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from contextlib import suppress
+from functools import partial
+from threading import Barrier, BrokenBarrierError, Event
 
 import pytest
 from sqlalchemy import event, select
@@ -98,6 +100,28 @@ def test_two_who_remove_a_target_at_once(target: Target, before_the_end: list[Wa
         first.result(30)
         assert isinstance(other.exception(30), NotFound)
     assert removed()
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"), [(partial(registry.rename, new="b"), NotFound), (registry.pause, Conflict)]
+)
+def test_what_two_change_at_once_is_changed_once(
+    target: Target, change: Callable[[str], None], refused: type[Exception]
+) -> None:
+    both, begun = Barrier(2), Event()
+
+    def before(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        """Let nobody write before the other has read, or waits for its turn."""
+        if statement.startswith(("UPDATE targets", "INSERT INTO audit")) and not begun.is_set():
+            with suppress(BrokenBarrierError):
+                both.wait(0.5)
+            begun.set()
+
+    event.listen(engine(), "before_cursor_execute", before)
+    with ThreadPoolExecutor(2) as pool:
+        errors = [one.exception(30) for one in [pool.submit(change, target.name) for _ in range(2)]]
+    event.remove(engine(), "before_cursor_execute", before)
+    assert [type(one) for one in errors if one is not None] == [refused]
 
 
 def test_a_target_is_not_removed_while_its_run_is_recorded(target: Target) -> None:
