@@ -10,6 +10,7 @@ from service.db.engine import clock
 from service.db.models import Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
+from service.domain.verdicts.judge import Outcome
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
 from service.ledger.regressions import accepting, closing, incidents, opening, removed
@@ -25,7 +26,11 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
     revision = session.get_one(Revision, run.revision_id)
-    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
+    judged = {
+        (verdict.provider, verdict.case)
+        for verdict in verdicts
+        if verdict.baseline_kind == BaselineKind.PARENT and verdict.outcome != Outcome.REMOVED  # it was not measured
+    }
     touched = {row.incident_id for row in removed.note_removed(session, run, revision, judged, now)}
     touched |= {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
     touched |= {row.incident_id for row in closing.close_fixed(session, run, judged, policy, now)}

@@ -93,6 +93,8 @@ class Line:
             for name, case in (("fast", FAST), ("wide", WIDE)):
                 if name not in self.left_out:
                     judge(session, run, case, cases.get(name, 1.0), why)
+                else:
+                    world.judged(session, run, case, outcome=Outcome.REMOVED)
             for against, sha, found in (("last_good", f"c{since}", good), ("pinned", release, slow)):
                 for name, ratio in (found or {}).items():
                     judge(session, run, {"fast": FAST, "wide": WIDE}[name], ratio, why, against, sha)
