@@ -186,6 +186,8 @@ def test_heads_of_pull_requests_and_tags_resolve(repository):
     assert (source.is_on_branch(head), source.is_on_branch(source.resolve("main"))) == (False, True)
     assert source.resolve("v0.1") == source.resolve("main")
     assert source.between(source.resolve("main"), head)[0].subject == "Contribution"
+    repository.git("branch", "größe/x", head)
+    assert source.resolve("größe/x") == head
 
 
 def test_a_commit_outlives_the_branch_that_was_forced_away(repository):
