@@ -4,6 +4,7 @@ A figure is drawn on the server as SVG, twice: for wide windows and for phones.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -186,16 +187,17 @@ def trend(
 ) -> Trend:
     """The points in a unit, by level.  `ceilings` are GB/s of a copy, by run, for shares of the ceiling.
 
-    A point without a value in this unit is left out.  Dates never go back: a commit may be older than the one before.
+    A point without a value in this unit is left out.
     """
     label, digits, divisor = _unit(points, metric, unit)
     shown = list[Shown]()
-    latest = -math.inf
-    for point in points:
+    dates = in_order([point.committed_at for point in points])
+    for point, at in zip(points, dates, strict=True):
         value = _value(point, unit, divisor, ceilings or {})
-        latest = max(latest, point.committed_at)
         if value is not None:
-            shown.append(Shown(point, latest, value, *_whiskers(point, value, unit)))
+            shown.append(Shown(point, at, value, *_whiskers(point, value, unit)))
+    placed = {point.ordinal: at for point, at in zip(points, dates, strict=True)}
+    found = [replace(change, at=placed.get(change.ordinal, change.at)) for change in found]
     starts = {change.ordinal for change in found if not change.closed}
     levels = list[list[Shown]]([[]])
     boundaries = sorted(starts)
@@ -207,6 +209,32 @@ def trend(
                 levels.append([])
         levels[-1].append(one)
     return Trend(tuple(shown), tuple(Level(tuple(ones)) for ones in levels if ones), tuple(found), label, digits)
+
+
+def in_order(dates: Sequence[float]) -> list[float]:
+    """The dates of commits in the order of their line, so that none goes back.
+
+    Commits are rebased, and clocks are wrong: the longest sequence of dates that do not go back is kept, and those
+    between are spread between their neighbours of it.
+    """
+    ends, before = list[int](), list[int]()  # the last of the best sequence of each length; the one before each
+    for number, date in enumerate(dates):
+        length = bisect_right(ends, date, key=dates.__getitem__)
+        before.append(ends[length - 1] if length else -1)
+        ends[length : length + 1] = [number]
+    kept = list[int]()
+    last = ends[-1] if ends else -1
+    while last >= 0:
+        kept.append(last)
+        last = before[last]
+    if not kept:
+        return []
+    kept.reverse()
+    placed = [dates[kept[0]]] * kept[0]
+    for start, end in pairwise(kept):
+        step = (dates[end] - dates[start]) / (end - start)
+        placed += [dates[start] + step * number for number in range(end - start)]
+    return placed + [dates[kept[-1]]] * (len(dates) - kept[-1])
 
 
 def _unit(points: Sequence[Point], metric: Metric, unit: Unit) -> tuple[str, str, float]:

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
-from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, trend
+from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, in_order, trend
 from kernels.cases import Metric
 from service.reports.views import Point
 from tests.dashboards import seed_deciding
@@ -45,6 +48,37 @@ def points(medians: Sequence[float | None], outcomes: dict[int, tuple[str, float
 
 def shown(found: Sequence[Point], unit: Unit = Unit.AMOUNT) -> Trend:
     return trend(found, changes(found, (), ()), Metric.KERNEL, unit)
+
+
+@pytest.mark.parametrize(
+    ("dates", "placed"),
+    [
+        ([], []),
+        ([7.0], [7.0]),
+        ([1.0, 2.0, 2.0, 3.0], [1.0, 2.0, 2.0, 3.0]),
+        ([1.0, 2.0, 900.0, 4.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5.0]),  # a clock that is far ahead
+        ([1.0, 2.0, 3.0, 0.0, 0.0, 6.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),  # rebased, with their old dates
+        ([9.0, 2.0, 3.0, 1.0], [2.0, 2.0, 3.0, 3.0]),
+    ],
+)
+def test_wrong_dates_move_no_other_commit(dates: list[float], placed: list[float]) -> None:
+    assert in_order(dates) == placed
+
+
+@given(st.lists(st.integers(0, 30).map(float), max_size=30))
+def test_dates_never_go_back_and_right_ones_stay(dates: list[float]) -> None:
+    placed = in_order(dates)
+    assert placed == sorted(placed)
+    assert len(placed) == len(dates)
+    assert in_order(sorted(dates)) == sorted(dates)
+    assert set(placed[:1] + placed[-1:]) <= set(dates)
+
+
+def test_a_change_is_drawn_at_its_revision_whatever_date_that_has() -> None:
+    found = points([100.0] * 5 + [120.0] * 5, {5: ("regression", 1.2)})
+    found[5] = replace(found[5], committed_at=4_294_967_295.0)
+    [change], dots = (shown(found).changes, shown(found).shown)
+    assert dots[4].at < change.at == dots[5].at < dots[6].at
 
 
 @pytest.mark.parametrize(
