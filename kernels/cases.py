@@ -24,8 +24,9 @@ BUILT_IN_PROVIDERS = (
 # The distributions of the providers that are not part of torch.  Quack tunes itself: another version is another SOTA.
 QUACK = "quack-kernels==0.6.5"
 PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
-BY_ROW = ("dy", "dresidual_out", "x", "residual", "gate")  # inputs of [rows, columns], in the dtype of the case
-BY_ROW_OUT = ("y", "residual_out", "dx", "q")  # outputs of [rows, columns]
+# Inputs of [rows, columns], or [tokens, heads, columns], in the dtype of the case; then such outputs.
+BY_ROW = ("dy", "dresidual_out", "x", "residual", "gate")
+BY_ROW_OUT = ("y", "residual_out", "dx", "q")
 EACH_ROW = ("mean", "rstd", "scale")  # one value for each row, in fp32
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}  # of a case
 OTHER_BYTES = {"fp8": 1, "int8": 1, "uint8": 1}  # of tensors that a region adds
@@ -217,7 +218,8 @@ NORMS = _norms()
 OPS = {**NORMS, **_regions()}
 
 _CASE = re.compile(
-    r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwdbwd|fwd|bwd)\.(?P<rows>[0-9]+)x(?P<cols>[0-9]+)(?:s(?P<stride>[0-9]+))?"
+    r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwdbwd|fwd|bwd)"
+    r"\.(?P<rows>[0-9]+)(?:x(?P<heads>[0-9]+))?x(?P<cols>[0-9]+)(?:s(?P<stride>[0-9]+))?"
     r"\.(?P<dtype>[a-z0-9]+)(?:-(?P<weight_dtype>[a-z0-9]+))?(?:\.(?P<metric>[a-z]+))?"
 )
 
@@ -227,7 +229,8 @@ class Case:
     """An op, a direction, a shape, dtypes and a metric: `rmsnorm.fwd.32768x4096.bf16`.
 
     `….bf16-fp32` has fp32 weights; `32768x4096s5120` has a row stride of 5120 elements; any metric except `kernel` is a
-    suffix: `rmsnorm.fwd.32768x4096.bf16.call`.
+    suffix: `rmsnorm.fwd.32768x4096.bf16.call`.  `4096x32x128s6144` has rows with two strides: 4096 tokens that start
+    6144 elements apart, with 32 heads of 128 columns each, next to each other.  Each head is a row.
     """
 
     op: str
@@ -236,8 +239,9 @@ class Case:
     cols: int
     dtype: str
     weight_dtype: str
-    stride: int = 0  # elements between rows of the inputs; 0 if they are dense
+    stride: int = 0  # elements between rows of the inputs, between tokens where there are heads; 0 if they are dense
     metric: Metric = Metric.KERNEL
+    heads: int = 0  # rows of a token; 0 where a token is a row
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -253,11 +257,17 @@ class Case:
         for dtype in (found["dtype"], weight_dtype):
             if dtype not in DTYPE_BYTES:
                 raise ValueError(f"{text!r}: unknown dtype {dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-        rows, cols, stride = int(found["rows"]), int(found["cols"]), int(found["stride"] or 0)
+        cols, stride, heads = int(found["cols"]), int(found["stride"] or 0), int(found["heads"] or 0)
+        rows = int(found["rows"]) * (heads if found["heads"] else 1)
+        if heads and not stride:
+            raise ValueError(
+                f"{text!r}: heads need the stride of their tokens; dense ones are rows: write {rows}x{cols}"
+            )
         if not (1 <= rows <= 1 << 24 and 1 <= cols <= 1 << 20):
             raise ValueError(f"{text!r}: rows must be 1 to {1 << 24} and columns 1 to {1 << 20}")
-        if found["stride"] and not cols < stride <= 1 << 21:
-            raise ValueError(f"{text!r}: a row stride must be more than the columns, and at most {1 << 21}")
+        if found["stride"] and not (heads or 1) * cols < stride <= 1 << 21:
+            less = f"the {heads} heads of {cols} columns" if heads else "the columns"
+            raise ValueError(f"{text!r}: a row stride must be more than {less}, and at most {1 << 21}")
         metric = found["metric"] or Metric.KERNEL.value
         if metric not in list(Metric):
             raise ValueError(f"{text!r}: unknown metric {metric!r}; known: {', '.join(Metric)}")
@@ -265,19 +275,22 @@ class Case:
         op = OPS[found["op"]]
         if direction not in op.directions:
             raise ValueError(f"{text!r}: {op.name} has no {direction}; directions: {', '.join(op.directions)}")
+        if heads and op.region:
+            raise ValueError(f"{text!r}: heads are for norms alone, and {op.name} is fused with its neighbour")
         if metric == Metric.BLOCK and Direction.FWDBWD not in op.directions:
             raise ValueError(f"{text!r}: the block metric needs a norm with a backward pass, which {op.name} is not")
         if metric == Metric.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
             raise ValueError(
                 f"{text!r}: the block metric needs direction fwdbwd, dense rows, and columns that are a multiple of 128"
             )
-        return cls(op.name, direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric))
+        return cls(op.name, direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric), heads)
 
     def __str__(self) -> str:
         mixed = "" if self.weight_dtype == self.dtype else f"-{self.weight_dtype}"
         strided = f"s{self.stride}" if self.stride else ""
         metric = "" if self.metric is Metric.KERNEL else f".{self.metric}"
-        return f"{self.key}.{self.rows}x{self.cols}{strided}.{self.dtype}{mixed}{metric}"
+        shape = f"{self.tokens}x{self.heads}x{self.cols}" if self.heads else f"{self.rows}x{self.cols}"
+        return f"{self.key}.{shape}{strided}.{self.dtype}{mixed}{metric}"
 
     @property
     def key(self) -> str:
@@ -292,10 +305,24 @@ class Case:
     def outputs(self) -> tuple[str, ...]:
         return OPS[self.op].outputs(self.direction)
 
+    @property
+    def tokens(self) -> int:
+        """The rows; where there are heads, the tokens that have them."""
+        return self.rows // (self.heads or 1)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row, or of all heads of a token."""
+        return (self.heads or 1) * self.cols
+
+    def of_tokens(self, tokens: int) -> Self:
+        """The same with another number of tokens, for the metric *kernel*."""
+        return replace(self, rows=tokens * (self.heads or 1), metric=Metric.KERNEL)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Of an input or output."""
         if name in (*BY_ROW, *BY_ROW_OUT, "mask"):
-            return self.rows, self.cols
+            return (self.tokens, self.heads, self.cols) if self.heads else (self.rows, self.cols)
         if name in EACH_ROW:
             return (self.rows,)
         return (self.cols, self.cols) if name == "matrix" else (self.cols,)
@@ -333,7 +360,7 @@ class Case:
     @property
     def set_bytes(self) -> int:
         """Of the matrices of an input set, with what is between their rows."""
-        op, rows_apart = OPS[self.op], self.rows * (self.stride or self.cols) * DTYPE_BYTES[self.dtype]
+        op, rows_apart = OPS[self.op], self.tokens * (self.stride or self.cols) * DTYPE_BYTES[self.dtype]
         others = sum(self._bytes(name) for name in op.added if name not in BY_ROW)
         return sum(name in BY_ROW for name in self.inputs) * rows_apart + others
 

@@ -331,7 +331,8 @@ def group_of(case: Case) -> str:
 
 
 def _shape(case: Case) -> str:
-    return f"{case.rows}x{case.cols}" + (f"s{case.stride}" if case.stride else "")
+    heads = f"{case.heads}x" if case.heads else ""
+    return f"{case.tokens}x{heads}{case.cols}" + (f"s{case.stride}" if case.stride else "")
 
 
 def _table(head: Sequence[str], columns: str, lines: Iterable[Sequence[object]]) -> str:

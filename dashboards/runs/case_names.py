@@ -27,7 +27,7 @@ class CaseName:
     metric: Metric
     rows: int | None = None
     columns: int | None = None
-    stride: int = 0  # elements between rows; 0 if they are dense
+    stride: int = 0  # elements between rows, between tokens where there are heads; 0 if they are dense
 
     @cached_property
     def family(self) -> str:
@@ -56,7 +56,7 @@ def case_name(text: str) -> CaseName:
         case.direction.value,
         op_words(case.op),
         _DIRECTIONS[case.direction],
-        f"{case.rows:,}×{case.cols:,}{stride}",
+        f"{case.tokens:,}×{case.heads}×{case.cols:,}{stride}" if case.heads else f"{case.rows:,}×{case.cols:,}{stride}",
         dtypes,
         LABELS.get(bare, "").partition(",")[0],
         metric,

@@ -125,6 +125,7 @@ class Examination:
         self._pool = memoryview(judge.read(int(answer["pool"]), self._pool_numbers * DTYPE_BYTES[case.dtype]))
         self._base: list[list[int]] = answer["inputs"]
         self._row_bytes = case.cols * DTYPE_BYTES[case.dtype]
+        self._token_bytes = case.width * DTYPE_BYTES[case.dtype]  # which lie next to each other in an input
         self._columns = False
         self._offsets: list[int] = []
         self._numbers: list[memoryview] = []  # parts of the pool
@@ -161,8 +162,8 @@ class Examination:
         """The numbers of the preparation."""
         found = []
         for base in self._base:
-            rows = [self._judge.read(base[0] + row * base[1], self._row_bytes) for row in self._rows_apart(base)]
-            found.append(bytearray().join(rows) or self._judge.read(base[0], self._row_bytes * self._case.rows))
+            apart = [self._judge.read(base[0] + at * base[1], self._token_bytes) for at in self._tokens_apart(base)]
+            found.append(bytearray().join(apart) or self._judge.read(base[0], self._row_bytes * self._case.rows))
         return found
 
     def take_outputs(self, label: str, connection: Connection, outputs: object) -> None:
@@ -192,7 +193,7 @@ class Examination:
             address, _, bytes_of_scale = found_at.get("scale", (0, 0, 0)) if name == "q" else (0, 0, 0)
             scale = b"".join(connection.read(address + row * bytes_of_scale, bytes_of_scale) for row in rows)
             same = all(
-                connection.read(given_at[0] + row * given_at[1], self._row_bytes)
+                connection.read(self._place(given_at, row), self._row_bytes)
                 == bytes(self._numbers[number][row * self._row_bytes : (row + 1) * self._row_bytes])
                 for row in (rows if name in BY_ROW_OUT else self._drawn_rows())
             )
@@ -229,15 +230,21 @@ class Examination:
                     found.setdefault(label, str(reason))
         return {label: DURING + reason for label, reason in found.items()}
 
-    def _rows_apart(self, at: Sequence[int]) -> range:
-        return range(self._case.rows if at[1] != self._row_bytes else 0)
+    def _tokens_apart(self, at: Sequence[int]) -> range:
+        return range(self._case.tokens if at[1] != self._token_bytes else 0)
+
+    def _place(self, at: Sequence[int], row: int) -> int:
+        """The address of a row of an input."""
+        token, head = divmod(row, self._case.heads or 1)
+        return at[0] + token * at[1] + head * self._row_bytes
 
     def _write(self, connection: Connection, at: Sequence[int], numbers: bytearray | memoryview) -> None:
         numbers = memoryview(numbers)
-        if not self._rows_apart(at):
+        if not self._tokens_apart(at):
             connection.write(at[0], numbers)
-        for row in self._rows_apart(at):  # what is between the rows stays
-            connection.write(at[0] + row * at[1], numbers[row * self._row_bytes : (row + 1) * self._row_bytes])
+        for token in self._tokens_apart(at):  # what is between the tokens stays
+            part = numbers[token * self._token_bytes : (token + 1) * self._token_bytes]
+            connection.write(at[0] + token * at[1], part)
 
     def _drawn_rows(self) -> list[int]:
         count = min(self._case.rows, max(1, min(MAX_ROWS, MAX_BYTES // self._row_bytes)))

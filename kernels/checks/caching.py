@@ -64,7 +64,7 @@ def measure(case: Case, sets: Sequence[Inputs], calls: Sequence[Call], clock: Cl
     new: list[float] = []
     deadline = perf_counter() + MAX_S
     while len(new) < MIN_TIMES or (len(new) < TIMES[x.device.type] and perf_counter() < deadline):
-        other = torch.randn(case.rows, case.cols, dtype=DTYPES[case.dtype], device=x.device, generator=generator)
+        other = torch.randn(x.shape, dtype=DTYPES[case.dtype], device=x.device, generator=generator)
         for weight, times in ((0.0, known), (WEIGHT, new)):
             _interpolate(sets, other, weight)
             times.append(timer.time())

@@ -40,17 +40,23 @@ def _put(inputs: Inputs, edge: str, row: int) -> None:
     middle = inputs.case.cols // 2
     if edge in ("first", "last"):
         column = 0 if edge == "first" else -1
-        inputs["x"][row, column] = LARGE * math.sqrt(inputs.case.cols)
+        _row(inputs, "x", row)[column] = LARGE * math.sqrt(inputs.case.cols)
         if "mask" in inputs.tensors:
             inputs["mask"][row, column] = 1
         return
     if edge in ("zeros", "mean"):
         if "residual" in inputs.tensors:
-            inputs["residual"][row] = 0.0
-        x: Tensor = inputs["x"][row]
+            _row(inputs, "residual", row).zero_()
+        x = _row(inputs, "x", row)
         x.copy_(x * 0.0 if edge == "zeros" else x + MEAN)
         return
     if "mask" in inputs.tensors:  # to multiply inf by 0 and to leave it out differ
         inputs["mask"][row, middle] = 1
     poisoned = "dy" if inputs.case.direction is Direction.BWD else "x"
-    inputs[poisoned][row, middle] = math.inf if edge == "inf" else math.nan
+    _row(inputs, poisoned, row)[middle] = math.inf if edge == "inf" else math.nan
+
+
+def _row(inputs: Inputs, name: str, row: int) -> Tensor:
+    """[columns] of an input, in its memory."""
+    tensor = inputs[name]
+    return tensor[divmod(row, inputs.case.heads)] if inputs.case.heads else tensor[row]

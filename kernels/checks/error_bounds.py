@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..cases import BY_ROW_OUT, OPS, Case, Direction, Op, Region, Rounding
 from . import references
-from .inputs import BY_ROW, DTYPES, Inputs, blocks
+from .inputs import BY_ROW, DTYPES, Inputs, blocks, by_rows, some_rows
 
 _BY_ROW = (*BY_ROW, "mean", "rstd", "mask")  # inputs
 _WITH_ROWS = (*BY_ROW_OUT, "scale")  # outputs that have a part for each row; the others are sums over all rows
@@ -117,7 +117,8 @@ def errors(
     The error of codes `q` is not relative: it is the largest |q * scale - y|, divided by half a step between codes at y
     plus what rounding y may add, so that it must not exceed 1.
     """
-    found = torch.stack([_errors(inputs, seen, way) for way in _ways(inputs.case, rounding)]).amin(0)
+    inputs, flat = _by_rows(inputs), [None if outputs is None else _matrices(outputs) for outputs in seen]
+    found = torch.stack([_errors(inputs, flat, way) for way in _ways(inputs.case, rounding)]).amin(0)
     values = found.tolist()  # the only place that waits for the device
     return [dict(zip(inputs.case.outputs, each, strict=True)) for each in values]
 
@@ -180,7 +181,7 @@ def partial_errors(
     """
     some = inputs
     if name in _WITH_ROWS:
-        drawn = {key: value[list(rows)] if key in _BY_ROW else value for key, value in inputs.tensors.items()}
+        drawn = {key: some_rows(value, rows) if key in _BY_ROW else value for key, value in inputs.tensors.items()}
         some = Inputs(inputs.case, drawn)
     error = _each_error(some, name, outputs, rounding).amax(1).amin()
     return math.inf if error.isnan() else float(error)
@@ -193,7 +194,7 @@ def worst_place(inputs: Inputs, name: str, outputs: Outputs, rounding: Rounding 
 
 def _each_error(inputs: Inputs, name: str, outputs: Outputs, rounding: Rounding) -> Tensor:
     """[ways, rows], or [ways, columns] of a sum: the errors of an output as in `errors`; nan for nan."""
-    case = inputs.case
+    inputs, outputs, case = _by_rows(inputs), _matrices(outputs), inputs.case
     count = len(inputs["x"])
     pieces = [rows for rows in blocks(case, inputs["x"].device) if rows.start < count]
     found = []
@@ -226,6 +227,7 @@ def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
     Codes count with their scale.  Those of int8 may be anything: they have no nan, and vLLM's maximum of a row skips
     nan, so that the scale is finite.
     """
+    inputs, outputs = _by_rows(inputs), _matrices(outputs)
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
     exact_sums = Part()
     for rows in blocks(inputs.case, inputs["x"].device):
@@ -242,6 +244,15 @@ def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
     checked = {name: torch.stack(each).any() for name, each in hidden.items() if each}
     flags = torch.stack([*checked.values()]).tolist() if checked else []
     return [name for name, flag in zip(checked, flags, strict=True) if flag]
+
+
+def _by_rows(inputs: Inputs) -> Inputs:
+    """The same with matrices where the case has heads, whose rows have two strides in the inputs."""
+    return replace(inputs, tensors=_matrices(inputs.tensors)) if inputs.case.heads else inputs
+
+
+def _matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: by_rows(tensor) for name, tensor in tensors.items()}
 
 
 def dequantised(q: Tensor, scale: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,17 +71,29 @@ def fresh_values(case: Case, like: Inputs, seed: int, number: int) -> Tensor:
     """Other numbers for the tensor of `like` that may change between calls."""
     device = like["x"].device
     values = torch.randn(
-        (1, case.rows, case.cols),
+        (1, case.tokens, case.width),
         dtype=DTYPES[case.dtype],
         device=device,
         generator=_generator(device, f"{case}/{seed}/{number}/fresh"),
     )
-    return _shaped(case, like.fresh, values, number)[0]
+    return _shaped(case, like.fresh, values, number).view(case.shape(like.fresh))
 
 
 def refill(inputs: Inputs, values: Tensor) -> None:
     """Change the numbers in place: neither the address nor the version counter of the tensor changes."""
     inputs[inputs.fresh].data.copy_(values)
+
+
+def by_rows(tensor: Tensor) -> Tensor:
+    """[rows, columns] of a tensor of [tokens, heads, columns], copied where it has two strides; any other as it is."""
+    return tensor.flatten(0, 1) if tensor.ndim == 3 else tensor
+
+
+def some_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """[len(rows), columns] of a tensor of [rows, columns] or [tokens, heads, columns]; of a vector its elements."""
+    if tensor.ndim < 3:
+        return tensor[list(rows)]
+    return torch.stack([tensor[divmod(row, tensor.shape[1])] for row in rows])
 
 
 def blocks(case: Case, device: torch.device) -> Iterator[slice]:
@@ -90,8 +102,8 @@ def blocks(case: Case, device: torch.device) -> Iterator[slice]:
 
 
 def statistics(case: Case, x: Tensor) -> dict[str, Tensor]:
-    """The statistics of x [rows, columns] that the op passes from forward to backward: fp32, [rows]."""
-    op = OPS[case.op]
+    """The statistics of x, [rows, columns] or with heads, that the op passes from forward to backward: fp32, [rows]."""
+    op, x = OPS[case.op], by_rows(x)
     means = []
     scales = []
     for rows in _pieces(x.shape[0], x.shape[1], x.device):
@@ -106,9 +118,14 @@ def fingerprint(inputs: Inputs) -> dict[str, tuple[Tensor, ...]]:
     prints: dict[str, tuple[Tensor, ...]] = {}
     for name, tensor in inputs.tensors.items():
         stride = inputs.case.stride or inputs.case.cols
-        whole = tensor.as_strided((inputs.case.rows, stride), (stride, 1)) if name in BY_ROW else tensor
+        whole = tensor.as_strided((inputs.case.tokens, stride), (stride, 1)) if name in BY_ROW else tensor
         prints[name] = bit_sums(whole)
     return prints
+
+
+def laid_out(case: Case, whole: Tensor) -> Tensor:
+    """An input of [rows, columns], or with heads, in memory of [rows or tokens, elements from one to the next]."""
+    return whole[:, : case.width].view(case.shape("x")) if case.stride else whole
 
 
 def bit_sums(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -138,10 +155,10 @@ def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) ->
     pool: dict[str, Tensor] = {}
     for name in case.inputs:
         if name in BY_ROW:
-            shape = (size, case.rows, case.stride or case.cols)
+            shape = (size, case.tokens, case.stride or case.cols)
             rows = torch.randn(shape, dtype=DTYPES[case.dtype], device=device, generator=generator)
             pool[name] = _shaped(case, name, rows, first)
-            pool[name][..., case.cols :] = math.nan  # between the rows: a kernel that reads past a row is wrong
+            pool[name][..., case.width :] = math.nan  # between the rows: a kernel that reads past a row is wrong
         elif name in OPS[case.op].weights:
             values = torch.rand(size, case.cols, device=device, generator=generator)
             pool[name] = values.add_(0.5 if name == "weight" else -0.5).to(DTYPES[case.weight_dtype])
@@ -152,18 +169,25 @@ def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) ->
             values = torch.randn(size, *case.shape(name), dtype=DTYPES[case.dtype], device=device, generator=generator)
             pool[name] = values.mul_(case.cols**-0.5)
     if case.direction is Direction.BWD:
-        every_row = pool["x"].flatten(0, 1)[:, : case.cols]
+        every_row = pool["x"][..., : case.width].reshape(-1, case.cols)
         pool |= {name: values.view(size, case.rows) for name, values in statistics(case, every_row).items()}
     return pool
 
 
 def _shaped(case: Case, name: str, values: Tensor, first: int) -> Tensor:
-    """Make some rows of x and residual small, and give x a mean for layernorm; in place."""
+    """Make some rows of x and residual small, and give x a mean for layernorm; in place.
+
+    values: [sets, rows or tokens, elements from one to the next]; each row is multiplied by its factor.
+    """
     if name == "x" and OPS[case.op].norm == "layernorm":
         values += 0.5
     if name in ("x", "residual"):
         sets = slice((first + 1) % 2, None, 2) if case.rows == 1 else slice(None)
-        values[sets, min(SMALL_ROW_EVERY, case.rows) - 1 :: SMALL_ROW_EVERY] *= SMALL
+        factors = torch.ones(case.rows, dtype=values.dtype, device=values.device)
+        factors[min(SMALL_ROW_EVERY, case.rows) - 1 :: SMALL_ROW_EVERY] = SMALL
+        rows = values[sets, :, : case.width]
+        shape = case.tokens, case.heads or 1
+        rows.view(len(rows), *shape, case.cols).mul_(factors.view(*shape, 1))
     return values
 
 
@@ -177,8 +201,8 @@ def _sets(case: Case, pool: dict[str, Tensor], wanted: slice) -> list[Inputs]:
             torch._foreach_copy_(apart[name], parts)
         else:
             apart[name] = parts
-        if name in BY_ROW and case.stride:
-            apart[name] = [whole[:, : case.cols] for whole in apart[name]]
+        if name in BY_ROW:
+            apart[name] = [laid_out(case, whole) for whole in apart[name]]
     return [Inputs(case, {name: apart[name][number] for name in case.inputs}) for number in range(len(apart["x"]))]
 
 

@@ -6,14 +6,13 @@ are therefore referenced here, before the target is imported, and after the timi
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cases import Case, Metric
-from .inputs import ANY_DTYPE, BY_ROW, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
+from ..cases import Case
+from .inputs import ANY_DTYPE, BY_ROW, INTEGERS, Inputs, bit_sums, by_rows, changed, fingerprint, make
 from .oracle import INPLACE, Finding, Oracle, named, not_numbers, poison
 
 Outputs = dict[str, Tensor]
@@ -57,7 +56,7 @@ def digest(tensor: Tensor) -> Tensor:
 
     Hashes the sums along rows and along columns, weighted by position: plain sums would miss swapped values.
     """
-    dense = tensor.detach().contiguous()
+    dense = by_rows(tensor.detach()).contiguous()
     parts = bit_sums(dense.clone() if dense.storage_offset() else dense)  # an odd offset has no view as wider integers
     return torch.stack([(part.long() * _weights(part.numel(), part.device)).sum() for part in parts]).sum()
 
@@ -171,7 +170,7 @@ def require_working_oracle(case: Case, device: torch.device, seed: int) -> None:
 
     A replaced oracle that recognises this test is not detected.
     """
-    small = replace(case, rows=min(case.rows, FEW_ROWS), metric=Metric.KERNEL)
+    small = case.of_tokens(min(case.tokens, FEW_ROWS))
     inputs = make(small, device, seed)
     outputs = {
         name: torch.full(small.shape(name), _far_off(_dtype(small, name)), dtype=_dtype(small, name), device=device)

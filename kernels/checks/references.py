@@ -74,6 +74,16 @@ def gradient(op: Op, slope: Tensor, normal: Tensor, rstd: Tensor) -> Tensor:
     return through * rstd
 
 
+def of_rows(statistic: Tensor, x: Tensor) -> Tensor:
+    """A statistic, [rows], in the shape of x, [rows, columns] or [tokens, heads, columns], with one column."""
+    return statistic.view(*x.shape[:-1], 1) if x.ndim > 2 else statistic[:, None]
+
+
+def over_rows(values: Tensor, **options: Any) -> Tensor:
+    """[columns]: the sum over all rows."""
+    return values.sum(tuple(range(values.ndim - 1)), **options)
+
+
 def _forward(op: Op) -> Callable[..., Any]:
     names = op.inputs(Direction.FWD)
 
@@ -113,16 +123,16 @@ def _backward(op: Op) -> Callable[..., Any]:
         dtype = given["x"].dtype
         dy = given["dy"].to(_compute_dtype(dtype))
         x = given["x"].to(_compute_dtype(dtype))
-        rstd = given["rstd"].to(_compute_dtype(dtype))[:, None]
-        normal = (x - given["mean"].to(x.dtype)[:, None] if op.norm == "layernorm" else x) * rstd
+        rstd = of_rows(given["rstd"].to(_compute_dtype(dtype)), x)
+        normal = (x - of_rows(given["mean"].to(x.dtype), x) if op.norm == "layernorm" else x) * rstd
         dx = gradient(op, sloped(op, dy, given), normal, rstd)
         if op.residual:
             dx = dx + given["dresidual_out"].to(x.dtype)
         outputs = [dx.to(dtype)]
         if op.weight:
-            outputs.append((dy * normal).sum(0).to(given["weight"].dtype))
+            outputs.append(over_rows(dy * normal).to(given["weight"].dtype))
         if op.bias:  # without a weight the dtype of the bias is unknown; a wider one is also right
-            outputs.append(dy.sum(0).to(given["weight"].dtype if op.weight else x.dtype))
+            outputs.append(over_rows(dy).to(given["weight"].dtype if op.weight else x.dtype))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     return backward

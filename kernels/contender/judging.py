@@ -69,5 +69,5 @@ class Judging:
 
 
 def addresses(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Address, bytes between rows, and bytes of an element of each."""
+    """Address, bytes between rows (between tokens with heads), and bytes of an element of each."""
     return [[one.data_ptr(), one.stride(0) * one.element_size(), one.element_size()] for one in tensors]

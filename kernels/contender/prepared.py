@@ -18,7 +18,7 @@ from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
 from ..checks.error_bounds import rounds_in_between
-from ..checks.inputs import Inputs, fresh_values, make_sets, refill
+from ..checks.inputs import Inputs, by_rows, fresh_values, make_sets, refill
 from ..checks.oracle import FAR, Oracle, named, require_rows
 from ..checks.outputs import (
     Inexact,
@@ -92,8 +92,8 @@ def prepare(
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """A matrix whose elements of a row are next to each other; a vector is one row."""
-    rows = tensor.detach().unsqueeze(0) if tensor.ndim == 1 else tensor.detach()
+    """[rows, columns] with the elements of a row next to each other; a vector is one row."""
+    rows = tensor.detach().unsqueeze(0) if tensor.ndim == 1 else by_rows(tensor.detach())
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 

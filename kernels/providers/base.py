@@ -101,6 +101,25 @@ def by_position(case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def on_matrices(case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which takes [rows, columns], at a case that may have heads: then it gets copies of their rows.
+
+    The copies are part of the call: a caller of such a function pays for them.
+    """
+    if not case.heads:
+        return function
+
+    def rows(value: Any) -> Any:
+        return value.reshape(-1, case.cols) if isinstance(value, Tensor) and value.ndim == 3 else value
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        outputs = function(*map(rows, arguments), **{name: rows(value) for name, value in named.items()})
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return returned(*(each.view(case.shape("x")) if each.ndim == 2 else each for each in outputs))
+
+    return call
+
+
 def returned(*outputs: Tensor | None) -> Any:
     """The outputs that are not None; a single one without a tuple."""
     present = tuple(output for output in outputs if output is not None)

@@ -67,7 +67,7 @@ def _by_autograd(forward: Function) -> Bind:
         x = inputs["x"]
         values: dict[str, Tensor] = {name: inputs[name] for name in ("x", "weight") if name in inputs.tensors}
         if op.bias:
-            values["bias"] = torch.zeros(x.shape[1], dtype=DTYPES[inputs.case.weight_dtype], device=x.device)
+            values["bias"] = torch.zeros(x.shape[-1], dtype=DTYPES[inputs.case.weight_dtype], device=x.device)
         # detached aliases: the inputs must not require gradients
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():

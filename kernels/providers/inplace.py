@@ -70,4 +70,5 @@ def restores_of(calls: Sequence[Call]) -> list[Callable[[], None]]:
 def _like(tensor: Tensor) -> Tensor:
     """A new tensor with the same strides; between its rows is NaN."""
     rows, stride = tensor.shape[0], tensor.stride(0)
-    return torch.full((rows, stride), math.nan, dtype=tensor.dtype, device=tensor.device)[:, : tensor.shape[1]]
+    whole = torch.full((rows, stride), math.nan, dtype=tensor.dtype, device=tensor.device)
+    return whole.as_strided(tensor.shape, tensor.stride())

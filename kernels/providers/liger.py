@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cases import OPS, Case, Direction, Op
-from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
+from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, on_matrices, returned
 
 # Computes in fp32 and rounds once at the end, as the other providers.  Liger's default mode ("llama") also rounds
 # before the multiplication with the weight, which doubles the error.
@@ -51,7 +51,8 @@ class Liger(Provider):
     def ready(self, case: Case, device: torch.device) -> Bind:
         operators = self._liger(case, device)
         op = OPS[case.op]
-        return by_name(forward(operators, op) if case.direction is Direction.FWD else backward(operators, op))
+        function = forward(operators, op) if case.direction is Direction.FWD else backward(operators, op)
+        return by_name(on_matrices(case, function))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         return by_position(case, with_autograd(self._liger(case, device), OPS[case.op]))

@@ -56,7 +56,7 @@ class Mode:
             return f"torch {torch.__version__} has no regional Inductor"
         if self.name not in (CompileMode.DYNAMIC, CompileMode.AUTOMATIC_DYNAMIC):
             return None
-        if case.rows == 1:
+        if case.tokens == 1:
             return "torch.compile always compiles a single row with a static shape"
         return "a block is compiled for a static number of tokens" if case.metric is Metric.BLOCK else None
 
@@ -186,7 +186,7 @@ def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
 
 def _earlier(case: Case) -> Case:
     """The first shape: another number of rows, but not a single one, which is always static."""
-    return replace(case, rows=case.rows // 2 if case.rows > 3 else case.rows + 2, metric=Metric.KERNEL)
+    return case.of_tokens(case.tokens // 2 if case.tokens > 3 else case.tokens + 2)
 
 
 # -- regions ---------------------------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def _rms_norm_backward(
 ) -> Any:
     if weight is not None and weight.dtype != x.dtype:
         raise NotImplementedError("the fused operator takes one dtype")
-    wanted = [True, weight is not None]
-    dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [x.shape[-1]], rstd[:, None], weight, wanted)
+    wanted, rstd = [True, weight is not None], references.of_rows(rstd, x)
+    dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [x.shape[-1]], rstd, weight, wanted)
     return returned(_with(dx, dresidual_out), dweight if wanted[1] else None, _summed(dy) if has_bias else None)
 
 
@@ -156,7 +156,7 @@ def _layer_norm_backward(
     # the operator needs any bias to compute its gradient, and ignores its values
     bias = weight if has_bias else None
     wanted = [True, weight is not None, bias is not None]
-    statistics = (mean[:, None], rstd[:, None])
+    statistics = (references.of_rows(mean, x), references.of_rows(rstd, x))
     backward = torch.ops.aten.native_layer_norm_backward
     dx, dweight, dbias = backward(dy, x, [x.shape[-1]], *statistics, weight, bias, wanted)
     if has_bias and bias is None:
@@ -165,7 +165,7 @@ def _layer_norm_backward(
 
 
 def _summed(dy: Tensor) -> Tensor:
-    return dy.sum(0, dtype=torch.promote_types(dy.dtype, torch.float32))
+    return references.over_rows(dy, dtype=torch.promote_types(dy.dtype, torch.float32))
 
 
 def _with(dx: Tensor, dresidual_out: Tensor | None) -> Tensor:

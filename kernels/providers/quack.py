@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cases import DTYPE_BYTES, OPS, Case, Direction, Op
-from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
+from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, on_matrices, returned
 from .pair import Pair, differentiable
 
 DTYPES = ("bf16", "fp16", "fp32")
@@ -44,13 +44,15 @@ class Quack(Provider):
     def ready(self, case: Case, device: torch.device) -> Bind:
         module = self._quack(case, device)
         op = OPS[case.op]
-        return by_name(forward(module, op) if case.direction is Direction.FWD else backward(module, op))
+        function = forward(module, op) if case.direction is Direction.FWD else backward(module, op)
+        return by_name(on_matrices(case, function))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         module = self._quack(case, device)
         op = OPS[case.op]
         if op.norm == "layernorm":  # Quack has no autograd function for it
-            return differentiable(Pair(op, _layer_norm_with_statistics(module), backward(module, op)))
+            pair = Pair(op, _layer_norm_with_statistics(module), backward(module, op))
+            return on_matrices(case, differentiable(pair))
         return by_position(case, with_autograd(module))
 
     def _quack(self, case: Case, device: torch.device) -> Any:
@@ -75,7 +77,7 @@ def unsupported(case: Case, op: Op) -> str | None:
     if op.norm == "layernorm" and case.weight_dtype != "fp32":
         return "Quack's LayerNorm takes fp32 weights only"
     size = DTYPE_BYTES[case.dtype]
-    if case.stride * size % (copy_bytes := math.gcd(COPY_BYTES, case.cols * size)):
+    if not case.heads and case.stride * size % (copy_bytes := math.gcd(COPY_BYTES, case.cols * size)):
         return f"Quack needs a row stride that is a multiple of {copy_bytes} bytes for rows of {case.cols} columns"
     if backward and op.bias and not op.weight:
         return "Quack's backward computes the gradient of a bias only together with that of a weight"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cases import OPS, Case, Direction, Op
-from .base import Bind, by_name, returned
+from .base import Bind, by_name, on_matrices, returned
 from .pair import Pair, differentiable
 from .quack import Quack
 
@@ -30,16 +30,16 @@ class QuackTuned(Quack):
         op = OPS[case.op]
         if case.direction is Direction.FWD:
             self._observe(module.rmsnorm_fwd_tuned)
-            return by_name(lambda **given: returned(*forward(module, op, **given)[0]))
+            return by_name(on_matrices(case, lambda **given: returned(*forward(module, op, **given)[0])))
         self._observe(module.rmsnorm_bwd_tuned)
-        return by_name(partial(backward, module, op))
+        return by_name(on_matrices(case, partial(backward, module, op)))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         module = self._quack(case, device)
         op = OPS[case.op]
         self._observe(module.rmsnorm_fwd_tuned, module.rmsnorm_bwd_tuned)
         with_statistics = partial(forward, module, op, statistics=True)
-        return differentiable(Pair(op, with_statistics, partial(backward, module, op)))
+        return on_matrices(case, differentiable(Pair(op, with_statistics, partial(backward, module, op))))
 
     def facts(self) -> dict[str, Any]:
         """The chosen configurations, and the times of the candidates if they were timed for this case."""

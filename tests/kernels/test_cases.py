@@ -21,7 +21,16 @@ def cases(draw):
     return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, metric)
 
 
-@given(cases())
+@st.composite
+def cases_with_heads(draw):
+    op, direction = draw(st.sampled_from(sorted(NORMS))), draw(st.sampled_from(Direction))
+    heads, cols = draw(st.integers(1, 64)), draw(st.integers(1, 1 << 14))
+    rows, stride = heads * draw(st.integers(1, 1 << 18)), heads * cols + draw(st.sampled_from([1, cols]))
+    metric = draw(st.sampled_from([one for one in Metric if one is not Metric.BLOCK]))
+    return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, metric, heads)
+
+
+@given(cases() | cases_with_heads())
 def test_a_case_is_read_as_it_is_printed(case):
     assert Case.parse(str(case)) == case
 
@@ -55,6 +64,8 @@ def test_a_case_is_read_as_it_is_printed(case):
             "rmsnorm.fwdbwd.8x4s6.fp32.call",
             (2 * 8 * 4 * 4 + 4 * 4) + (3 * 8 * 4 * 4 + 2 * 4 * 4 + 8 * 4),
         ),
+        # each of two heads is a row, with statistics of its own
+        ("rmsnorm.bwd.8x2x4s16.bf16", "rmsnorm.bwd.8x2x4s16.bf16", 3 * 16 * 4 * 2 + 2 * 4 * 4 + 16 * 4),
     ],
 )
 def test_cases(text, printed, least_bytes):
@@ -67,6 +78,7 @@ def test_cases(text, printed, least_bytes):
     [
         ("rmsnorm.fwd.8x4.bf16", 8 * 4 * 2),
         ("rmsnorm_residual.bwd.8x4s6.fp32", 3 * 8 * 6 * 4),
+        ("rmsnorm.bwd.8x2x4s16.bf16", 2 * 8 * 16 * 2),
         ("rmsnorm_silu_gate.fwd.8x4.bf16", 2 * 8 * 4 * 2),
         ("rmsnorm_linear.fwd.8x4s6.bf16", 8 * 6 * 2 + 4 * 4 * 2),
         ("rmsnorm_residual_dropout.fwd.8x4.bf16", 2 * 8 * 4 * 2 + 8 * 4),
@@ -129,6 +141,16 @@ def test_the_definition_makes_as_many_flops(text):
     assert case.flops == case.rows * made[0]
 
 
+def test_heads_are_rows_of_three_dimensions():
+    case = Case.parse("rmsnorm.bwd.4096x32x128s6144.bf16")
+
+    assert (case.rows, case.tokens, case.heads, case.cols) == (131072, 4096, 32, 128)
+    assert (case.width, case.stride) == (4096, 6144)
+    assert {case.shape(name) for name in ("dy", "x", "dx")} == {(4096, 32, 128)}
+    assert [case.shape(name) for name in ("rstd", "dweight")] == [(131072,), (128,)]
+    assert str(case.of_tokens(7)) == "rmsnorm.bwd.7x32x128s6144.bf16"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -138,6 +160,11 @@ def test_the_definition_makes_as_many_flops(text):
         ("rmsnorm.fwd.0x8.bf16", "rows must be"),
         ("rmsnorm.sideways.8x8.bf16", "is not a case"),
         ("rmsnorm.fwd.8x8s8.bf16", "a row stride must be more than the columns"),
+        ("rmsnorm.fwd.8x2x8.bf16", "heads need the stride of their tokens; dense ones are rows: write 16x8"),
+        ("rmsnorm.fwd.8x2x8s16.bf16", "a row stride must be more than the 2 heads of 8 columns"),
+        ("rmsnorm.fwd.8x0x8s16.bf16", "rows must be"),
+        ("rmsnorm_fp8.fwd.8x2x8s32.bf16", "heads are for norms alone, and rmsnorm_fp8 is fused"),
+        ("rmsnorm.fwdbwd.8x1x128s256.bf16.block", "the block metric needs direction fwdbwd, dense rows"),
         ("rmsnorm.fwd.8x8.bf16.sideways", "unknown metric 'sideways'; known: kernel"),
         ("rmsnorm.fwd.8x128.bf16.block", "the block metric needs direction fwdbwd"),
         ("rmsnorm_fp8.bwd.8x128.bf16", "rmsnorm_fp8 has no bwd; directions: fwd"),

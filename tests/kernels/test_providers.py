@@ -21,7 +21,7 @@ from kernels.checks.inputs import make
 from kernels.checks.oracle import Oracle, named
 from kernels.facts.graph_kernels import readable
 from kernels.providers import Broken, Unsupported, eager, forward_backward, liger, open_provider, quack, quack_tuned
-from kernels.providers.base import by_name
+from kernels.providers.base import by_name, on_matrices
 from kernels.providers.pair import Pair, differentiable
 from tests.pairwise import pairwise
 
@@ -61,9 +61,10 @@ DTYPES = ("fp32", "bf16-fp32", "bf16", "fp16", "fp32-bf16")
 @mixed
 def test_eager_is_right(op, dtypes):
     for direction in OPS[op].directions:
-        case = Case.parse(f"{op}.{direction}.65x96.{dtypes}")
-        inputs = make(case, CPU, 1)
-        assert wrong(case, bound(open_provider(protocol.built_in("eager")), case, inputs), inputs) is None, case
+        for shape in ("65x96", *("13x5x96s500",) * (op in NORMS)):
+            case = Case.parse(f"{op}.{direction}.{shape}.{dtypes}")
+            inputs = make(case, CPU, 1)
+            assert wrong(case, bound(open_provider(protocol.built_in("eager")), case, inputs), inputs) is None, case
 
 
 @pytest.mark.parametrize("name", ["quack", "quack-tuned", "liger", "triton"])
@@ -110,6 +111,8 @@ COMPILED_AT_NIGHT = [
         ("inductor", "rmsnorm_fp8.fwd.65x96.bf16-fp32", {}),
         ("inductor-dynamic", "rmsnorm.fwdbwd.65x96.bf16", {"graphs": 1, "dynamic_graphs": 1}),
         ("inductor-automatic-dynamic", "rmsnorm.fwd.65x96.bf16", {"graphs": 2, "dynamic_graphs": 1}),
+        ("inductor", "layernorm_residual.bwd.13x5x96s500.fp32", {}),
+        ("inductor-dynamic", "rmsnorm.bwd.16x4x96s500.fp32", {"graphs": 1, "dynamic_graphs": 1}),
         *(pytest.param(*other, marks=pytest.mark.long) for other in COMPILED_AT_NIGHT),
     ],
 )
@@ -257,11 +260,12 @@ QUACK = SimpleNamespace(
 @pytest.mark.parametrize("op", NORMS)
 def test_quack_is_called_with_what_it_takes(op):
     for direction in (Direction.FWD, Direction.BWD):
-        case = Case.parse(f"{op}.{direction}.65x96.bf16-fp32")
-        if quack.unsupported(case, OPS[op]) is None:
-            inputs = make(case, CPU, 1)
-            function = (quack.forward if direction is Direction.FWD else quack.backward)(QUACK, OPS[op])
-            assert wrong(case, by_name(function)(inputs), inputs) is None, case
+        for shape in ("65x96", "13x5x96s500"):
+            case = Case.parse(f"{op}.{direction}.{shape}.bf16-fp32")
+            if quack.unsupported(case, OPS[op]) is None:
+                inputs = make(case, CPU, 1)
+                function = (quack.forward if direction is Direction.FWD else quack.backward)(QUACK, OPS[op])
+                assert wrong(case, by_name(on_matrices(case, function))(inputs), inputs) is None, case
 
 
 @pytest.mark.parametrize(
@@ -281,6 +285,7 @@ def test_quack_is_called_with_what_it_takes(op):
         ("rmsnorm.fwd.8x3000s3008.bf16", None),
         ("rmsnorm.fwd.8x3000s3001.bf16", "a row stride that is a multiple of 16 bytes"),
         ("rmsnorm.fwd.8x1001s1003.bf16", None),
+        ("rmsnorm.fwd.8x2x128s301.bf16", None),  # copied
     ],
 )
 def test_what_quack_does_not_do(text, reason):
@@ -389,8 +394,10 @@ print(json.dumps(found))
 """
 # the interpreter cuts off where a GPU rounds to bf16
 OURS = [
-    f"{op}.{direction}.9x100s128.{dtypes}"
-    for op, direction, dtypes in pairwise(product(NORMS, Direction, ("fp32", "fp16-fp32")))
+    f"{op}.{direction}.{shape}.{dtypes}"
+    for op, direction, shape, dtypes in pairwise(
+        product(NORMS, Direction, ("9x100s128", "9x4x24s128"), ("fp32", "fp16-fp32"))
+    )
 ]
 
 

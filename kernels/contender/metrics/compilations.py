@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Callable, MutableMapping
-from dataclasses import replace
 from typing import Any
 
-from ...cases import Case, Metric
+from ...cases import Case
 from ...checks.inputs import Inputs, make
 from ...errors import format_exception
 from ...providers.base import Bind
@@ -31,13 +30,15 @@ class Compilations:
         `recompiles` is None, with the `trouble`, where the provider does not take other numbers of rows.
         """
         bind, facts = self._first_call()
-        other_rows = sorted({self._case.rows // 2, self._case.rows - 1} - {0})
+        tokens = sorted({self._case.tokens // 2, self._case.tokens - 1} - {0})
+        others = [self._case.of_tokens(number) for number in tokens]
         before = self.kernels()
         try:
-            graphs = sum(self._recompiled_graphs(bind, rows) for rows in other_rows)
+            graphs = sum(self._recompiled_graphs(bind, other) for other in others)
         except Exception as error:  # a target need not support other numbers of rows
             return {**facts, "recompiles": None, "trouble": format_exception(error)}
-        return {**facts, "recompiles": graphs + self.kernels() - before, "recompiled_at_rows": other_rows}
+        at_rows = [other.rows for other in others]
+        return {**facts, "recompiles": graphs + self.kernels() - before, "recompiled_at_rows": at_rows}
 
     def of_first_call(self) -> dict[str, Any]:
         """Graphs, graph breaks with their reasons, and guards of the first call."""
@@ -52,9 +53,8 @@ class Compilations:
         bind = self._bench.provider_at(self._case)
         return bind, {"graphs": 0, "graph_breaks": 0, "guards": 0} | compilations(bind(self._inputs))
 
-    def _recompiled_graphs(self, bind: Bind, rows: int) -> int:
+    def _recompiled_graphs(self, bind: Bind, other: Case) -> int:
         """Graphs that a function compiled for the case makes for another number of rows."""
-        other = replace(self._case, rows=rows, metric=Metric.KERNEL)
         if not self._bench.provider.compiled:  # a target may have prepared for the rows of the case
             bind = self._bench.provider_at(other)
         call = bind(make(other, self._bench.device, seed=0))

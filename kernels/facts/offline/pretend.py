@@ -17,7 +17,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...cases import Case
-from ...checks.inputs import ANY_DTYPE, BY_ROW, DTYPES, Inputs
+from ...checks.inputs import ANY_DTYPE, BY_ROW, DTYPES, Inputs, laid_out
 from .architectures import REGISTERS, RESERVED, Architecture
 
 # torch's CUDA allocator aligns to 512 bytes; the value is arbitrary.
@@ -179,9 +179,8 @@ def inputs_of(case: Case) -> Inputs:
 
     def tensor(name: str) -> Tensor:
         if name in BY_ROW:
-            # a slice of wider rows if the case has a stride
-            wide = torch.empty(case.rows, case.stride or case.cols, dtype=DTYPES[case.dtype], device="cuda")
-            return wide[:, : case.cols]
+            whole = torch.empty(case.tokens, case.stride or case.cols, dtype=DTYPES[case.dtype], device="cuda")
+            return laid_out(case, whole)
         return torch.empty(case.shape(name), dtype=ANY_DTYPE[case.dtypes(name)[0]], device="cuda")
 
     return Inputs(case, {name: tensor(name) for name in case.inputs})

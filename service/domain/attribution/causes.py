@@ -299,4 +299,4 @@ def _at(explanation: Explanation, case: str) -> str:
     return f"{explanation.words} at N={columns[1]}" if explanation.of_kernel and columns else explanation.words
 
 
-_COLUMNS = re.compile(r"\.\d+x(\d+)")
+_COLUMNS = re.compile(r"\.(?:\d+x)+(\d+)")

@@ -81,6 +81,7 @@ def test_what_a_line_says_first(outcome: Outcome, rest: dict[str, Any], kind: Li
             "",
         ),
         ("rmsnorm.fwd.4096x512s576.bf16.memory", "RMSNorm forward, peak memory", "4,096×512 stride 576", "bf16", None),
+        ("rmsnorm.bwd.4096x32x128s6144.bf16", "RMSNorm backward", "4,096×32×128 stride 6,144", "bf16", None),
         ("another.version's case", "", "another.version's case", "", ""),
     ],
 )

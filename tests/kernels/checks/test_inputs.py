@@ -95,7 +95,7 @@ def test_statistics_are_those_of_x():
 
 def whole(inputs, name):
     case = inputs.case
-    return inputs[name].as_strided((case.rows, case.stride), (case.stride, 1))
+    return inputs[name].as_strided((case.tokens, case.stride), (case.stride, 1))
 
 
 def test_between_strided_rows_lies_nan():
@@ -108,8 +108,21 @@ def test_between_strided_rows_lies_nan():
     assert inputs["weight"].is_contiguous()
 
 
+def test_heads_lie_next_to_each_other_and_nan_between_tokens():
+    inputs = make(Case.parse("layernorm_residual.bwd.50x4x33s140.bf16-fp32"), CPU, 1)
+    x = inputs["x"].double().reshape(200, 33)
+
+    for name in ("dy", "dresidual_out", "x"):
+        assert (inputs[name].shape, inputs[name].stride()) == ((50, 4, 33), (140, 33, 1))
+        assert inputs[name].isfinite().all()
+        assert whole(inputs, name)[:, 132:].isnan().all()
+    assert torch.allclose(inputs["mean"].double(), x.mean(1), rtol=1e-6)
+    assert torch.allclose(inputs["rstd"].double(), (x.var(1, correction=0) + 1e-6).rsqrt(), rtol=1e-6)
+    assert (x.abs().amax(1) < 0.01).nonzero().flatten().tolist() == [60, 121, 182]
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp64"])
-@pytest.mark.parametrize("shape", ["7x33s40", "7x33s35", "1x8s9"])
+@pytest.mark.parametrize("shape", ["7x33s40", "7x33s35", "1x8s9", "7x3x11s35", "1x2x4s9"])
 def test_writes_between_rows_are_detected(shape, dtype):
     inputs = make(Case.parse(f"rmsnorm.bwd.{shape}.{dtype}"), CPU, 1)
     before = fingerprint(inputs)

@@ -40,6 +40,9 @@ WORTH_A_LOOK = [
     "rmsnorm.fwdbwd.12x64.fp32",
     "rmsnorm_residual.fwd.12x64.bf16",
     "rmsnorm.fwd.12x64s80.bf16",
+    "rmsnorm.fwd.12x3x64s200.bf16",
+    "layernorm_residual.bwd.12x3x64s200.fp32",
+    "rmsnorm_residual.fwdbwd.12x3x64s200.fp32",
     "rmsnorm.fwd.1x64.fp16",
 ]
 

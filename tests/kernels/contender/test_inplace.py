@@ -1,6 +1,7 @@
 """Functions that overwrite their inputs: restored between calls, outside of the clock, and checked like others."""
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def rmsnorm_(x, weight, eps):
 """
 FUSED = Case.parse("rmsnorm_residual.fwd.96x256.bf16")
 PLAIN = Case.parse("rmsnorm.fwd.96x256s320.bf16")
+HEADS = Case.parse("rmsnorm.fwd.96x4x64s320.bf16")
 CALLS = {"rmsnorm_residual.fwd": "inplace_norms:fused_add_rmsnorm", "rmsnorm.fwd": "inplace_norms:rmsnorm_"}
 QUICK = Pace(rounds=3, warm=1, timed=3, start_limit_s=120, prepare_limit_s=60, turn_limit_s=30)
 
@@ -77,7 +79,7 @@ def answer(place, open_contender):
     return ask
 
 
-@pytest.mark.parametrize("text", [f"{FUSED}", f"{PLAIN}", f"{FUSED}.call", f"{FUSED}.kernels"])
+@pytest.mark.parametrize("text", [f"{FUSED}", f"{PLAIN}", f"{HEADS}", f"{FUSED}.call", f"{FUSED}.kernels"])
 def test_it_is_measured_where_the_recipe_says_so(answer, text):
     found = answer(text)
 
@@ -136,13 +138,13 @@ def test_the_outputs_of_its_turns_are_judged(place, state, tmp_path):
     judge = Judge(contender("rival:judge", Role.RIVAL, eager, base, here, **options))
     keeps = Case.parse("rmsnorm.fwd.98x256.bf16")
     try:
-        trial = run_trial(contenders, [FUSED, keeps], QUICK, device="cpu", seed=1, core=0, judge=judge)
+        trial = run_trial(contenders, [FUSED, HEADS, keeps], QUICK, device="cpu", seed=1, core=0, judge=judge)
     finally:
         judge.close()
 
     assert judge.trouble is None
-    for one in contenders:
-        cell = trial.cells[one.label, FUSED]
+    for one, case in product(contenders, (FUSED, HEADS)):
+        cell = trial.cells[one.label, case]
         assert (cell.state, cell.reason, len(cell.samples)) == ("measured", None, 3)
     assert trial.cells["head:norms", keeps].state == "invalid"
     assert trial.cells["head:norms", keeps].reason.startswith("in its turns, with other numbers in its inputs: y is")
