@@ -28,7 +28,18 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import DTYPES, aligned, check, configure, fitting, row_stride, starts_early
+from .launching import (
+    DTYPES,
+    aligned,
+    check,
+    configure,
+    fitting,
+    heads_of,
+    row_stride,
+    rows_of,
+    starts_early,
+    token_stride,
+)
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS
 from .tuned_plans import chosen_plan
@@ -58,16 +69,16 @@ def backward(
 ) -> Backward:
     """The gradients, from the statistics of the forward pass.  x is what was normalised (residual_out, if any).
 
-    dy, x, dresidual_out: [rows, columns]; the elements of a row are contiguous.  Rows are copied first where `forward`
-    would copy them.  rstd, mean: [rows], fp32; a mean makes it LayerNorm.  bias_dtype: there was a bias, in this dtype.
+    dy, x, dresidual_out: [..., columns] with strides as for `forward`, which says when rows are copied first.
+    rstd, mean: [rows], fp32; a mean makes it LayerNorm.  bias_dtype: there was a bias, in this dtype.
     weight_wanted: False for a frozen weight.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset)
+    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset, True)
     if bias_dtype not in (None, *DTYPES):
         raise ValueError(f"bias_dtype must be {', '.join(map(str, DTYPES))} or None, not {bias_dtype}")
-    dy, x, dresidual_out = aligned(dy), aligned(x), aligned(dresidual_out)
-    rows, cols = x.shape
+    shape, rows, cols = x.shape, rows_of(x), x.shape[-1]
+    dy, x, dresidual_out = aligned(dy, x, dresidual_out)
     dx = x.new_empty(rows, cols)
     dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
@@ -85,12 +96,12 @@ def backward(
         for gradient in (dweight, dbias):
             if gradient is not None:
                 gradient.zero_()
-    return out
+    return out._replace(dx=dx.view(shape)) if len(shape) != 2 else out
 
 
 def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
     """One pass over the rows, two for a team that does not exchange its sums; then the summing kernel, if separate."""
-    rows, cols = x.shape
+    rows, cols = rows_of(x), x.shape[-1]
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
     fused = bool(gradients) and plan.sum is not Sum.SEPARATE
     # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
@@ -99,7 +110,8 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
     group = plan.group if plan.sum is Sum.TREE else 0
     teams, config = configure(
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
-        LAUNCH_DEPENDENTS=early,
+        LAUNCH_DEPENDENTS=early, HEADS=heads_of(dy, x, dresidual_out), X_TOKENS=token_stride(x),
+        RESIDUAL_TOKENS=token_stride(dresidual_out), DY_TOKENS=token_stride(dy),
     )  # fmt: skip
     dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
     partial_grads, partials = None, None
@@ -199,8 +211,8 @@ def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CO
 def _read(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
     """(x, dy, mean, rstd) of a tile in their own dtypes."""
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
-    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED)
-    dy = tiles.load(t.dy, rows, t.dy_stride, cols, t.M, CONFIG, REUSED)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS)
+    dy = tiles.load(t.dy, rows, t.dy_stride, cols, t.M, CONFIG, REUSED, CONFIG.DY_TOKENS)
     rstd = tiles.load_statistic(t.rstd, rows, t.M, CONFIG)
     mean = tiles.load_statistic(t.mean, rows, t.M, CONFIG) if CONFIG.CENTER else rstd
     return x, dy, mean, rstd
@@ -276,7 +288,8 @@ def _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile, cols, t, CONFIG: 
     dx *= rstd[:, None]
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
     if t.dresidual is not None:
-        dx += tiles.load(t.dresidual, rows, t.dresidual_stride, cols, t.M, CONFIG, False).to(tl.float32)
+        dresidual = tiles.load(t.dresidual, rows, t.dresidual_stride, cols, t.M, CONFIG, False, CONFIG.RESIDUAL_TOKENS)
+        dx += dresidual.to(tl.float32)
     tiles.store(t.dx, dx, rows, cols, t.M, CONFIG)
     SHAPE: tl.constexpr = [CONFIG.ROWS // CONFIG.ACC_ROWS, CONFIG.ACC_ROWS, CONFIG.BLOCK]
     if t.dw is not None:

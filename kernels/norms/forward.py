@@ -28,7 +28,17 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, wide
-from .launching import aligned, check, configure, fitting, processors, row_stride
+from .launching import (
+    aligned,
+    check,
+    configure,
+    fitting,
+    heads_of,
+    processors,
+    row_stride,
+    rows_of,
+    token_stride,
+)
 from .plans import ForwardPlan
 from .tuned_plans import chosen_plan
 from .workspaces import slots_of_rows, workspace
@@ -53,16 +63,17 @@ def forward(
     statistics: bool = False,
     plan: ForwardPlan | None = None,
 ) -> Forward:
-    """Normalise the rows of x, [rows, columns]; the elements of a row are contiguous, its stride is free.
+    """Normalise the rows of x, [..., columns]; the elements of a row are contiguous, its stride is free.
 
-    Rows that only allow narrower accesses than dense rows are copied first (`launching.aligned`).
+    Heads and tokens may have a stride each, as in a slice of a packed projection (`launching.by_stride`).  Rows that
+    only allow narrower accesses than dense rows are copied first (`launching.aligned`).
     residual: like x, added before the norm.  weight, bias: [columns], in any of the three dtypes.  center: LayerNorm.
     offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for the backward pass.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset)
-    x, residual = aligned(x), aligned(residual)
-    rows, cols = x.shape
+    check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset, leading=True)
+    shape, rows, cols = x.shape, rows_of(x), x.shape[-1]
+    x, residual = aligned(x, residual)
     y = x.new_empty(rows, cols)
     residual_out = None if residual is None else torch.empty_like(y)
     rstd = x.new_empty(rows, dtype=torch.float32) if statistics else None
@@ -79,13 +90,18 @@ def forward(
             for slab in wide.slabs(x, residual):
                 out_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in out)
                 launch(out_slab, x[slab], None if residual is None else residual[slab], replace(plan, exchange=False))
+    if len(shape) != 2:
+        out = out._replace(y=y.view(shape), residual_out=None if residual_out is None else residual_out.view(shape))
     return out
 
 
 def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
     """One pass over the rows; two for a team that does not exchange its sums."""
-    rows = x.shape[0]
-    teams, config = configure(x, plan, center=center, offset=offset)
+    rows = rows_of(x)
+    teams, config = configure(
+        x, plan, center=center, offset=offset, HEADS=heads_of(x, residual), X_TOKENS=token_stride(x),
+        RESIDUAL_TOKENS=token_stride(residual),
+    )  # fmt: skip
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
@@ -255,9 +271,9 @@ def _read(tile, t, cols, CONFIG: tl.constexpr):
 def _load(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
     """x, or x + residual rounded to its dtype."""
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
-    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS)
     if t.residual is not None:
-        residual = tiles.load(t.residual, rows, t.residual_stride, cols, t.M, CONFIG, REUSED)
+        residual = tiles.load(t.residual, rows, t.residual_stride, cols, t.M, CONFIG, REUSED, CONFIG.RESIDUAL_TOKENS)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
     return x
 

@@ -74,8 +74,7 @@ def forward_by_kernels(given: ForwardArguments) -> list[Tensor]:
         _rows(given.x), _dense(given.weight), _dense(given.bias), _rows(given.residual),
         eps=given.eps, center=given.center, offset=given.offset, statistics=given.statistics,
     )  # fmt: skip
-    outputs = [each.view(given.x.shape) for each in (out.y, out.residual_out) if each is not None]
-    return outputs + [each for each in (out.mean, out.rstd) if each is not None]
+    return [each for each in out if each is not None]
 
 
 def backward_by_kernels(given: BackwardArguments) -> list[Tensor]:
@@ -85,7 +84,7 @@ def backward_by_kernels(given: BackwardArguments) -> list[Tensor]:
         _rows(given.dresidual_out),
         bias_dtype=given.bias_dtype, weight_wanted=given.weight_wanted, offset=given.offset,
     )  # fmt: skip
-    return [out.dx.view(given.x.shape), *(each for each in (out.dweight, out.dbias) if each is not None)]
+    return [each for each in out if each is not None]
 
 
 @torch.no_grad()  # as through the kernels: only the op `norm` is differentiable
@@ -209,11 +208,10 @@ def _on_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(tensor: Tensor | None) -> Tensor | None:
-    """[rows, columns] with contiguous rows; copied only if they are not."""
-    if tensor is None:
-        return None
-    rows = tensor if tensor.ndim == 2 else tensor.reshape(-1, tensor.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.clone(memory_format=torch.contiguous_format)
+    """With contiguous rows; copied only if they are not."""
+    if tensor is None or tensor.stride(-1) == 1:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _dense(values: Tensor | None) -> Tensor | None:

@@ -1,9 +1,10 @@
 """Shared by both launches: checks of the tensors, and the constants and number of programs of the kernel."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from .plans import Plan
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # The kernels compute numbers of rows and the distance of two rows, in elements, in 32 bits.
 MAX_STRIDE, MAX_ROWS = 1 << 31, (1 << 31) - plans.REGISTERS  # a tile has at most REGISTERS rows
+# Of rows with two strides, others are copied.  Heads are few and narrow; the number of rows that follow each other is a
+# constant of the kernel, and sequences with a gap between them would compile another one for each length.
+MAX_HEADS, MAX_HEAD_COLS = 128, 256
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
 WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
 NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
@@ -21,7 +25,7 @@ INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
 
 
 class Config(NamedTuple):
-    """The compile-time constants of a kernel.  The last four are for the backward pass."""
+    """The compile-time constants of a kernel.  Those from ACC_ROWS to LAUNCH_DEPENDENTS are for the backward pass."""
 
     COLS: int  # of a row
     CENTER: bool  # LayerNorm
@@ -41,11 +45,20 @@ class Config(NamedTuple):
     FUSED: bool | None = None  # the last program to arrive adds up the partial sums
     GROUP: int | None = None  # teams of a group of the tree; 0: no tree
     LAUNCH_DEPENDENTS: bool | None = None  # the summing kernel may start
+    HEADS: int = 1  # rows of a token, where rows of a tensor have two strides: then, in elements, the stride of tokens
+    X_TOKENS: int = 0
+    RESIDUAL_TOKENS: int = 0  # of the residual, or of its gradient
+    DY_TOKENS: int = 0
 
 
 def configure(x: Tensor, plan: plans.ForwardPlan, *, center: bool, offset: float, **others: Any) -> tuple[int, Config]:
-    """(teams, constants of the kernel) of a launch over the rows of x.  Raises ValueError as `programs_of`."""
-    rows, cols = x.shape
+    """(teams, constants of the kernel) of a launch over the rows of x.
+
+    Raises ValueError as `programs_of`, and for a team where rows have two strides.
+    """
+    rows, cols = rows_of(x), x.shape[-1]
+    if plan.team > 1 and others.get("HEADS", 1) > 1:
+        raise ValueError(f"{plan} has a team, whose rows have one stride: call .contiguous()")
     teams, persistent = programs_of(x.device, -(-rows // plan.rows), plan)
     return teams, Config(
         COLS=cols,
@@ -72,45 +85,47 @@ def check(
     columns: Mapping[str, Tensor | None],
     each: Mapping[str, Tensor | None] | None = None,
     offset: float = 0.0,
+    leading: bool = False,
 ) -> None:
     """Raises ValueError unless `rows` are like x, `columns` have one value a column and `each` one in fp32 a row.
 
-    offset: added to the weight of `columns`.
+    offset: added to the weight of `columns`.  leading: x may be [..., columns] instead of [rows, columns].
     """
     each = each or {}
-    if x.ndim != 2 or x.dtype not in DTYPES or x.shape[1] == 0:
-        raise ValueError(f"x must be [rows, columns] in {NAMES}, with at least one column, not {_layout(x)}")
-    if x.shape[1] > 1 and x.stride(1) != 1:
+    if not (x.ndim == 2 or (leading and x.ndim)) or x.dtype not in DTYPES or x.shape[-1] == 0:
+        shape = "[..., columns]" if leading else "[rows, columns]"
+        raise ValueError(f"x must be {shape} in {NAMES}, with at least one column, not {_layout(x)}")
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
         raise ValueError(f"the elements of a row of x must be contiguous, not {_layout(x)}: call .contiguous()")
-    if x.shape[0] > MAX_ROWS:
-        raise ValueError(f"x has {x.shape[0]} rows; the kernels take at most {MAX_ROWS}")
+    if rows_of(x) > MAX_ROWS:
+        raise ValueError(f"x has {rows_of(x)} rows; the kernels take at most {MAX_ROWS}")
     for name, tensor in rows.items():
         if tensor is not None and (
-            tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.stride(1) != 1 < x.shape[1]
+            tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.stride(-1) != 1 < x.shape[-1]
         ):
             raise ValueError(
                 f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with contiguous rows, not {_layout(tensor)}"
             )
     for name, tensor in columns.items():
         if tensor is not None and (
-            tensor.shape != x.shape[1:] or tensor.dtype not in DTYPES or not tensor.is_contiguous()
+            tensor.shape != x.shape[-1:] or tensor.dtype not in DTYPES or not tensor.is_contiguous()
         ):
             raise ValueError(
-                f"{name} must be contiguous in {NAMES}, one value for each of {x.shape[1]} columns, not "
+                f"{name} must be contiguous in {NAMES}, one value for each of {x.shape[-1]} columns, not "
                 f"{_layout(tensor)}"
             )
     for name, tensor in each.items():
         if tensor is not None and (
-            tensor.shape != x.shape[:1] or tensor.dtype is not torch.float32 or not tensor.is_contiguous()
+            tensor.shape != (rows_of(x),) or tensor.dtype is not torch.float32 or not tensor.is_contiguous()
         ):
             raise ValueError(
-                f"{name} must be contiguous in float32, one value for each of {x.shape[0]} rows, not {_layout(tensor)}"
+                f"{name} must be contiguous in float32, one value for each of {rows_of(x)} rows, not {_layout(tensor)}"
             )
     for name, tensor in {**rows, **columns, **each}.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
     for name, tensor in {"x": x, **rows}.items():
-        if row_stride(tensor) >= MAX_STRIDE:
+        if tensor is not None and tensor.ndim == 2 and row_stride(tensor) >= MAX_STRIDE:
             raise ValueError(f"the stride of {name}'s rows must be less than 2^31 elements, not {row_stride(tensor)}")
     if offset and columns.get("weight") is None:
         raise ValueError("an offset is added to the weight: without a weight it must be 0")
@@ -141,23 +156,64 @@ def fitting(plan: Plan, cols: int, device: torch.device, size: int, tensors: int
     return replace(plan, stages=max(1, min(plan.stages, 1 + (limit - SCRATCH) // stage)))
 
 
-@overload
-def aligned(tensor: Tensor) -> Tensor: ...
-@overload
-def aligned(tensor: Tensor | None) -> Tensor | None: ...
-def aligned(tensor: Tensor | None) -> Tensor | None:
-    """The tensor, or a dense copy of it if Triton's accesses to its rows would be narrower than to a new dense tensor.
+def aligned(*tensors: Tensor | None) -> list[Any]:
+    """The tensors as `by_stride`, or dense copies where Triton's accesses to rows would be narrower than to dense rows.
 
     Other accesses would change the layout of a tile, and with it the order of its sums: a row would not have the same
     bits in every batch.  Triton distinguishes pointers to multiples of 16 bytes from all others, so a contiguous tensor
-    that does not begin at one is copied as well, such as `x[1:]` with 3500 columns of 16 bits.
+    that does not begin at one is copied as well, such as `x[1:]` with 3500 columns of 16 bits.  So is one whose tokens
+    have other heads than those of the tensors before it.
     """
-    if tensor is None:
-        return None
-    unit = plans.access(tensor.shape[1], tensor.element_size())
-    if unit == 1 or (row_stride(tensor) % unit == 0 and tensor.data_ptr() % plans.VECTOR_BYTES == 0):
+    found = [None if tensor is None else _aligned(tensor) for tensor in tensors]
+    heads = heads_of(*found)
+    return [
+        tensor if tensor is None or tensor.ndim == 2 or tensor.shape[1] == heads else tensor.flatten(0, 1)
+        for tensor in found
+    ]
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    rows = by_stride(tensor)
+    unit = plans.access(rows.shape[-1], rows.element_size())
+    fits = row_stride(rows) % unit == 0 and token_stride(rows) % unit == 0
+    if unit == 1 or (fits and rows.data_ptr() % plans.VECTOR_BYTES == 0):
+        return rows
+    return rows.clone(memory_format=torch.contiguous_format).view(-1, rows.shape[-1])
+
+
+def by_stride(tensor: Tensor) -> Tensor:
+    """[rows, columns] of [..., columns]; [tokens, heads, columns] where these have two strides; a dense copy for more.
+
+    More than MAX_HEADS rows after each other, more than MAX_HEAD_COLS columns, and tokens that overlap are copied too.
+    """
+    cols = tensor.shape[-1]
+    if tensor.ndim == 2:
         return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)
+    if tensor.is_contiguous():
+        return tensor.view(-1, cols)
+    evenly: list[tuple[int, int]] = []  # (rows, elements from one to the next), from the inside
+    for size, stride in zip(reversed(tensor.shape[:-1]), reversed(tensor.stride()[:-1]), strict=True):
+        if evenly and stride == math.prod(evenly[-1]):
+            evenly[-1] = size * evenly[-1][0], evenly[-1][1]
+        elif size != 1:
+            evenly.append((size, stride))
+    if len(evenly) > 2 or any(stride >= MAX_STRIDE for _, stride in evenly):
+        return tensor.reshape(-1, cols).contiguous()  # a single stride may be too large
+    if len(evenly) < 2:
+        return tensor.view(-1, cols)
+    (heads, apart), (_, tokens_apart) = evenly
+    if heads > MAX_HEADS or cols > MAX_HEAD_COLS or tokens_apart < heads * apart:
+        return tensor.reshape(-1, cols)
+    return tensor.view(-1, heads, cols)
+
+
+def rows_of(x: Tensor) -> int:
+    return math.prod(x.shape[:-1])
+
+
+def heads_of(*tensors: Tensor | None) -> int:
+    """Rows of a token of the tensors, from `aligned`, that have two strides; 1 if none has."""
+    return next((tensor.shape[1] for tensor in tensors if tensor is not None and tensor.ndim > 2), 1)
 
 
 def vector(*tensors: Tensor | None) -> int:
@@ -173,7 +229,12 @@ def row_stride(tensor: Tensor | None) -> int:
     """Elements from row to row; for a single row, whose stride means nothing, its length."""
     if tensor is None:
         return 0
-    return tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1]
+    return tensor.stride(-2) if tensor.shape[-2] > 1 else tensor.shape[-1]
+
+
+def token_stride(tensor: Tensor | None) -> int:
+    """Elements from token to token; 0 for rows with one stride."""
+    return tensor.stride(0) if tensor is not None and tensor.ndim > 2 else 0
 
 
 def programs_of(device: torch.device, tiles: int, plan: plans.ForwardPlan) -> tuple[int, bool]:

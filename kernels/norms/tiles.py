@@ -34,10 +34,17 @@ _COUNT = tl.constexpr(
 
 
 @triton.jit
-def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr):
-    """[rows, columns] in their own dtype, zero out of bounds.  REUSED: ask the cache to keep them."""
+def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr, TOKENS: tl.constexpr = 0):
+    """[rows, columns] in their own dtype, zero out of bounds.  REUSED: ask the cache to keep them.
+
+    TOKENS: the stride of every HEADS rows, where rows have two; a constant, since a model has a few of them.
+    """
     POLICY: tl.constexpr = "evict_last" if REUSED else "evict_first"
-    at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
+    if TOKENS == 0:
+        at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
+    else:
+        begin = (rows // CONFIG.HEADS).to(tl.int64) * TOKENS + rows % CONFIG.HEADS * stride
+        at = P + begin[:, None] + cols[None, :]
     if CONFIG.MASKED:
         values = tl.load(at, (rows < M)[:, None] & (cols < CONFIG.COLS)[None, :], other=0.0, eviction_policy=POLICY)
     else:

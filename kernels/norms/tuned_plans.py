@@ -85,7 +85,7 @@ def chosen_plan(
     size = x.element_size()
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
-        direction, x.shape[1], center=norm == "layernorm", size=size, weight_size=weight_size,
+        direction, x.shape[-1], center=norm == "layernorm", size=size, weight_size=weight_size,
         bias=bias, residual=residual, few=few,
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def tuned(
         return None
     op = norm_name(norm, weight=weight is not None, bias=bias, residual=residual)
     dtypes = [_short(each.dtype) for each in (x, x if weight is None else weight)]
-    found = _here(Path(path), x.device).get(key(op, direction, x.shape[1], *dtypes))
+    found = _here(Path(path), x.device).get(key(op, direction, x.shape[-1], *dtypes))
     return found.plan if found else None
 
 

@@ -138,6 +138,20 @@ def test_the_plan_is_in_the_facts(ours, direction, cols):
         assert kernel["settings"].get(option) == plan.options.get(option)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm", "layernorm_residual"])
+@pytest.mark.parametrize("direction", Direction)
+def test_heads_with_two_strides_are_not_copied(ours, op, direction):
+    case = Case.parse(f"{op}.{direction}.64x8x128s2048.bf16")
+    answer = ours.ask(protocol.compile(case), 120)
+    facts = answer["facts"]
+
+    assert (answer["state"], facts["extern"], facts["operators"]) == ("compiled", 0, [])
+    kernels = [kernel for kernel in facts["kernels"] if kernel["name"] in ("_forward", "_backward")]
+    assert len(kernels) == len(facts["kernels"]) - (direction is not Direction.FWD)  # the sums of the gradients
+    assert [kernel["settings"]["HEADS"] for kernel in kernels] == [8] * len(kernels)
+    assert {kernel["spills"] for kernel in kernels} == {0}
+
+
 # -- what makes code the same -----------------------------------------------------------------------------------------
 
 KERNEL = """

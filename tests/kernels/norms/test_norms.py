@@ -4,6 +4,7 @@ A process of its own goes through all that is listed here (`interpreted`), and e
 By day trials have each pair of properties; the others are long tests.
 """
 
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -123,6 +124,12 @@ FROZEN = [
     for norm, what, plan in product(NORMS, ("weight", "weight bias"), SUMS.values())
 ]
 LONE = [Trial(1, 100, norm, dtypes, ALL) for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))]
+ROWS = ("x", "dy", "residual", "dresidual_out")
+HEADS = [
+    *(Trial(6, 24, *chosen) for chosen in product(NORMS, ("fp32", "bf16-fp32"), (ALL, "weight"))),
+    Trial(9, 100, "layernorm", "fp32", ALL, forward=ForwardPlan(2, 32, 1, blocks=4, weights="early", keep="cached")),
+    Trial(9, 100, "rmsnorm", "fp32", ALL, backward=BackwardPlan(rows=2, **BLOCK, keep="cached")),
+]
 POISONED = [
     Trial(8, 40, norm, dtypes, ALL, forward=ForwardPlan(4, 64, 1, programs=1), backward=BackwardPlan(4, 64, 1, held=2))
     for norm, dtypes in product(NORMS, ("fp32", "bf16"))
@@ -216,6 +223,26 @@ def workspaces_seen() -> Iterator[list[torch.Tensor]]:
     module.workspace = real
 
 
+def other_with_heads(trial: Trial) -> list[str]:
+    """Outputs that have other bits, or another shape, where rows are heads of tokens that lie apart."""
+    given, heads, differ = inputs(trial), 3, []
+    dense = ours(trial, given)
+    for some in (("x", "residual"), ("dy",), ("x", "dy", "residual", "dresidual_out")):
+        apart = dict(given)
+        for name in {*some} & {*given}:
+            memory = torch.full((trial.rows // heads, heads * trial.cols + 16), float("nan"), dtype=given[name].dtype)
+            apart[name] = memory[:, : heads * trial.cols].view(-1, heads, trial.cols)
+        for name in {*ROWS} & {*given}:
+            rows = given[name].view(-1, heads, trial.cols)
+            apart[name] = apart[name].copy_(rows) if name in some else rows
+        outputs = ours(trial, apart)
+        for name, output in outputs.items():
+            shape = apart["x"].shape if name in ("y", "residual_out", "dx") else dense[name].shape
+            if output.shape != shape or not torch.equal(output.view_as(dense[name]), dense[name]):
+                differ.append(f"{name}, {some}")
+    return differ
+
+
 def touched_by_poison(trial: Trial) -> list[str]:
     """Outputs of rows that differ in bits because another row has nan or inf, and what hides this."""
     clean, faults = ours(trial, inputs(trial)), []
@@ -307,6 +334,7 @@ def findings(all_trials: bool) -> dict[str, Any]:
         "summed": cells_of(summed, chosen(SUMMED)),
         "poisoned": cells_of(touched_by_poison, chosen(POISONED)),
         "frozen": cells_of(changed_by_a_frozen_weight, chosen(FROZEN)),
+        "heads": cells_of(other_with_heads, HEADS),
         "lone": cells_of(lone_rows_differ, chosen(LONE)),
         "properties": held,
     }
@@ -358,7 +386,7 @@ def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
 def test_rows_with_narrower_accesses_than_dense_ones_are_copied(cols, first, stride, copied):
     """Otherwise a row would have another layout in a padded batch than alone, and so other bits."""
     x = torch.randn(6 * stride).bfloat16()[first:].as_strided((5, cols), (stride, 1))
-    got = aligned(x)
+    [got] = aligned(x)
     assert (got is not x) == copied
     assert got.is_contiguous() or not copied
     assert torch.equal(got, x)
@@ -367,7 +395,53 @@ def test_rows_with_narrower_accesses_than_dense_ones_are_copied(cols, first, str
 @pytest.mark.parametrize("stride", [4096, 4097])
 def test_the_stride_of_a_lone_row_does_not_count(stride):
     x = torch.zeros(1, stride, dtype=torch.bfloat16)[:, :4096]
-    assert aligned(x) is x
+    assert aligned(x)[0] is x
+
+
+@pytest.mark.parametrize(("shape", "strides", "seen"), [
+    ((5, 4, 128), (1024, 128, 1), (5, 4, 128)),  # a slice of a packed projection
+    ((5, 4, 128), (1024, 136, 1), (5, 4, 128)),
+    ((5, 4, 128), (512, 128, 1), (20, 128)),
+    ((2, 5, 4, 128), (5120, 1024, 128, 1), (10, 4, 128)),
+    ((2, 5, 4, 128), (6144, 1024, 128, 1), None),  # three strides
+    ((5, 1, 128), (1024, 7, 1), (5, 128)),
+    ((1, 4, 128), (7, 136, 1), (4, 128)),
+    ((5, 4, 128), (1020, 128, 1), None),  # narrower accesses than to dense rows
+    ((5, 4, 128), (128, 640, 1), None),  # the heads of one token beside those of another
+    ((2, 200, 128), (32768, 128, 1), None),  # sequences with a gap between them, and no heads
+    ((2, 4, 512), (4096, 512, 1), None),
+    ((5, 4, 128), (0, 128, 1), None),
+])  # fmt: skip
+def test_rows_with_two_strides_are_copied_where_they_are_not_heads(shape, strides, seen):
+    x = torch.randn(60000).bfloat16().as_strided(shape, strides)
+    [got] = aligned(x)
+
+    assert got.shape == (seen or (math.prod(shape[:-1]), shape[-1]))
+    assert (got.data_ptr() == x.data_ptr()) == (seen is not None)
+    assert torch.equal(got.reshape(shape), x)
+
+
+def test_tensors_with_other_heads_than_those_before_are_copied():
+    x, dy = torch.randn(2, 4, 8, 16)[:, :, :4], torch.randn(2, 5, 4, 16)[:, :4]
+
+    seen, copied = aligned(x, dy)
+
+    assert (seen.shape, seen.data_ptr()) == ((8, 4, 16), x.data_ptr())
+    assert (copied.shape, copied.is_contiguous()) == ((32, 16), True)
+    assert torch.equal(copied, dy.reshape(32, 16))
+
+
+@pytest.mark.parametrize("trial", HEADS, ids=str)
+def test_heads_with_two_strides_have_the_bits_of_dense_rows(interpreted, trial):
+    assert interpreted["heads"][str(trial)] == []
+
+
+def test_a_team_takes_no_rows_with_two_strides():
+    x = torch.randn(3, 4, 2, 100)[:, :2]
+    for exchange in (True, False):
+        plan = ForwardPlan(1, 64, 1, team=2, programs=1, weights="held", exchange=exchange)
+        with pytest.raises(ValueError, match="has a team, whose rows have one stride"):
+            forward(x, eps=EPS, center=False, plan=plan)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
@@ -409,12 +483,12 @@ FAR = torch.empty_strided((2, 8), (1 << 31, 1), device="meta")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"x": torch.ones(8)}, r"x must be \[rows, columns\] in bfloat16, float16, float32, .* not \(8,\)"),
-        ({"x": torch.ones(2, 2, 8)}, r"x must be .* not \(2, 2, 8\)"),
+        ({"x": torch.ones(())}, r"x must be \[..., columns\] in bfloat16, float16, float32, .* not \(\)"),
         ({"x": matrix(4, 0)}, r"x must be .* not \(4, 0\)"),
         ({"x": matrix(dtype=torch.float64)}, "x must be .* in torch.float64"),
         ({"x": matrix(dtype=torch.int32)}, "x must be .* in torch.int32"),
         ({"x": matrix(8, 4).T}, r"a row of x must be contiguous, .* strides \(1, 4\): call .contiguous\(\)"),
+        ({"residual": torch.ones(2, 2, 8)}, r"residual must be like x, \(4, 8\) .* not \(2, 2, 8\)"),
         ({"residual": matrix(5)}, r"residual must be like x, \(4, 8\) in torch.float32 .* not \(5, 8\)"),
         ({"residual": matrix(dtype=torch.bfloat16)}, "residual must be like x, .* not .* in torch.bfloat16"),
         ({"residual": matrix(8, 4).T}, r"residual must be like x, .* strides \(1, 4\)"),
