@@ -102,6 +102,12 @@ _REGIONS = (
     *_cases(["rmsnorm_residual_dropout"], ["fwd"], ["4096x4096"], "bf16"),
 )
 
+# Queries and keys of one projection are slices of its rows, each head normalised: all heads of Qwen3 8B make 6144
+# columns (32 query heads and 8 for keys, 8 for values, of 128), those of Gemma 3 4B 4096 (8, 4 and 4 of 256).
+_HEADS = _cases(
+    ["rmsnorm"], _BOTH, ["4096x32x128s6144", "4096x8x128s6144", "4096x8x256s4096", "4096x4x256s4096"], "bf16"
+)
+
 SUITES: dict[str, tuple[str, ...]] = {
     "smoke": (
         "rmsnorm.fwd.4096x1024.bf16-fp32",
@@ -118,4 +124,5 @@ SUITES: dict[str, tuple[str, ...]] = {
     "awkward": _AWKWARD,
     "metrics": _METRICS,
     "regions": _REGIONS,
+    "heads": _HEADS,
 }

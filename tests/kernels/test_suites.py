@@ -69,5 +69,14 @@ def test_awkward_is_awkward():
     assert any((case.dtype, case.cols) == ("fp16", 3000) for case in awkward)
 
 
+def test_heads_are_slices_of_packed_projections():
+    shapes = {(case.heads, case.cols, case.stride) for case in cases("heads")}
+
+    assert {(32, 128), (8, 128), (8, 256), (4, 256)} == {shape[:2] for shape in shapes}
+    for cols in (128, 256):
+        (queries, stride), (keys, same) = sorted(((one[0], one[2]) for one in shapes if one[1] == cols), reverse=True)
+        assert stride == same == (queries + 2 * keys) * cols  # as many heads for values as for keys
+
+
 def test_lanes_has_all_of_them():
     assert {case.metric for case in cases("metrics")} == set(Metric)

@@ -80,9 +80,10 @@ def test_ours_shares_wide_rows(op, direction):
 
 
 @pytest.mark.parametrize("name", ["eager", "triton", "inductor", "quack", "liger"])
-def test_rows_may_lie_apart(name):
-    for direction in Direction:
-        at = ready(name, f"rmsnorm.{direction}.2048x1024s1536.bf16-fp32")
+@pytest.mark.parametrize("shape", ["2048x1024s1536", "2048x32x128s6144", "2048x8x256s4096"])
+def test_rows_may_lie_apart(name, shape):
+    for op, direction in product(("rmsnorm", "layernorm"), Direction):
+        at = ready(name, f"{op}.{direction}.{shape}.bf16-fp32")
         at.turn(warm=1, timed=1)
         at.check()
 
