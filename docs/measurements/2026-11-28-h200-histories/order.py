@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,15 +62,15 @@ def compared(functions, rows, cols):
     ratios = {name: [] for name in functions}
     for _ in range(3):
         count = max(4, (800 << 20) // (4 * rows * cols))
-        sets = [torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16) for _ in range(min(count, 64))]
-        weight, bias = (torch.randn(cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        made = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        sets = [(made(rows, cols), made(cols), made(cols), 1e-6) for _ in range(min(count, 48))]
         graphs, kept = {}, []
         for name, function in functions.items():
-            function(sets[0], weight, bias, 1e-6)
+            function(*sets[0])
             torch.cuda.synchronize()
             graphs[name] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graphs[name]):
-                kept.append([function(x, weight, bias, 1e-6) for x in sets])
+                kept.append([function(*each) for each in sets])
         times = {name: [] for name in functions}
         for number in range(40):
             for name in list(graphs) if number % 2 == 0 else list(graphs)[::-1]:

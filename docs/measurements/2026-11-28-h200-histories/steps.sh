@@ -50,7 +50,9 @@ truth() {  # what the commits really do; nobody else is on that device
 serve() {
     settings
     kw db upgrade > /dev/null
-    kw stack adopt host --python "$PYTHON" --path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages"
+    local quack=()
+    [ ! -d "$PLACE/quack" ] || quack=(--path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages")
+    kw stack adopt host --python "$PYTHON" "${quack[@]}"
     setsid "$PYTHON" -P -m service.cli up >> "$PLACE/up.log" 2>&1 < /dev/null &
     for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null && break || sleep 0.5; done
     kw doctor || true

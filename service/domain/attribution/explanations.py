@@ -65,7 +65,6 @@ class By(StrEnum):
     OCCUPANCY = "occupancy"
     COMPILER = "compiler"  # graph breaks and recompilations of torch.compile
     CONFIGURATION = "configuration"
-    ORDER = "order"  # in which a kernel begins to load its arguments
     HINTS = "hints"
     INSTRUCTIONS = "instructions"  # how many, where nothing says what they do
     RESOURCES = "resources"  # registers and shared memory, which matter through occupancy alone
@@ -83,7 +82,6 @@ _TRUST = {
     By.OCCUPANCY: 0.7,
     By.COMPILER: 0.6,
     By.CONFIGURATION: 0.5,
-    By.ORDER: 0.47,
     By.HINTS: 0.45,
     By.INSTRUCTIONS: 0.35,
     By.RESOURCES: 0.3,
@@ -342,7 +340,6 @@ def _in_kernel(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation
     yield from _work(was, now, timing)
     yield from _grid(was, now)
     yield from _occupancy(was, now)
-    yield from _order(was, now)
     yield from _hints(was, now, timing)
     yield from _instructions(was, now)
     yield from _resources(was, now)
@@ -514,21 +511,6 @@ def _in_flight(kernel: Kernel) -> float | None:
     if not a_thread or not kernel.blocks or not kernel.warps:
         return None
     return a_thread * kernel.blocks * _resident(kernel) * kernel.warps * 32
-
-
-def _order(was: Kernel, now: Kernel) -> Iterator[Explanation]:
-    """Another order of the same loads: what is loaded first delays the rest.
-
-    Weights loaded before the rows instead of after them: -3 to +4 %, by the width of the rows, on an H200.
-    """
-    before, after = ([name for name in one.reads if name in other.reads] for one, other in ((was, now), (now, was)))
-    if before == after:
-        return
-    behind = next(old for old, new in zip(before, after, strict=True) if old != new)
-    ahead = after[: after.index(behind)]
-    early = [name for name in ahead if before.index(name) > before.index(behind)]
-    said = f"{listed(early)} {'is' if len(early) == 1 else 'are'} now loaded before {behind}"
-    yield Explanation(By.ORDER, said, None, 0.0, 0.1)
 
 
 def _hints(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:

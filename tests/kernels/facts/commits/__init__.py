@@ -470,16 +470,5 @@ COMMITS = (
         before={"x.float()": "x.clone().float()"},
         certain=True,
     ),
-    Commit(
-        "load the weight first",
-        ROWS,
-        {
-            "    x = tl.load(X + row * stride + cols, mask=mask, other=0.0).to(tl.float32)\n    w = tl.load(W + cols, mask=mask, other=0.0).to(tl.float32)\n": "    w = tl.load(W + cols, mask=mask, other=0.0).to(tl.float32)\n    x = tl.load(X + row * stride + cols, mask=mask, other=0.0).to(tl.float32)\n"
-        },
-        SHORT,
-        6,
-        1.04,
-        By.ORDER,
-    ),
 )
 IN_SIGHT, HELD_OUT = COMMITS[::2], COMMITS[1::2]

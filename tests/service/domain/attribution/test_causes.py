@@ -548,17 +548,6 @@ def test_a_doubled_grid_is_named_whatever_it_did(ratio, told):
     assert told in words_of(replace(SLOWER, ratio=ratio, head={**OTHER, **after, "code": "other"}, baseline=before))
 
 
-def test_another_order_of_loads_is_named():
-    def reading(*names):
-        [kernel] = sized(32, 4096)
-        return {"triton": [{**kernel, "sass": f"{names}", "reads": {name: {"asked": 1, "size": 1} for name in names}}]}
-
-    sides = {"head": {**OTHER, **reading("W", "B", "X")}, "baseline": {**BASE, **reading("X", "W", "B")}}
-    assert "W and B are now loaded before X" in words_of(replace(SLOWER, ratio=1.04, **sides))
-    moved = {"head": {**OTHER, **reading("X", "B", "W")}, "baseline": {**BASE, **reading("X", "W", "B", "C")}}
-    assert "B is now loaded before W" in words_of(replace(SLOWER, ratio=0.97, **moved))
-
-
 def test_another_kernel_is_named_as_another_kernel():
     before = sized(110, 2640, name="_by_blocks", BLOCK_ROW=32, BLOCK=1024)
     after = sized(112, 2640, name="_by_rows", BLOCK=4096)
