@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house wheel client-models commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel client-models commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -59,6 +59,9 @@ check: $(VENV)/.dev  ## Check lint and types
 
 house: $(VENV)/.dev  ## Count how large and how tangled the product is (ARGS=--walks: follow values through a story too)
 	@$(PY) -m benchmarks.house $(ARGS)
+
+same: $(VENV)/.dev  ## Compare what the API, pages, commands and stored verdicts say with another revision (BASE=main~5)
+	@$(PY) -m benchmarks.same --base $(or $(BASE),HEAD)
 
 doctor: $(VENV)/.runtime  ## Check this machine and print a fix for everything that is missing
 	@$(KERNELWATCH) doctor
