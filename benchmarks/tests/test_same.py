@@ -1,5 +1,6 @@
 """A change of what a reader sees is shown, and a change of nothing else."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,17 @@ def test_a_command_is_run_with_its_output_and_exit_code(monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_COLOR", "1")
     assert same.command(["--version"]).startswith("exit 0\nkernelwatch ")
     assert same.command(["no-such-command"]).startswith("exit 2\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "same_schema"), [("b INTEGER, \n\ta FLOAT", True), ("a FLOAT, \n\tb FLOAT", False), ("a FLOAT", False)]
+)
+def test_databases_are_shared_whatever_the_order_of_their_constraints(
+    tmp_path: Path, lines: str, same_schema: bool
+) -> None:
+    for name, inner in (("one", "a FLOAT, \n\tb INTEGER"), ("other", lines)):
+        connection = sqlite3.connect(tmp_path / name)
+        connection.execute(f"CREATE TABLE runs (\n\t{inner}\n)")
+        connection.execute("CREATE TABLE alembic_version (version_num)")
+        connection.close()
+    assert (same.schema(tmp_path / "one") == same.schema(tmp_path / "other")) is same_schema
