@@ -173,9 +173,11 @@ PLACES = (
 
 
 def fixed() -> None:
-    """Stop the clock of every database that this process will open, and load what its copies need."""
+    """Stop the clock of every database that this process will open, fix its disk, and load what its copies need."""
     warnings.simplefilter("ignore")
     import_module(FACTORY)
+    room = shutil.disk_usage("/")._replace(total=100 << 30, used=20 << 30, free=80 << 30)  # a page shows it
+    shutil.disk_usage = lambda _: room
 
     @event.listens_for(Engine, "connect")
     def stop(connection: sqlite3.Connection, _record: object) -> None:
