@@ -10,6 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, make_url, text
 
 from service.db.engine import make_engine
+from service.errors import BadInput
 from service.settings import make_private, settings
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -17,7 +18,10 @@ _LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: Postgr
 
 
 def upgrade(url: str | None = None, to: str = "head") -> None:
-    """Apply what is missing, all or nothing.  Running it twice, or in two processes at once, is harmless."""
+    """Apply what is missing, all or nothing.  Running it twice, or in two processes at once, is harmless.
+
+    Raises BadInput for a database of another version, from which no migration leads here.
+    """
     url = url or settings().database
     if file := file_of(url):
         if file.parent == settings().state:
@@ -28,6 +32,11 @@ def upgrade(url: str | None = None, to: str = "head") -> None:
         with engine.begin() as connection:  # on SQLite this is BEGIN IMMEDIATE, which is the lock
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            if (at := revision_of(connection)) and not is_known(at):
+                raise BadInput(
+                    f"The database is at migration {at}, which this version does not know: a newer version made it, or "
+                    "one before the first release. Run that version, or choose another database or state folder."
+                )
             config = configuration()
             config.attributes["connection"] = connection
             command.upgrade(config, to)

@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @needs.skip_unless(os.getuid() == 0, "root")
 def test_another_user_reads_nothing_in_the_state_folder(state: Path, outcome: Outcome) -> None:
     state.mkdir(mode=0o755)
-    migrate.upgrade(to="0001")
+    migrate.upgrade()
     command = ["cat", str(state / "kernelwatch.db")]
     done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False)
     seen = f"{stat.filemode(state.stat().st_mode)}, {len(done.stdout)} bytes read"

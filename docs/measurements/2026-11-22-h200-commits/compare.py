@@ -74,7 +74,7 @@ def main():
             (asked.target,),
         ).fetchall()
         verdicts = defaultdict(list)
-        for row in database.execute("SELECT * FROM verdicts WHERE against = 'parent' ORDER BY id"):
+        for row in database.execute("SELECT * FROM verdicts WHERE baseline_kind = 'parent' ORDER BY id"):
             verdicts[row["run_id"]].append(row)
         report(runs, verdicts, truth, names, labels)
         spent([run for run in runs if run["state"] == "done"])
@@ -117,7 +117,7 @@ def spent(runs):
     """Seconds by run and by phase of its launches."""
     print("\n## Seconds\n\n| run | whole | launches | by phase |\n|--:|--:|--:|---|")
     for run in runs:
-        phases, launches = Counter(), json.loads(run["telemetry"])["launches"]
+        phases, launches = Counter(), json.loads(run["telemetry"])["trials"]
         for launch in launches:
             phases.update({name: value for name, value in launch["seconds"].items() if isinstance(value, int | float)})
         said = ", ".join(f"{name} {value:.1f}" for name, value in phases.most_common())
@@ -141,7 +141,7 @@ def judge(run, row, name, label, truth, counts, covered, causes):
         counts["without truth"] += 1
         return
     middle, half = known
-    smallest = math.log1p(row["smallest"] or 0.01)
+    smallest = math.log1p(row["smallest_change"] or 0.01)
     if abs(middle) - half >= smallest:
         size = "change"
     elif abs(middle) + half < smallest:
@@ -165,7 +165,7 @@ def judge(run, row, name, label, truth, counts, covered, causes):
         width = math.hypot((high - low) / 2, half)
         covered.append((low <= middle <= high, abs((low + high) / 2 - middle) <= width))
     if said and size != "none":
-        why = row["why"] or ""
+        why = row["cause_text"] or ""
         here = any(fnmatchcase(case, pattern) for pattern in label.get("cases", []))
         first = why.split("; also")[0]
         if here and re.search(label.get("cause", "$^"), first):

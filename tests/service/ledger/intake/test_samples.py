@@ -21,8 +21,8 @@ from tests import world
 from tests.dashboards.asking import asking, words
 from workers import control
 
-STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-28-h200-histories/first/liger.db.xz"
-RUNS, MEASUREMENTS = 7, 336
+STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-28-h200-histories/second/liger.db.xz"
+RUNS, MEASUREMENTS = 10, 480
 
 
 def kernelwatch(*arguments: str) -> Result:
