@@ -30,8 +30,7 @@ from service.domain.policy.policy import Policy
 from service.domain.verdicts.estimation import compare
 from service.domain.verdicts.session_result import ContenderResult, cells
 from workers.device import DeviceHere, ask
-from workers.run.tally import Tally
-from workers.run.trials import Trials
+from workers.run.trials import Tally, Trials
 
 SHARES = (0.01, 0.02, 0.03, 0.05)
 # Rows and columns of what takes about 5 us, 10, 20, 40, 100, 270 us, 1 and 4 ms on an H200, bf16.

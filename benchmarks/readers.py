@@ -150,7 +150,7 @@ class Ask:
     def __call__(self) -> httpx.Response:
         if not self.deliver:
             return self.client.get(self.address)
-        from service.forge.signature import signature
+        from service.forge.forge import signature
 
         body = json.dumps({"zen": uuid.uuid4().hex}).encode()
         headers = {"x-github-event": "ping", "x-github-delivery": uuid.uuid4().hex}

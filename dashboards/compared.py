@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from dashboards.drawing import Scale, place
 from dashboards.runs.case_names import CaseName, case_name
-from service.reports.comparisons import ComparedCase
+from service.reports.rows import ComparedCase
 
 WIDTH = 372  # px of the column of intervals
 _MIDDLE = 11

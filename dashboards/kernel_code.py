@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from kernels.cases import Role
 from service.db.models import KernelTextRow
-from service.domain.codefacts.normalise import comparable, mix, normalised
-from service.domain.codefacts.side_by_side import MAX_SHOWN, TextComparison, compared
+from service.domain.codefacts.comparison import MAX_SHOWN, TextComparison, compared
+from service.domain.codefacts.measured import comparable, mix, normalised
 from service.domain.codefacts.texts import BASELINES, NAMES, paired_texts
 
 MAX_KERNELS = 6  # that differ, on one page

@@ -1,7 +1,12 @@
-"""Where the pages of the dashboard link to.  A static export has the same pages with other addresses."""
+"""Where the pages and the rows of their tables link to.  A static export has the same pages with other addresses."""
 
+import re
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import count
 from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
 
 
 class ServiceLinks:
@@ -55,3 +60,49 @@ def _trend(target: str, device: str, provider: str, case: str) -> str:
 
 
 SERVICE = ServiceLinks()
+
+
+_ROW = re.compile(r"<tr([^>]*)>(.*?)</tr>", re.DOTALL)
+_ID = re.compile(r'\bid="([^"]*)"')
+_THING = re.compile(r'href="([^"#][^"]*)"')
+_TAG = re.compile(r"<[^>]*>|&[a-z0-9#]+;")
+_END = re.compile(r"<br>|</t[dh]>")
+_MAX_KEY = 100  # characters of a key that is made here
+
+
+def with_row_links(body: str, prefix: str) -> Markup:
+    """Give each row of a table's markup a link to itself, and an id that `prefix` begins if it has none.
+
+    The id is made from the address of the first thing that the row links to, else from its text: it stays the same when
+    other rows come and go.  Rows of the head and of groups stay as they are.
+    """
+    head, end, rows = str(body).partition("</thead>")  # markup would escape what is added to it
+    if not end:
+        head, rows = "", body
+    taken = set(_ID.findall(rows))
+    return Markup(head + end + _ROW.sub(_linked(prefix, taken), rows))  # noqa: S704
+
+
+def _linked(prefix: str, taken: set[str]) -> Callable[[re.Match[str]], str]:
+    def linked(row: re.Match[str]) -> str:
+        attributes, cells = row[1], row[2]
+        if 'class="group' in attributes or "row-link" in cells:
+            return row[0]
+        known = _ID.search(attributes)
+        key = known[1] if known else _new_key(prefix, cells, taken)
+        own = "" if known else f' id="{key}"'
+        at = _END.search(cells, max(0, cells.find('data-cell="name"')))
+        link = f'<a class="row-link" href="#{key}" data-copy="#{key}" aria-label="Link to this row"></a>'
+        place = at.start() if at else len(cells)
+        return f"<tr{own}{attributes}>{cells[:place]}{link}{cells[place:]}</tr>"
+
+    return linked
+
+
+def _new_key(prefix: str, cells: str, taken: set[str]) -> str:
+    thing = _THING.search(cells)
+    words = re.findall("[a-z0-9]+", (thing[1] if thing else _TAG.sub(" ", cells)).lower())
+    key = f"{prefix}-{'-'.join(words)[:_MAX_KEY]}"
+    free = next(each for n in count(1) if (each := key if n == 1 else f"{key}-{n}") not in taken)
+    taken.add(free)
+    return free

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dashboards.drawing import Scale, bars, dots, line, place
 from service.domain.health.strips import REVISIONS, Mark
-from service.ledger.bisections.progress import StepMark
+from service.ledger.bisections.steps import StepMark
 from service.reports.health.facts import EqualCodeSum
 
 STEP = 7.0  # px a revision

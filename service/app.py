@@ -27,10 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api import health, ingest, keys, progress, regressions, runs, subscriptions, targets, webhooks, writes
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
-from service.api.gateway.rates import RateLimited
-from service.api.gateway.request_heads import CheckedHeads
-from service.api.reading import cases, compare, exports, studies, weekly
-from service.db.trouble import describe
+from service.api.gateway.connections import CheckedHeads, RateLimited
+from service.api.reading import cases, exports, studies, weekly
+from service.db.readiness import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.reports.schema.base import Problem
 from service.settings import settings
@@ -104,7 +103,7 @@ def _created(*pages: ModuleType) -> FastAPI:
     app.add_exception_handler(DBAPIError, _database_error)
     app.add_exception_handler(ClientDisconnect, _late)
     routes = app.router.routes
-    routes += _stateless(_API, targets, cases, compare, regressions, weekly, studies, runs)
+    routes += _stateless(_API, targets, cases, regressions, weekly, studies, runs)
     app.include_router(progress.router(), prefix=_API)
     app.include_router(exports.router(), prefix=_API)
     routes += _stateless(_API, writes, keys, ingest, subscriptions)

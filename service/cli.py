@@ -14,9 +14,9 @@ import typer
 
 from kernelwatch.extras import exit_for
 from service.commands import connection, mistakes
+from service.commands.arguments import this_person
+from service.commands.mistakes import CLOSED_PIPE, PipeClosed, outputs_of_this_process, reader_left
 from service.commands.nouns import Root
-from service.commands.people import this_person
-from service.commands.pipes import CLOSED_PIPE, PipeClosed, outputs_of_this_process, reader_left
 from service.domain.access import local
 from service.errors import ServiceError
 from service.ledger.access.acting import as_actor
@@ -104,7 +104,7 @@ def _run(outputs: tuple[int, ...]) -> None:
         if (client := sys.modules.get("kernelwatch.client.errors")) and isinstance(error, client.KernelwatchError):
             mistakes.fail(str(error))
         if (database := sys.modules.get("sqlalchemy.exc")) and isinstance(error, database.DBAPIError):
-            from service.db.trouble import describe
+            from service.db.readiness import describe
 
             mistakes.fail(describe(error))
         if not (isinstance(error, PipeClosed) and reader_left(outputs)):

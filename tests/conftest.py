@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from service.db import migrate
 from service.db.engine import disconnect
 from service.db.models import Base
-from service.ledger.backoff import backoff
+from service.ledger.locking import backoff
 from service.settings import settings
 from tests import common, needs, skipped, slow
 from tests.databases import copy_migrated, hasten

@@ -10,20 +10,20 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from service.db.engine import transaction
-from service.db.trouble import describe
+from service.db.readiness import describe
 from service.ledger import code_texts
-from service.ledger.bisections import advance, auto_start
+from service.ledger.bisections import advance, bisections
 from service.ledger.calibration import schedule
 from service.ledger.changepoints import follow_up, scan
 from service.ledger.intake import deliveries, mirrors
-from service.ledger.notices import batches, deliver
-from service.ledger.notices import workers as silent_workers
+from service.ledger.notices import deliver
+from service.ledger.notices import happenings as silent_workers
 from service.ledger.notify import compose, outbox
 from service.ledger.regressions import transitions
 from service.ledger.runs import build_logs, queue
 from service.settings import settings
 from workers import device
-from workers.run import holding, session
+from workers.run import heartbeat, session
 from workers.run.heartbeat import stopping
 from workers.sandbox import sandbox
 
@@ -63,11 +63,11 @@ def work(on: str) -> int:
 
 def _report_predecessor() -> None:
     """Give back the run of a worker of this device that died, without waiting for its lease to expire."""
-    if left := holding.remains(here()):
+    if left := heartbeat.remains(here()):
         log.warning("the worker before this one died", run=left.lease.run_id, in_code=left.in_code)
         with transaction() as database:
             queue.died(database, left.lease, in_code=left.in_code)
-        holding.forget(here())
+        heartbeat.forget(here())
 
 
 def _claim(on: str) -> queue.Lease | None:
@@ -93,12 +93,12 @@ class Throttled:
 
 
 _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
-_auto_start = Throttled(auto_start.start_due, 10.0)
+_auto_start = Throttled(bisections.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
 _forget_code = Throttled(code_texts.forget_due, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
-_forget_notices = Throttled(batches.forget_due, 3600.0)
+_forget_notices = Throttled(deliver.forget_due, 3600.0)
 _clean_mirrors = Throttled(mirrors.clean_due, 3600.0)
 _clean_own_mirrors = Throttled(mirrors.clean_own, 3600.0)
 
@@ -121,7 +121,7 @@ def run() -> None:
         compose.notify_due,
         outbox.deliver_due,
         _note_lost_workers,
-        batches.batch_due,
+        deliver.batch_due,
         deliver.deliver_due,
         _forget_notices,
     ):

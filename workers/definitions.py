@@ -1,20 +1,18 @@
-"""Check where contenders say that the code of a revision is defined, against the revision's own files.
-
-A contender runs untrusted code, and a build may write files: only a place in a file that the revision has, unchanged,
-is kept.
-"""
+"""What a contender gets of a recipe's provider, and where it says that the code of a revision is defined."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels.arena import protocol
+from kernels.arena.protocol import CompileSpec, ProviderSpec
 from kernels.cases import Role
 from service.domain.codefacts.compiled import Compiled
-from service.domain.codefacts.source_lines import SourceLines, first_changed
+from service.domain.codefacts.texts import SourceLines, first_changed
+from service.domain.policy.recipes import Provider
 from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound, SourceFailed
-from service.sources.source import Source
-from service.sources.trees import read_beneath
+from service.sources.source import Source, read_beneath
 from workers.environments import Environment
 
 MAX_FILES = 40  # of one revision; each takes two git processes
@@ -78,3 +76,15 @@ def _each_source(facts: Mapping[str, Any], check: Callable[[Any], SourceLines | 
     if not isinstance(kernels, list):
         return one(facts)
     return one(facts) | {"triton": [one(kernel) if isinstance(kernel, Mapping) else kernel for kernel in kernels]}
+
+
+def spec_of(name: str, provider: Provider) -> ProviderSpec:
+    """The specification of a provider of a recipe, which runs in a revision's environment."""
+    if provider.builtin is not None:
+        return protocol.of_revision(name, provider.builtin)
+    compile: CompileSpec | None = None
+    if provider.compile is not None:
+        compile = {"mode": provider.compile.mode.value, "options": dict(provider.compile.options)}
+    return protocol.targets_own(
+        name, provider.calls, compile=compile, rounding=provider.rounding, inplace=provider.inplace
+    )

@@ -31,10 +31,9 @@ from service.ops import torch_install
 from service.settings import MIB, settings, without_secrets
 from service.sources.source import Exported, Source
 from workers.sandbox import sandbox
-from workers.sandbox.folders import make_read_only, remove
-from workers.sandbox.memory_disk import MemoryDisk
 from workers.sandbox.sandbox import Box, Limits
-from workers.sandbox.usage import used
+from workers.sandbox.usage import MemoryDisk, used
+from workers.sandbox.walls import make_read_only, remove
 
 LOG = "build.log.gz"
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from service.db.engine import clock, reading
 from service.db.models import Worker
-from service.domain.times import is_recent
+from service.domain.text import is_recent
 
 SILENT_S = 90  # a worker that measures sends a heartbeat every two seconds, an idle one at every poll
 

@@ -12,11 +12,9 @@ from benchmarks.detect.noises import DRIFT_MEMORY, NOISES, autoregressive, sessi
 from benchmarks.detect.patterns import PATTERNS, in_two_modes, leaking, stretches
 from benchmarks.detect.score import MARGIN, Labelled, matched
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes
-from service.domain.changepoints.control_variate import device_slope
-from service.domain.changepoints.noise import autocorrelation
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
-from service.domain.changepoints.step_test import step_between
+from service.domain.changepoints.step_test import autocorrelation, device_slope, step_between
 from tests.service.domain.changepoints.pairs import every_pair
 
 Logs = NDArray[np.float64]

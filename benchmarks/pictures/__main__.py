@@ -43,7 +43,7 @@ from tests.fakes.repository import Repository
 from tests.stories.test_facts_command import NORMS, RECIPE
 from workers import environments
 from workers.compile import compare
-from workers.compile.subjects import Subject
+from workers.compile.offline import Subject
 
 DOCS = Path(__file__).parents[2] / "docs"
 SESSION = DOCS / "measurements" / "2026-11-22-h200-commits" / "session" / "kernelwatch.db.gz"

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from benchmarks.power_judged import with_new_names
 from kernels.cases import Case, Role
 from service.db.models import unpack
-from service.domain.stats.effects import trial_effect, winsorised_mean
-from service.domain.stats.estimates import variance
+from service.domain.stats.estimates import trial_effect, variance, winsorised_mean
 from service.domain.verdicts.session_result import same_code
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,7 @@ from kernels.arena.session import order
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
 from service.domain.stats.case_variances import PastComparison, learn
-from service.domain.stats.effects import winsorised_mean
-from service.domain.stats.estimates import variance
+from service.domain.stats.estimates import variance, winsorised_mean
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.judge import Why, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Pairs

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.verdicts.families import planted
 from benchmarks.verdicts.simulated import CASES, NOISES, Family, Session
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import judge, wanted
+from service.domain.verdicts.totals import summaries
 
 
 def main() -> int:

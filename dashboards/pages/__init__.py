@@ -5,27 +5,14 @@ from collections.abc import Mapping
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import (
-    bisections,
-    controls,
-    health,
-    kernel_code,
-    pulls,
-    runs,
-    search,
-    sign_in,
-    studies,
-    targets,
-    workers,
-)
-from dashboards.pages.admin import audit, keys, people, policies, replay
+from dashboards.pages import bisections, controls, health, pulls, runs, search, sign_in, studies, targets, workers
+from dashboards.pages.admin import keys, people, replay
 from dashboards.pages.history import boards, compare, facts, trends
-from dashboards.pages.news import badges, feeds, weekly
+from dashboards.pages.news import feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
-from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
-from dashboards.pages.trust import calibration, statistics
+from dashboards.pages.trust import calibration
 from dashboards.pages.watching import changes, new, recipe
 
 # Pages for people, in the order of docs/reading.md.
@@ -42,26 +29,21 @@ PAGES = (
     boards,
     pulls,
     runs,
-    kernel_code,
     regressions,
-    regression,
-    code,
     incidents,
+    code,
     triage,
     bisections,
     workers,
     controls,
     calibration,
-    statistics,
     weekly,
     studies,
     replay,
-    policies,
     keys,
     people,
-    audit,
 )
-MODULES = (*PAGES, feeds, badges, sign_in)  # each has a `router`
+MODULES = (*PAGES, feeds, sign_in)  # each has a `router`
 
 
 def error_page(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

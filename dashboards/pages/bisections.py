@@ -21,7 +21,7 @@ from service.domain.regressions.lifecycle import MAX_NAME
 from service.domain.states import OPEN_SEARCHES, SearchState
 from service.ledger.access import audit
 from service.ledger.bisections import bisections
-from service.ledger.bisections.progress import counts, progress_of
+from service.ledger.bisections.steps import counts, progress_of
 from service.ledger.intake.targets import target_named
 from service.reports.views import BisectionView
 

@@ -9,8 +9,7 @@ from dashboards import strips
 from dashboards.pages.rendering import commit_address, page
 from dashboards.pages.watching.new import add_link
 from service.api.access import Reading, ReadingRoute
-from service.ledger.health.overview import health_facts
-from service.ledger.health.trust import NIGHTS
+from service.ledger.health.overview import NIGHTS, health_facts
 from service.reports.health import lately, needs
 from service.reports.health.facts import DeviceQueue, WorkerState
 from service.settings import settings

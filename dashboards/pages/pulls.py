@@ -1,17 +1,21 @@
-"""One pull request: what its newest head does on each device, and what became of every case from head to head."""
+"""One pull request: its newest head on each device, every case from head to head, and its comments as shown."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markupsafe import Markup, escape
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from dashboards.pages import comments
 from dashboards.pages.rendering import page
 from dashboards.runs.case_names import CaseName, case_name
 from service.api.access import Reading, ReadingRoute
@@ -26,6 +30,37 @@ from service.ledger.queries import Glance
 from service.ledger.reading import brief
 from service.reports.comment_head import by_gravity, next_step
 from service.reports.report import ALARMING, Report
+
+_OURS = re.compile(r"</?(?:details|summary|sub)>")
+_MARKER = re.compile(r"<!--.*?-->\s*", re.DOTALL)
+
+
+def as_html(comment: str) -> Markup:
+    """Render the comment as HTML."""
+    return Markup(_reader.render(_MARKER.sub("", comment)))  # noqa: S704  # every tag in it is ours or escaped
+
+
+def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    """Keep the few tags that our comments use, and show other HTML as text."""
+    raw = tokens[place].content
+    kept, end = [], 0
+    for found in _OURS.finditer(raw):
+        kept += [str(escape(raw[end : found.start()])), found[0]]
+        end = found.end()
+    return "".join([*kept, str(escape(raw[end:]))])
+
+
+def _code(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    """A block that scrolls within itself can be reached with the keyboard."""
+    return f'<pre tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
+_reader = MarkdownIt("commonmark", {"html": True}).enable("table").disable("image")
+_reader.add_render_rule("html_block", _ours_only)
+_reader.add_render_rule("html_inline", _ours_only)
+_reader.add_render_rule("fence", _code)
+_reader.add_render_rule("code_block", _code)
+
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 MAX_HEADS = 20  # that are listed
@@ -112,7 +147,7 @@ def pull_request(
         last_push=_last_push(compared, moved),
         reports=reports,
         first=reports[0],
-        next_step="" if _goes_on(reports[0].state) else comments.as_html(next_step(reports[0])),
+        next_step="" if _goes_on(reports[0].state) else as_html(next_step(reports[0])),
         baselines=_baselines(reports),
         cases=shown,
         left_out=len(moved) - len(shown),

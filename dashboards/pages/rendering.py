@@ -10,15 +10,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards import assets
-from dashboards.links import SERVICE
+from dashboards.links import SERVICE, with_row_links
 from dashboards.revision_strips import SearchStrip, search_strip
-from dashboards.row_links import with_row_links
 from kernels.cases import Metric
 from service.db.models import Target
 from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text, signed
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -27,7 +26,7 @@ from service.domain.states import (
     FoundBy,
     OutboxState,
 )
-from service.domain.stats import counts
+from service.domain.stats import variance_prior
 from service.domain.text import interval, lasted, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
@@ -139,7 +138,7 @@ def calendar(seconds: float) -> str:
 
 
 def _smallest(limit: float, metric: Metric) -> str:
-    return str(counts.smallest(limit)) if metric.counts else f"{limit * 100:.3g} %"
+    return str(variance_prior.smallest(limit)) if metric.counts else f"{limit * 100:.3g} %"
 
 
 def numbers(row: Row) -> str:

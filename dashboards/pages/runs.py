@@ -1,4 +1,4 @@
-"""One run: its result, its cases as one table, one case by itself, and what is fetched when it is opened."""
+"""One run: its result, its cases as a table, one case by itself, and its compiled code."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import geometric_mean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -15,9 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import kernel_code
-from dashboards.pages import comments, controls
+from dashboards.pages import controls, pulls
 from dashboards.pages.rendering import page
-from dashboards.runs import facts, telemetry
+from dashboards.runs import facts
 from dashboards.runs.filters import CaseFilters, filtered, offered
 from dashboards.runs.lines import (
     FOLDED,
@@ -37,20 +37,18 @@ from service.api.access import Reading, ReadingRoute
 from service.api.common import Key, tagged
 from service.db.engine import clock
 from service.db.models import OutboxMessage, RegressionRow, Run
+from service.domain.codefacts.comparison import MAX_COMPARED, MAX_EDITS
+from service.domain.codefacts.texts import NAMES
 from service.domain.forges import pull_noun
-from service.domain.states import (
-    OPEN_STATES,
-    OutboxState,
-    RegressionState,
-    RunState,
-)
+from service.domain.states import OPEN_STATES, OutboxState, RegressionState, RunState
+from service.errors import NotFound
 from service.ledger import code_texts, queries, queue_times
 from service.ledger.queries import Glance
 from service.ledger.reading import brief
 from service.ledger.runs import build_logs
 from service.reports import markdown, notes
 from service.reports.comment_head import next_step
-from service.reports.flat import csv_cell
+from service.reports.encoders import csv_cell
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 MAX_UNFOLDED = 60  # lines that a filter left are shown without their folds
@@ -114,7 +112,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         geomean=geomean_of(every),
         causes=_causes(whole_groups),
         incidents=_incidents(read.regressions, every),
-        next_step=comments.as_html(next_step(found)),
+        next_step=pulls.as_html(next_step(found)),
         control=control_words(every),
         place=queue_times.places(session).get(run_id) if waiting else None,
         ahead=queries.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
@@ -187,7 +185,7 @@ def run_comment(run_id: Key, session: Reading) -> str:
         run=whole,
         heading=_comment_state(session, whole, messages),
         comment=comment,
-        comment_html=comments.as_html(comment),
+        comment_html=pulls.as_html(comment),
         messages=messages,
     )
 
@@ -203,9 +201,9 @@ def run_telemetry(run_id: Key, session: Reading) -> str:
         run=whole,
         report=found,
         attempts=queries.attempts(session, run_id),
-        board=telemetry.board(found.telemetry),
-        trials=telemetry.trials(found.telemetry),
-        others=telemetry.rest(found.telemetry),
+        board=facts.board(found.telemetry),
+        trials=facts.trials(found.telemetry),
+        others=facts.rest(found.telemetry),
     )
 
 
@@ -350,3 +348,32 @@ def _others(session: Session, whole: Run) -> list[Glance]:
     return [
         one for one in queries.glances(session, queries.runs_of(session, whole.revision_id)) if one.run.id != whole.id
     ]
+
+
+@router.get("/runs/{run_id}/code/{kind}")
+def run_code(
+    run_id: Key,
+    kind: Literal["ttgir", "ptx", "sass", "generated"],
+    session: Reading,
+    case: Annotated[str, Query(max_length=120)],
+    provider: Annotated[str, Query(max_length=80)],
+) -> str:
+    """Show the texts of one kind side by side; pages of cases and regressions fetch it when it is opened."""
+    run = queries.whole_run(session, run_id)
+    sides = kernel_code.sides_of(code_texts.at_case(session, run, case), provider)
+    if not any(one.kind == kind for one in (*sides.before, *sides.after)):
+        raise NotFound(NAMES[kind], f"of {case[:120]} in run {run_id}", "Equal code is not stored.")
+    found, more = kernel_code.differences(sides, kind, lambda ids: code_texts.texts(session, ids))
+    return page(
+        "run_code.html",
+        run=run,
+        case=case,
+        provider=provider,
+        kind=kind,
+        kind_names=NAMES,
+        sides=sides,
+        kernels=found,
+        more=more,
+        max_compared=MAX_COMPARED,
+        max_edits=MAX_EDITS,
+    )

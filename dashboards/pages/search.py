@@ -14,7 +14,7 @@ from service.db.engine import clock
 from service.domain.forges import pull_name
 from service.domain.lookup import MAX_QUERY, HitKind, parse
 from service.ledger.lookup import MAX_HITS, Hit, lookup
-from service.ledger.regressions.filters import MAX_TEXT
+from service.ledger.regressions.grouped import MAX_TEXT
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -7,22 +7,21 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dashboards import strips, target_lines
-from dashboards.pages.history.series import parts
+from dashboards.pages.history.facts import parts
 from dashboards.pages.history.trends import TrendAddress
 from dashboards.pages.regressions.listed import ListAddress
 from dashboards.pages.rendering import commit_address, page
 from dashboards.pages.watching.changes import forms_of_target
-from dashboards.regression_lines import lines as regression_lines
+from dashboards.target_lines import lines as regression_lines
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger import queries
-from service.ledger.health import trouble
+from service.ledger.health import fleet
 from service.ledger.intake import samples
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import mainline
-from service.ledger.regressions.filters import RegressionFilter
-from service.ledger.regressions.grouped import grouped
+from service.ledger.regressions.grouped import RegressionFilter, grouped
 from service.reports.health import needs
 from service.reports.health.lately import target_line
 from service.reports.report import readable
@@ -51,7 +50,7 @@ def target(
     address = ListAddress(target=found.name)
     causes = grouped(session, RegressionFilter(states=OPEN_REGRESSIONS, target=found), now, limit=_CAUSES)
     behind = queries.open_counts(session, [found.id])[found.id][1]
-    failed = trouble.failed_runs(session, [run.run_id for run in lately.failed])
+    failed = fleet.failed_runs(session, [run.run_id for run in lately.failed])
     recipe = readable(found.recipe.text) if found.recipe else None
     line = target_line(lately, causes.found)
     changes = forms_of_target(found)

@@ -22,7 +22,7 @@ from service.domain.text import in_bytes, lasted
 from service.ledger import queue_times
 from service.ledger.access.acting import acting
 from service.ledger.health import fleet
-from service.ledger.health.queues import queues
+from service.ledger.health.fleet import queues
 from service.reports.health.facts import DeviceQueue, Queues, ServiceState, WorkerState
 from service.reports.health.needs import MIN_FREE, SILENT_S, Disk
 from service.settings import settings

@@ -26,8 +26,14 @@ from dashboards.pages.history.compare import ComparedAddress
 from dashboards.pages.history.trends import TrendAddress, trend_values
 from dashboards.pages.rendering import page
 from dashboards.site import links as paths
-from dashboards.site.data import SiteTable, history_parts, json_document
-from dashboards.site.documents import SiteBoardRow, SitePointRow, SiteReleaseRow
+from dashboards.site.documents import (
+    SiteBoardRow,
+    SitePointRow,
+    SiteReleaseRow,
+    SiteTable,
+    history_parts,
+    json_document,
+)
 from dashboards.site.folder import SiteFolder
 from dashboards.site.links import SiteBoardAddress, SiteLinks
 from service.db.engine import reading
@@ -40,9 +46,9 @@ from service.errors import BadInput, Conflict, NotFound, Refused
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading.board import BoardRun, board, measured_devices
 from service.ledger.reading.compare import compare
-from service.ledger.reading.filters import CaseFilter
 from service.ledger.reading.histories import MainlineRun, histories, mainline_runs, measured_names
-from service.reports.comparisons import RevisionsCompared
+from service.ledger.reading.runs import CaseFilter
+from service.reports.rows import RevisionsCompared
 from service.reports.schema.base import rfc3339
 from service.reports.views import Point
 from service.settings import settings

@@ -6,13 +6,14 @@ from typing import Generic, Self
 
 import httpx
 
+from kernelwatch.client.api.administration import Channels, Subscriptions
+from kernelwatch.client.api.ingest import Exports
+
 from .api.administration import Audit, Keys, Me, People
-from .api.exports import Exports
 from .api.ingest import Ingested
 from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
 from .api.runs import Queue, Runs, Workers
 from .api.studies import Studies
-from .api.subscriptions import Channels, Subscriptions
 from .api.targets import Targets
 from .api.weekly import Weekly
 from .drivers import Asynchronous, Blocking

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
+from kernelwatch.client.exchange import Emit, NextPart, Stream, WholeFile
+
 from .calls import Item, Listing, Page
 from .exchange import Answer, Exchange, Flow, Lost, Reply, Send, Sleep
-from .files import WholeFile
-from .streams import Emit, NextPart, Stream
 
 T = TypeVar("T")
 ITEMS = 100  # of a page, when a whole list is read

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import update_wrapper, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from kernelwatch.client.exchange import Download, Events, Saved, followed, parts
+
 from .calls import Call, Item, Listing
 from .drivers import Asynchronous, AsyncPages, Blocking, Pages
 from .exchange import Exchange, Flow
-from .streams import Download, Events, Saved, followed, parts
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from service.db.models import ApiKey, Target
 from service.db.visibility import hiding
 from service.domain.access import ANONYMOUS, Actor, ActorKind, Scope
 from service.errors import BadInput, Busy, Refused, ServiceError, Unsigned
-from service.ledger.access import accounts, keys, repeats, sign_ins, visible
+from service.ledger.access import accounts, keys, repeats, sign_ins
 from service.ledger.access.acting import as_actor
 from service.settings import settings
 
@@ -292,7 +292,7 @@ def reader_with(session: Session, credentials: Credentials) -> tuple[Sender, Seq
     if sender.account_id is not None and accounts.has_old_roles(session, sender.account_id):
         refresh = partial(accounts.refresh_roles, sender.account_id, older_than_s=accounts.FRESH_TO_READ_S)
         credentials.afterwards["roles"] = refresh
-    return sender, visible.hidden_from(session, sender.actor)
+    return sender, sign_ins.hidden_from(session, sender.actor)
 
 
 class WritingRoute(_StrictRoute):
@@ -376,11 +376,11 @@ def writer_with(credentials: Credentials) -> tuple[Sender, Sequence[int]]:
     with reading() as session:
         sender = sender_of(session, credentials)
         if sender.account_id is None:
-            return sender, visible.hidden_from(session, sender.actor)
+            return sender, sign_ins.hidden_from(session, sender.actor)
     accounts.refresh_roles(sender.account_id, older_than_s=accounts.FRESH_S)
     with reading() as session:
         sender = sender_of(session, credentials)
-        return sender, visible.hidden_from(session, sender.actor)
+        return sender, sign_ins.hidden_from(session, sender.actor)
 
 
 async def do_afterwards(tasks: Iterable[Callable[[], None]]) -> None:

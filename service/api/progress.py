@@ -21,8 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.api.access import Credentials, ReadingRoute, do_afterwards, reader_with
 from service.api.common import Key, in_thread_of
-from service.api.gateway.connections import STREAMS
-from service.api.gateway.request_heads import IS_HEAD
+from service.api.gateway.connections import IS_HEAD, STREAMS
 from service.db.engine import reading
 from service.db.models import Run
 from service.db.visibility import hiding

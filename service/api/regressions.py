@@ -5,18 +5,27 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged_json
-from service.api.lists import RegressionStates, TargetName, WithEvents, page_of_regressions
+from service.api.common import (
+    CACHED,
+    Cursor,
+    Key,
+    Limit,
+    RegressionStates,
+    TargetName,
+    WithEvents,
+    page_of,
+    page_of_regressions,
+    tagged_json,
+)
 from service.db.engine import clock
 from service.domain.states import PointState
 from service.ledger.bisections import bisections
-from service.ledger.calibration import quarantines, rates
-from service.ledger.changepoints import change_points
+from service.ledger.calibration import error_rates, quarantines
+from service.ledger.changepoints import load
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
 from service.reports.schema.base import Page
-from service.reports.schema.bisections import BisectionDocument, BisectionItem
-from service.reports.schema.calibration import CalibrationDocument, QuarantineItem
+from service.reports.schema.bisections import BisectionDocument, BisectionItem, CalibrationDocument, QuarantineItem
 from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionDocument, RegressionItem
 
 router = APIRouter(route_class=ReadingRoute)
@@ -89,9 +98,9 @@ def get_calibration(
     """Get the measured false-alarm rates of equal code, and the quarantined cases."""
     of = target_named(session, target) if target else None
     since = clock(session) - days * DAY_S
-    found = rates.rates(session, of, device=device, worker=worker, since=since)
+    found = error_rates.rates(session, of, device=device, worker=worker, since=since)
     quarantined = quarantines.listed(session, of, device=device)
-    return tagged_json(request, CalibrationDocument.of(rates.by_metric(found), found[:limit], quarantined))
+    return tagged_json(request, CalibrationDocument.of(error_rates.by_metric(found), found[:limit], quarantined))
 
 
 @router.get("/quarantines", response_model=Page[QuarantineItem], tags=["calibration"])
@@ -131,5 +140,5 @@ def list_change_points(
     limit: Limit = 50,
 ) -> Page[ChangePointItem]:
     """List steps in the histories of its cases, those of the newest revisions first."""
-    found = change_points.points(session, target_named(session, name), device, state, cursor=cursor, limit=limit)
+    found = load.points(session, target_named(session, name), device, state, cursor=cursor, limit=limit)
     return page_of(found, ChangePointItem.of)

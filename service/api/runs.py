@@ -7,31 +7,36 @@ from fastapi.responses import PlainTextResponse
 
 from kernels.cases import Role
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged, tagged_json
-from service.api.lists import (
+from service.api.common import (
+    CACHED,
     Cases,
+    Cursor,
     DeviceName,
     Expanded,
+    Key,
+    Limit,
     PullNumber,
     RevisionName,
     RunStates,
     Since,
     Tables,
     TargetName,
+    page_of,
     page_of_runs,
     seconds,
+    tagged,
+    tagged_json,
 )
 from service.db.engine import clock
 from service.db.models import Run, Worker
 from service.domain.states import BaselineKind, CellState, Purpose
-from service.domain.text import printable
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent, printable
 from service.domain.verdicts.judge import Outcome
 from service.ledger import code_texts, queries, queue_times
 from service.ledger.intake.targets import target_named
 from service.ledger.queue_times import NO_PLACE
 from service.ledger.reading import runs
-from service.ledger.reading.filters import RunFilter
+from service.ledger.reading.runs import RunFilter
 from service.ledger.runs import build_logs
 from service.reports import markdown
 from service.reports.schema.base import Page

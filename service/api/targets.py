@@ -5,26 +5,30 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Cursor, Limit, page_of, tagged_json
-from service.api.lists import (
+from service.api.common import (
+    CACHED,
+    Cursor,
     DeviceName,
     Expanded,
+    Limit,
     PullNumber,
     RegressionStates,
     RevisionName,
     RunStates,
     Since,
     WithEvents,
+    page_of,
     page_of_regressions,
     page_of_runs,
     run_items,
     seconds,
+    tagged_json,
 )
 from service.domain.states import MovedBy, Purpose
 from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import facts_history, revisions
-from service.ledger.reading.filters import RunFilter
+from service.ledger.reading import histories, mainline
+from service.ledger.reading.runs import RunFilter
 from service.reports.schema.base import Page
 from service.reports.schema.regressions import RegressionItem
 from service.reports.schema.runs import RunItem
@@ -75,7 +79,7 @@ def list_revisions(
     found = queries.revisions(session, target_named(session, name), cursor, limit)
     if not expand:
         return page_of(found, RevisionItem.of)
-    runs = revisions.runs_of(session, [row.id for row in found.items])
+    runs = mainline.runs_of(session, [row.id for row in found.items])
     return page_of(found, lambda row: RevisionItem.of(row, run_items(runs.get(row.id, ()))))
 
 
@@ -87,7 +91,7 @@ def get_revision(
     session: Reading,
 ) -> Response:
     """Get one revision with its runs and the checks of its code."""
-    found = revisions.one(session, target_named(session, name), revision)
+    found = mainline.one(session, target_named(session, name), revision)
     return tagged_json(request, RevisionDocument.whole(found.row, run_items(found.runs), found.checks))
 
 
@@ -140,6 +144,6 @@ def list_drifts(
     limit: Limit = 50,
 ) -> Page[DriftItem]:
     """List its configurations that changed, the newest first."""
-    where = facts_history.drifts_of(target_named(session, name), device, by)
-    found = facts_history.drift_page(session, where, cursor, limit)
+    where = histories.drifts_of(target_named(session, name), device, by)
+    found = histories.drift_page(session, where, cursor, limit)
     return page_of(found, DriftItem.of)

@@ -17,7 +17,7 @@ from service.api.common import in_thread_of, problems
 from service.db.engine import transaction
 from service.domain.states import ForgeKind
 from service.errors import BadInput, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
-from service.forge.signature import Signatures, StandardSignatures, is_token, well_formed
+from service.forge.forge import Signatures, StandardSignatures, is_token, well_formed
 from service.ledger.intake.deliveries import store_delivery
 from service.settings import settings
 

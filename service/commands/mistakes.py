@@ -1,5 +1,8 @@
-"""Mistakes in a command line, in one sentence that says how to fix them."""
+"""How a command ends early: mistakes in one sentence that says how to fix them, and a reader that went away."""
 
+import contextlib
+import os
+import select
 import sys
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -120,3 +123,37 @@ def _given(error: usage.BadParameter) -> str:
     """`, not "soon"`: the value is in the validation error that caused it."""
     errors = getattr(error.__cause__, "errors", None)
     return f", not {errors()[0]['input']!r}" if errors else ""
+
+
+CLOSED_PIPE = 141  # 128 + SIGPIPE
+
+
+class PipeClosed(Exception):
+    """A write to a pipe without a reader; the pipe need not be an output of this process."""
+
+
+def outputs_of_this_process() -> tuple[int, ...]:
+    """Copy the descriptors of stdout and stderr.  Rich replaces descriptor 1 when it finds its pipe closed."""
+    found = list[int]()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed from the start
+            found.append(os.dup(descriptor))
+    return tuple(found)
+
+
+def reader_left(outputs: tuple[int, ...]) -> bool:
+    """Flush the output and return whether one of these descriptors is a pipe without a reader.
+
+    If so, all further output is discarded, so that the interpreter does not fail on it at exit.
+    """
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    poll = select.poll()
+    for descriptor in outputs:
+        poll.register(descriptor, 0)  # errors are always reported
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    return True

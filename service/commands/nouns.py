@@ -14,8 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from service.commands import mistakes
+from service.commands.mistakes import PipeClosed
 from service.commands.noun import Verbs
-from service.commands.pipes import PipeClosed
 
 Command = TyperCommand | TyperGroup
 

@@ -330,7 +330,7 @@ class Run(Base):
     pinned: Mapped[str | None] = mapped_column(
         String(64)
     )  # the pinned baseline: the last release, or what the recipe pins
-    summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.geomeans
+    summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.totals
     notified_state: Mapped[str] = mapped_column(String(32), default="")  # the last state that was reported
     repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
@@ -960,7 +960,7 @@ class NoticeMessage(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
     channel: Mapped[str] = mapped_column(String(80))
-    document: Mapped[dict[str, Any]]  # a service.reports.schema.notices.document.NoticeDocument
+    document: Mapped[dict[str, Any]]  # a service.reports.schema.notices.subscriptions.NoticeDocument
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     attempts: Mapped[int] = mapped_column(default=0)  # that the receiver refused
     next_at: Mapped[float] = mapped_column(default=0.0)

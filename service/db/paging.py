@@ -1,4 +1,4 @@
-"""Pages of rows: a cursor holds the keys of the last row, so that rows which arrive do not move the others."""
+"""Read large tables in small steps: pages by the keys of their last row, and distinct values by probes of an index."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, tuple_
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.db.models import storable
@@ -104,3 +104,19 @@ def _fits(value: Any, wanted: type) -> bool:
         return isinstance(value, str) and storable(value) == value
     whole = type(value) is int and abs(value) < 2**63
     return whole or (wanted is float and isinstance(value, float) and math.isfinite(value))
+
+
+def distinct(
+    column: InstrumentedAttribute[Any],
+    *where: ColumnElement[bool],
+    only: Callable[[ColumnElement[Any]], ColumnElement[bool]] | None = None,
+) -> Select[Any]:
+    """A query for the values of a column in the rows that fit, in order; `only` is a further condition on each value.
+
+    An index must begin with the columns of the conditions, and then have this one.
+    """
+    values = select(func.min(column).label("value")).where(*where).cte("walked", recursive=True)
+    following = select(func.min(column)).where(*where, column > values.c.value).correlate(values).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    wanted = [values.c.value.is_not(None)] + ([only(values.c.value)] if only else [])
+    return select(values.c.value).where(*wanted).order_by(values.c.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernels.cases import Metric
-from service.domain.stats import counts
+from service.domain.stats import variance_prior
 
 # What one of each is in the metric's own unit, the largest first.
 _UNITS = {
@@ -105,7 +105,7 @@ def quotient(now: float | None, then: float | None, metric: Metric) -> float | N
     if now is None or then is None:
         return None
     if metric.counts:
-        return counts.ratio(now - then)
+        return variance_prior.ratio(now - then)
     return now / then if then > 0 else None
 
 
@@ -124,7 +124,7 @@ def digits(value: float) -> str:
 def signed(ratio: float, metric: Metric = Metric.KERNEL) -> str:
     """A ratio as a signed change: `+10.2 %`, `−0.1 %`, of counts `+1`; above zero is more."""
     if metric.counts:
-        return f"{counts.difference(ratio):+d}".replace("-", "−").replace("+0", "0")
+        return f"{variance_prior.difference(ratio):+d}".replace("-", "−").replace("+0", "0")
     return f"{_signed(ratio)} %"
 
 
@@ -161,7 +161,7 @@ def percent(ratio: float | None, metric: Metric = Metric.KERNEL) -> str:
 
 def more_or_fewer(ratio: float, words: Words) -> str:
     """The ratio of two counts in words: `1 more graph break`, `2 fewer kernels`."""
-    change = counts.difference(ratio)
+    change = variance_prior.difference(ratio)
     if not change:
         return "no change"
     return number_of(abs(change), f"{'more' if change > 0 else 'fewer'} {words.thing}")

@@ -1,7 +1,4 @@
-"""Text fit to show, and the small words of every renderer.  Pure.
-
-What a repository, a build or a contender says may hold anything: it is shown, and does nothing.
-"""
+"""Text fit to show, the small words of every renderer, and times of a clock that may have been set back.  Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -114,3 +111,16 @@ def without_credentials(location: str) -> str:
     """Remove the user name and the password from a URL."""
     parts = urlsplit(location)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.username else location
+
+
+WORKER_GONE_S = 60.0  # without a sign of a worker for so long, it is not online: workers report every few seconds
+
+
+def is_due(at: Any, now: Any, longest_s: Any) -> Any:
+    """Whether the time `at` has come, for waits of at most `longest_s`.  A time further ahead counts as due."""
+    return (at <= now) | (at > now + longest_s)
+
+
+def is_recent(at: Any, now: Any, within_s: Any) -> Any:
+    """Whether something happened less than `within_s` ago.  A time further ahead than that is not recent."""
+    return (at >= now - within_s) & (at <= now + within_s)

@@ -6,8 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from service.errors import BadInput
-from service.forge.events import Commented, Event, Ignored, PullChanged, Pushed
-from service.forge.fields import MAX_BRANCH, branch_name, commit, identifier, moment, pull_number, text
+from service.forge.events import (
+    MAX_BRANCH,
+    Commented,
+    Event,
+    Ignored,
+    PullChanged,
+    Pushed,
+    branch_name,
+    commit,
+    identifier,
+    moment,
+    pull_number,
+    text,
+)
 
 _PATH = re.compile(r"[\w.-]{1,100}(?:/[\w.-]{1,100}){1,20}", re.ASCII)
 # GitLab's actions in GitHub's words.  `update` is anything from a label to a push; a push has `oldrev`.

@@ -1,6 +1,7 @@
-"""Insert a row once and take turns, where several processes may do the same at the same moment."""
+"""Insert a row once, take turns between processes, and retry failed work with exponential back-off."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, select
@@ -48,3 +49,31 @@ def _lock(session: Session, target_id: int, *, key_share: bool) -> None:
     row = select(Target.id).where(Target.id == target_id).with_for_update(key_share=key_share)
     if session.scalar(row) is None:
         raise NotFound("target", target_id, "It was removed.")
+
+
+WAITS_S = (0.0, 0.0, 10.0, 30.0, 120.0, 600.0)  # by the number of failures in a row
+
+
+class Backoff:
+    """Which keys failed lately, how often in a row, and until when to skip them."""
+
+    def __init__(self) -> None:
+        self._failed: dict[Hashable, tuple[int, float]] = {}
+
+    def should_skip(self, key: Hashable) -> bool:
+        """Did this fail so often that it must wait?"""
+        return key in self._failed and time.monotonic() < self._failed[key][1]
+
+    def failed(self, key: Hashable, longest_s: float = WAITS_S[-1]) -> None:
+        times = self._failed.get(key, (0, 0.0))[0] + 1
+        wait_s = min(WAITS_S[min(times, len(WAITS_S)) - 1], longest_s)
+        self._failed[key] = times, time.monotonic() + wait_s
+
+    def succeeded(self, key: Hashable) -> None:
+        self._failed.pop(key, None)
+
+    def forget(self) -> None:
+        self._failed.clear()
+
+
+backoff = Backoff()  # of this process; each key begins with the kind of work

@@ -27,9 +27,8 @@ from service.db.models import (
     VerdictRow,
     Worker,
 )
-from service.db.paging import ResultPage, paged, paged_rows
-from service.db.walks import distinct
-from service.domain.attribution.stack_diff import moved
+from service.db.paging import ResultPage, distinct, paged, paged_rows
+from service.domain.attribution.causes import moved
 from service.domain.states import (
     OPEN_REGRESSIONS,
     OPEN_STATES,
@@ -38,14 +37,13 @@ from service.domain.states import (
     RegressionState,
     RunState,
 )
-from service.domain.text import short
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent, short
 from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
 from service.forge.clients import addresses
+from service.ledger.renames import on_device
 from service.ledger.runs.baseline_choice import UNACCEPTED
 from service.ledger.runs.revisions import recipe_of
-from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
 from service.reports.rows import Known

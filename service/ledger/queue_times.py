@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, selectinload
 from service.db.engine import clock
 from service.db.models import Attempt, Run, Worker
 from service.domain.states import OPEN_STATES, Purpose, RunState
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent
 
 RECENT = 10  # runs from which a duration is estimated
 

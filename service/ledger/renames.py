@@ -1,21 +1,19 @@
-"""Carry on the history of a provider under its new name: `formerly` in its recipe.
+"""The ids of series, and the history of a provider under its new name (`formerly` in its recipe)."""
 
-Without it a renamed provider begins anew: what was open is closed as removed, and the trend ends.
-"""
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
 
-from collections.abc import Mapping
-from dataclasses import replace
-
-from sqlalchemy import exists, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Role
 from service.db.models import KernelTextRow, Measurement, RecipeRow, Run, Series, Target, VerdictRow
 from service.domain.policy.recipes import Recipe
+from service.domain.series import SeriesKey
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import SessionResult
 from service.ledger.access import audit
-from service.ledger.locking import lock
+from service.ledger.locking import insert_if_absent, lock
 from service.reports.report import readable
 
 _OWN = (Role.HEAD, Role.PARENT, Role.LAST_GOOD, Role.PINNED, Role.CONTROL)
@@ -108,3 +106,46 @@ def _rename(session: Session, target: Target, former: str, name: str) -> None:
     session.execute(update(VerdictRow).where(*of_run).values(provider=name))
     details = {"provider": name, "formerly": former}
     audit.record(session, "provider.rename", target=target.name, of=f"target {target.name}", details=details)
+
+
+# The condition for a query that joins `Series`; its parameters are the fields of a key.
+IS_SERIES = and_(
+    Series.target_id == bindparam("target_id"),
+    Series.device == bindparam("device"),
+    Series.provider == bindparam("provider"),
+    Series.case == bindparam("case"),
+    Series.metric == bindparam("metric"),
+)
+
+
+def on_device(target_id: int, device: str) -> ColumnElement[bool]:
+    """The condition for all series of a target on a device, in a query that joins `Series`."""
+    return and_(Series.target_id == target_id, Series.device == device)
+
+
+def series_of(session: Session, key: SeriesKey) -> int:
+    """The id of a series; the row is inserted if it is absent."""
+    return series_ids(session, [key])[key]
+
+
+def series_ids(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, int]:
+    """The ids of several series; absent rows are inserted."""
+    known = _known(session, keys)
+    absent = sorted(key for key in set(keys) if key not in known)
+    # Two transactions that insert the same series wait for each other.  Each takes the target's lock first: otherwise
+    # one could wait for the lock while the other, which holds it, waits for a series of the first.
+    for target_id in sorted({key.target_id for key in absent}):
+        lock(session, target_id)
+    for key in absent:
+        insert_if_absent(session, Series, tuple(asdict(key)), asdict(key))
+    return _known(session, keys) if absent else known
+
+
+def _known(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, int]:
+    rows = session.execute(
+        select(Series.id, Series.target_id, Series.device, Series.provider, Series.case, Series.metric)
+        .where(Series.target_id.in_({key.target_id for key in keys}), Series.device.in_({key.device for key in keys}))
+        .where(Series.case.in_({key.case for key in keys}))
+    )
+    found = {SeriesKey(*row[1:]): row[0] for row in rows}
+    return {key: found[key] for key in keys if key in found}

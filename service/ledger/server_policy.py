@@ -6,8 +6,7 @@ It is one TOML file with the keys of a recipe's `[policy]`, named by KERNELWATCH
 from functools import cache
 from pathlib import Path
 
-from service.domain.policy.layers import NOTHING, Written, read
-from service.domain.policy.policy import Policy
+from service.domain.policy.policy import NOTHING, Policy, Written, read
 from service.domain.policy.recipes import Recipe
 from service.errors import BadInput
 from service.settings import settings

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from service.domain.codefacts.diff import Group
 from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, Uncompiled, at
-from service.domain.codefacts.normalise import Difference
+from service.domain.codefacts.measured import Difference
 from service.domain.markup import code, escaped, fenced
 from service.domain.text import one_line
 

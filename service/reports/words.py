@@ -12,9 +12,9 @@ from service.domain import metrics
 from service.domain.attribution.causes import Cause, CauseCode, EqualCode, Kind
 from service.domain.states import PointReason
 from service.domain.text import in_percent, listed, share_in_words, short
-from service.domain.verdicts.machine import Sign
 from service.domain.verdicts.reasons import Reason, ReasonCode
 from service.domain.verdicts.replay import Replayed
+from service.domain.verdicts.session_result import Sign
 from service.reports.rows import CauseWords
 
 Args = Mapping[str, Any]

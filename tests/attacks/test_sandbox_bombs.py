@@ -19,8 +19,8 @@ from service.settings import MIB, settings
 from tests import needs
 from tests.attacks.conftest import Outcome
 from workers.sandbox import cgroups, sandbox, usage
-from workers.sandbox.folders import make_read_only, remove
 from workers.sandbox.sandbox import Box, Finished, Limits
+from workers.sandbox.walls import make_read_only, remove
 
 pytestmark = needs.skip_unless(sandbox.self_test() is None, "bubblewrap")
 DISK, MEMORY = 64 * MIB, 300 * MIB

@@ -28,7 +28,7 @@ import psutil
 import pytest
 
 from service.db.engine import clock, transaction
-from service.forge.signature import signature
+from service.forge.forge import signature
 from tests import needs
 from tests.attacks.conftest import Outcome
 from tests.dashboards import seed

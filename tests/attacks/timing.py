@@ -11,7 +11,7 @@ from tests.attacks.cheats import HONEST
 from workers import environments
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
-from workers.run.contenders import contender
+from workers.run.baselines import contender
 
 CASE = Case.parse("rmsnorm.fwd.512x2048.fp32")
 CPU = DeviceHere("cpu", "cpu")

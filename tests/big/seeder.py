@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from kernels.cases import Metric
 from service.db import models as m
 from service.domain.states import OPEN_STATES, Priority, RunState, TargetKind
-from service.domain.verdicts.geomeans import Summary
+from service.domain.verdicts.totals import Summary
 from tests.big.bulk import Bulk
 from tests.big.numbers import Measured, fill
 from tests.big.story import AUTHORS, DAY, GAP_H, HOUR, Story

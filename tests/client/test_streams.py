@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from kernelwatch.client import NotFound, Retries, Unreachable
 from kernelwatch.client.calls import Call, get_events
 from kernelwatch.client.drivers import Asynchronous, Blocking
-from kernelwatch.client.exchange import Exchange
+from kernelwatch.client.exchange import Download, EventDecoder, Events, Exchange
 from kernelwatch.client.resources import Async, Mode, Resource, Sync, download, events
-from kernelwatch.client.streams import Download, EventDecoder, Events
 
 EXCHANGE = Exchange(retries=Retries(attempts=3, first_wait_s=0.001))
 

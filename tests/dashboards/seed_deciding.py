@@ -22,10 +22,10 @@ from service.domain.states import (
     RunState,
     SearchState,
 )
-from service.domain.verdicts.geomeans import Summary
+from service.domain.verdicts.totals import Summary
 from service.ledger import code_texts
 from service.ledger.intake.targets import target_named
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
 from tests import world
 from tests.dashboards import seed as base
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from dashboards.pages.comments import as_html
+from dashboards.pages.pulls import as_html
 from dashboards.pages.rendering import ago, flat
 from service.db import models as m
 from service.db.engine import transaction

@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from dashboards.runs import facts, telemetry
+from dashboards.runs import facts
 from dashboards.runs.facts import Line
 from service.db.engine import reading as reading_only
 from service.ledger import queries
@@ -156,12 +156,12 @@ def test_a_line_has_the_band_of_its_metric(get: Get, metrics: Metrics) -> None:
 
 
 def test_telemetry_is_a_line_for_each_launch(get: Get, metrics: Metrics) -> None:
-    first, *_ = telemetry.trials(TELEMETRY)
+    first, *_ = facts.trials(TELEMETRY)
     assert first.total_s == pytest.approx(25.15)
     assert (first.sm_mhz, first.memory_mhz, first.temperature_c) == ("1,400 to 1,980", "3,201", "41")
     assert (first.throttled, first.dropped) == ("sw_power_cap in 2 of 4 readings", "1 (hw_thermal)")
     assert first.load == "1.50 → 1.50"
-    assert dict(telemetry.board(TELEMETRY)) == {
+    assert dict(facts.board(TELEMETRY)) == {
         "Name": "NVIDIA H200", "SMs": "132", "L2, bytes": "62,914,560", "Driver": "590.44",
         "UUID": "GPU-11111111-2222", "Performance state": "0", "ECC": "on", "MIG": "off",
     }  # fmt: skip
@@ -181,9 +181,9 @@ def test_telemetry_is_a_line_for_each_launch(get: Get, metrics: Metrics) -> None
     ],
 )
 def test_telemetry_of_another_version_breaks_nothing(strange: dict[str, object]) -> None:
-    trials = telemetry.trials(strange)
+    trials = facts.trials(strange)
     assert all((one.total_s, one.sm_mhz, one.dropped) == (0, "–", "0") for one in trials)
-    assert telemetry.board(strange) == []
+    assert facts.board(strange) == []
 
 
 def test_facts_stand_side_by_side_and_tables_are_folded(metrics: Metrics) -> None:

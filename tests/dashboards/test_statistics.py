@@ -12,7 +12,7 @@ from service.db.models import Calibration, ChangePoint, RegressionRow, Run, Targ
 from service.domain.series import SeriesKey
 from service.domain.states import PointReason, PointState, RegressionState
 from service.ledger.calibration.error_rates import error_rates, newest_example
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import words

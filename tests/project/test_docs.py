@@ -31,13 +31,13 @@ from service.domain import states
 from service.domain.attribution.causes import CauseCode
 from service.domain.attribution.explanations import By
 from service.domain.policy import recipes
-from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.policy import (
     GATES,
     METRICS,
     Bisecting,
     Calibrating,
     CasePolicy,
+    FactsPolicy,
     GateAction,
     GateKind,
     Policy,

@@ -18,7 +18,7 @@ from service.ledger.runs import queue
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
 from workers import environments
-from workers.run.assignment import Assignment, assigned
+from workers.run.heartbeat import Assignment, assigned
 from workers.sandbox import sandbox
 
 

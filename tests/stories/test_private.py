@@ -16,7 +16,7 @@ from service.domain.access import ActorKind
 from service.domain.exports import Exportable
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.policy.policy import GateAction
-from service.ledger.notices.record import record
+from service.ledger.notices.happenings import record
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched

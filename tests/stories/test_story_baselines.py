@@ -6,7 +6,7 @@ from sqlalchemy import select
 from service.db.engine import reading
 from service.db.models import Bisection, Run, VerdictRow
 from service.domain.states import RegressionState
-from service.ledger.bisections import advance, auto_start
+from service.ledger.bisections import advance, bisections
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
@@ -61,7 +61,7 @@ def test_the_search_for_what_a_broken_revision_hid_begins_by_itself(story: Story
     first = story.git("rev-parse", "main")
     broken = story.push("short rows broken", fast="invalid: y is wrong")
     repaired = story.push("short rows are right again, in two passes", fast=130.0)
-    assert auto_start.start_due() == 1
+    assert bisections.start_due() == 1
     advance.advance_due()
     while control.work("cpu"):
         advance.advance_due()

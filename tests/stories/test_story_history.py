@@ -6,7 +6,7 @@ from sqlalchemy import select
 from service.db.engine import clock, reading, transaction
 from service.db.models import RegressionRow, Revision, Run, Target
 from service.domain.states import FoundBy, PointState, RunState
-from service.ledger.changepoints import change_points
+from service.ledger.changepoints import load
 from tests import world
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
@@ -42,7 +42,7 @@ def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch)
 
     with reading() as session:
         target = session.execute(select(Target)).scalar_one()
-        points = change_points.points(session, target).items
+        points = load.points(session, target).items
         [regression] = session.execute(select(RegressionRow)).scalars()
     assert {point.row.case for point in points} == {WIDE}
     assert PointState.CONFIRMED in {point.row.state for point in points}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
-from service.ledger.bisections import auto_start
+from service.ledger.bisections import bisections
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing, transitions
 from service.reports.views import RegressionHistory
@@ -133,5 +133,5 @@ def test_a_revision_that_is_wrong_at_another_case_leaves_no_doubt_about_the_culp
     slow = story.push("wide rows in two passes", fast=100.0, wide=260.0)
 
     assert life().regressed.row.culprit == slow, "the short cut was right where this one is slow"
-    assert auto_start.start_due() == 0
+    assert bisections.start_due() == 0
     assert standing() == {WIDE: "open"}

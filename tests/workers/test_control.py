@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.ledger import backoff
-from service.ledger.backoff import Backoff
+from service.ledger import locking
+from service.ledger.locking import Backoff
 from workers import control
 
 
@@ -12,7 +12,7 @@ def clock(monkeypatch):
     """Seconds that only go by when a test says so."""
     now = [1000.0]
     monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(backoff.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(locking.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernels.cases import Case, Role
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import SourceLines
 from service.domain.states import CellState
 from service.domain.verdicts.session_result import ContenderResult
 from service.settings import settings

@@ -17,7 +17,7 @@ from service.settings import settings
 from tests import needs
 from workers import environments
 from workers.environments import Environment
-from workers.sandbox import memory_disk, sandbox
+from workers.sandbox import sandbox, usage
 
 SANDBOXED = sandbox.self_test() is None
 MIB = 1 << 20
@@ -377,7 +377,7 @@ def test_no_secret_of_the_service_is_in_a_log(norms, monkeypatch):
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_build_leaves_the_same_tree_with_a_file_system_of_its_own_and_without(norms, monkeypatch, share):
-    monkeypatch.setattr(memory_disk, "MAX_SHARE", share)
+    monkeypatch.setattr(usage, "MAX_SHARE", share)
     sha = norms.commit({"norms.py": "x = 1\n"})
     commands = (
         "mkdir -p a/b; echo y > a/b/y; ln -s b/y a/link; ln a/b/y a/hard; chmod 750 a/b/y; rm norms.py; mkfifo fifo"

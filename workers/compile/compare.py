@@ -1,4 +1,4 @@
-"""Compile two revisions without a GPU and compare them: built as for a run, compiled case by case, one report."""
+"""Compile two revisions without a GPU and compare them: built as for a run, case by case, with their texts."""
 
 import re
 import tempfile
@@ -6,28 +6,112 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from kernels.arena import protocol
-from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
+from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric, Role
 from service.domain.codefacts import compiled, diff, findings
-from service.domain.codefacts.architectures import ARCH_OF
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
+from service.domain.codefacts.diff import Moved
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
+from service.domain.codefacts.measured import KINDS, Difference, difference, mix
+from service.domain.codefacts.releases import ARCH_OF
+from service.domain.codefacts.texts import KernelText
 from service.domain.policy.recipes import Recipe
 from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.settings import settings
 from service.sources.checkout import Checkout
 from service.sources.source import Source
 from workers import environments
-from workers.compile import kernel_texts
-from workers.compile.offline import Answers, Bench, CannotStart, Job
-from workers.compile.subjects import Subject
-from workers.definitions import Definitions
+from workers.compile.offline import Answers, Bench, CannotStart, Job, Subject, Text
+from workers.definitions import Definitions, spec_of
 from workers.environments import Environment
-from workers.sandbox.folders import remove
-from workers.specs import spec_of
+from workers.sandbox.walls import remove
+
+MAX_DIFFERENCES = 6  # shown; all of them go into a folder
+MAX_STORED = 40  # changed kernels whose texts a check stores
+MAX_TEXTS = 200  # kernels whose texts are written
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Gets texts from the contenders of both revisions."""
+
+    bench: Bench
+    before: Environment
+    after: Environment
+    providers: Mapping[str, Mapping[str, Any]]
+
+    def of(self, moved: Sequence[Moved], kinds: Sequence[str]) -> dict[tuple[int, str], tuple[str, str]]:
+        """(before, after) of each kernel by its number and kind, where at least one of them is there."""
+        sides = [(self.before, "before"), (self.after, "after")]
+        asked: dict[tuple[int, str], list[tuple[Job, Text] | None]] = {}
+        wanted: dict[Job, list[Text]] = {}
+        for number, one in enumerate(moved):
+            for kind, (place, side) in product(kinds, sides):
+                question = None
+                if (kernel := getattr(one, side)) is not None:
+                    job = Job(place, self.providers[one.place.provider], one.place.arch)
+                    question = job, (Case.parse(one.place.case), kernel, kind)
+                    wanted.setdefault(job, []).append(question[1])
+                asked.setdefault((number, kind), []).append(question)
+        said = self.bench.texts(wanted)
+        pairs = {key: ["" if one is None else said.get(one, "") for one in both] for key, both in asked.items()}
+        return {key: (old, new) for key, (old, new) in pairs.items() if old or new}
+
+
+def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str]) -> tuple[Difference, ...]:
+    shown, found = moved[:MAX_DIFFERENCES], []
+    pairs = texts.of(shown, [kind])
+    for number, one in enumerate(shown):
+        if (number, kind) not in pairs:
+            notes.append(f"There is no {kind} of {one.name} at {one.place.case} on {one.place.arch}.")
+            continue
+        lines, cut = difference(kind, *pairs[number, kind])
+        about = one.place.provider, one.place.case, one.place.arch, one.name, kind
+        summary = mix(*pairs[number, kind]) if kind == "sass" else ""
+        found.append(Difference(*about, lines, cut, summary, one.places))
+    if rest := len(moved) - len(shown):
+        notes.append(f"{rest} more kernels changed; --texts FOLDER writes the texts of all.")
+    return tuple(found)
+
+
+def stored(texts: Texts, moved: Sequence[Moved]) -> tuple[KernelText, ...]:
+    """The texts of the first changed kernels before and after, at every place where they changed alike."""
+    few = moved[:MAX_STORED]
+    found = []
+    for (number, kind), pair in texts.of(few, KINDS).items():
+        one = few[number]
+        for role, kernel, text in zip((Role.PARENT, Role.HEAD), (one.before, one.after), pair, strict=True):
+            if text and kernel is not None:
+                which = one.after if one.after is not None else kernel  # the same for both sides of a pair
+                found += [
+                    KernelText(f"{role}:{place.provider}", place.case, which, one.name, kind, text, place.arch)
+                    for place in one.every
+                ]
+    return tuple(found)
+
+
+def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
+    """Write before and after of every changed kernel in every kind, and say where."""
+    count = 0
+    for (number, kind), pair in texts.of(moved[:MAX_TEXTS], KINDS).items():
+        one = moved[number]
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", one.name)[:80]
+        which = f"gone{one.before}" if one.after is None else str(one.after)
+        place = folder / one.place.arch / one.place.provider / one.place.case
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for side, text in zip(("before", "after"), pair, strict=True):
+                if text:
+                    (place / f"{which}-{plain}.{side}.{kind}").write_text(text, errors="replace")
+                    count += 1
+        except OSError as error:
+            raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None
+    return f"{count} texts of {min(len(moved), MAX_TEXTS)} changed kernels were written to {folder}."
+
 
 ARCHS = ("sm_90", "sm_100")
 ABANDONED_S = 86_400
@@ -99,13 +183,13 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None, keep_going: K
         report = findings.compared(report, was, now, subject.recipe.facts)
         if before is not None and was is not None and (wish.show or wish.texts or wish.keep):
             moved = diff.moved(was, now)
-            texts = kernel_texts.Texts(bench, before, after, providers)
+            texts = Texts(bench, before, after, providers)
             if wish.show:
-                report = replace(report, differences=kernel_texts.differences(texts, moved, wish.show, notes))
+                report = replace(report, differences=differences(texts, moved, wish.show, notes))
             if wish.keep:
-                report = replace(report, texts=kernel_texts.stored(texts, moved))
+                report = replace(report, texts=stored(texts, moved))
             if wish.texts:
-                notes.append(kernel_texts.written(texts, moved, wish.texts))
+                notes.append(written(texts, moved, wish.texts))
     return replace(report, notes=tuple(notes), seconds=round(time.monotonic() - began, 1))
 
 

@@ -20,7 +20,7 @@ from service.ledger.runs.facts_checks import FactsLease
 from service.settings import settings
 from service.sources import open_source
 from workers.compile import compare
-from workers.compile.subjects import Subject
+from workers.compile.offline import Subject
 from workers.run.heartbeat import Stopped, stopping
 from workers.sandbox import sandbox
 

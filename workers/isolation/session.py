@@ -1,32 +1,202 @@
-"""Measure a revision in two stacks and in their hybrids, side by side in one session.  Stores nothing."""
+"""Measure a revision in two stacks and in their hybrids, in turns, until every case is decided.  Stores nothing."""
 
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from kernels.arena import protocol
-from kernels.cases import BUILT_IN_PROVIDERS, Case
-from service.domain.isolation import evaluation, why
-from service.domain.isolation.evaluation import FROM, TO, CaseIsolation
-from service.domain.isolation.result import Isolation, StackSide
+from kernels.arena.session import Contender, Judge, OutOfTime, PrestartPool, Trial, run_trial
+from kernels.cases import BUILT_IN_PROVIDERS, Case, Role
+from service.domain.isolation import evaluation
+from service.domain.isolation.components import unintended
+from service.domain.isolation.evaluation import FROM, TO, CaseIsolation, IsolatedCase, Isolation, StackSide
+from service.domain.policy.policy import Policy
+from service.domain.states import CellState
 from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger.server_policy import effective
 from service.settings import settings
 from service.sources.checkout import Checkout
 from workers import control, environments
-from workers.compile.subjects import Subject
+from workers.compile.offline import Subject
+from workers.definitions import spec_of
 from workers.device import DeviceHere, exclusive
 from workers.environments import BaseStack, Environment
 from workers.isolation import arms
-from workers.isolation.arms import StackArms
-from workers.isolation.distributions import StackContents, contents
-from workers.isolation.trials import Say, StackPlace, StackTrials
-from workers.sandbox.folders import remove
-from workers.specs import spec_of
+from workers.isolation.arms import StackArm, StackArms, StackContents, contents
+from workers.run.baselines import LAST_CASE_S, contender
+from workers.run.trials import HOST_METRICS, Tally, pace
+from workers.sandbox.walls import remove
+
+Say = Callable[[str], None]
+_NO_VERSION = ("device", "replaced")  # of what a contender reports of its stack
+
+
+@dataclass(frozen=True)
+class StackPlace:
+    """An arm with the revision built in its stack."""
+
+    arm: StackArm
+    environment: Environment
+
+
+@dataclass
+class _Entry:
+    """One provider in one arm."""
+
+    arm: StackArm
+    contender: Contender
+    tally: Tally
+    runs: bool = True
+
+
+@dataclass
+class StackTrials:
+    """All trials of a session.  `missing`: arms that did not run, with reasons; `versions`: what each arm reported."""
+
+    sandboxed: bool
+    cases: tuple[Case, ...]
+    providers: Sequence[protocol.ProviderSpec]
+    places: Sequence[StackPlace]
+    made: StackArms
+    policy: Policy
+    here: DeviceHere
+    scratch: Path
+    say: Say
+    done: int = 0
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.missing = dict(self.made.missing)
+        self._seed = int(time.time())
+        self._deadline = time.monotonic() + settings().session_limit_s
+        self._late = False
+        plain = [self._contender(place, spec) for place in self.places for spec in self.providers]
+        self._pool = PrestartPool([one for _, one in plain])
+        paired = zip((arm for arm, _ in plain), self._pool.contenders, strict=True)
+        self._entries = [_Entry(arm, one, Tally([one], self.cases)) for arm, one in paired]
+
+    def _contender(self, place: StackPlace, spec: protocol.ProviderSpec) -> tuple[StackArm, Contender]:
+        """A built-in provider runs no code of the revision, and needs the stack alone."""
+        arm = place.arm
+        runs_in: Environment | BaseStack = place.environment
+        if spec["builtin"] and not spec["of_revision"]:
+            runs_in = arm.stack
+        label = f"{arm.name}:{spec['name']}"
+        return arm, self._start(label, arm.role, spec, runs_in)
+
+    def _start(self, label: str, role: Role, spec: protocol.ProviderSpec, place: Environment | BaseStack) -> Contender:
+        return contender(label, role, spec, place, self.here, sandboxed=self.sandboxed, scratch=self.scratch)
+
+    def until_decided(self, at: Sequence[int]) -> tuple[CaseIsolation, ...]:
+        """Run trials up to each of these numbers, of the providers and cases that are undecided until then."""
+        judge = Judge(self._start("judge", Role.SOTA, protocol.built_in("eager"), self.places[0].arm.stack))
+        every = {(one["name"], case) for one in self.providers for case in self.cases}
+        wanted = every
+        judged: tuple[CaseIsolation, ...] = ()
+        try:
+            for number in at:
+                while self.done < number and wanted and not self._late:
+                    self._trial(wanted, judge)
+                judged = self._judged(tuple(at))
+                still = {(one.provider, one.case) for one in judged if one.open}
+                # All cases are tested together: what others show may open one that was decided.
+                wanted = {(name, case) for name, case in every if (name, str(case)) in still}
+        finally:
+            self._pool.close()
+            judge.close()
+        if self._late:
+            self.notes.append(
+                f"The session limit of {settings().session_limit_s:g} s was reached before every case was decided "
+                "(KERNELWATCH_SESSION_LIMIT_S)."
+            )
+        return judged
+
+    def _judged(self, at: tuple[int, ...]) -> tuple[CaseIsolation, ...]:
+        names = [one.name for one in self.made.components]
+        both = [one for one in self.results() if not is_unsupported(one)]
+        return evaluation.evaluate(both, names, self.policy, at)
+
+    def _trial(self, wanted: set[tuple[str, Case]], judge: Judge) -> None:
+        cases = [case for case in self.cases if any(case == one for _, one in wanted)]
+        entries = [one for one in self._entries if one.runs]
+        who = [_at(one.contender, wanted) for one in entries]
+        on_gpu = self.here.name != "cpu"
+        # On two cores, imports for the next trial would disturb this one, and so they would host times on a GPU.
+        ahead = on_gpu and not any(case.metric in HOST_METRICS for case in cases)
+        turned = run_trial(
+            who,
+            cases,
+            pace(self.policy, len(cases), on_gpu=on_gpu),
+            device="cuda" if on_gpu else "cpu",
+            seed=self._seed + self.done,
+            core=None if on_gpu else max(os.sched_getaffinity(0)),
+            thorough=self.done == 0,
+            progress=lambda now: self.say(f"trial {self.done + 1}: {now}"),
+            keep_going=self._keep_going,
+            once_open=lambda _: self._pool.fill([one for one in who if one.cases]) if ahead else None,
+            uuid=self.here.uuid,
+            deadline=self._deadline,
+            prestarted=self._pool,
+            judge=judge,
+        )
+        self._late = {case for _, case in turned.cells} != set(cases)
+        if self.done == 0:
+            self._check_versions(turned)
+        for one in entries:
+            if one.runs:
+                one.tally.add(turned, confirming=False)
+        self.done += 1
+
+    def _keep_going(self) -> None:
+        if time.monotonic() > self._deadline + LAST_CASE_S:
+            raise OutOfTime
+
+    def _check_versions(self, trial: Trial) -> None:
+        """Let no hybrid take part that did not start, or that runs something else than it should."""
+        for one in self._entries:
+            if stack := trial.stacks.get(one.contender.label):
+                self.versions.setdefault(
+                    one.arm.name, {name: str(of) for name, of in stack.items() if name not in _NO_VERSION}
+                )
+        for one in self._entries:
+            if reason := self._unfit(one, trial):
+                self.missing.setdefault(one.arm.name, reason)
+                one.runs = one.arm.component is None
+
+    def _unfit(self, one: _Entry, trial: Trial) -> str | None:
+        label, arm = one.contender.label, one.arm
+        if label not in trial.stacks:
+            return next((cell.reason for (of, _), cell in trial.cells.items() if of == label), None) or "did not start"
+        if arm.component is None:
+            return None
+        base, donor = (self.versions.get(name, {}) for name in (arm.base, arm.donor))
+        return unintended(arm.component, base, donor, self.versions[arm.name]) or None
+
+    def results(self) -> list[IsolatedCase]:
+        """The results so far, of the arms that run, case by case."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for one in self._entries:
+            if one.runs:
+                for result in one.tally.taken():
+                    found.setdefault((result.provider, str(result.case)), {})[one.arm.name] = result
+        return [IsolatedCase(*name, of_arms) for name, of_arms in found.items()]
+
+
+def _at(contender: Contender, wanted: set[tuple[str, Case]]) -> Contender:
+    """The contender at the cases that are wanted of its provider; without any it is not started."""
+    return replace(contender, cases=frozenset(case for name, case in wanted if name == contender.provider["name"]))
+
+
+def is_unsupported(one: IsolatedCase) -> bool:
+    """Neither stack supports the case."""
+    return all(one.arms[arm].state is CellState.UNSUPPORTED for arm in (FROM, TO) if arm in one.arms)
 
 
 @dataclass(frozen=True)
@@ -85,7 +255,7 @@ def isolated(subject: Subject, wish: IsolationWish, say: Say = lambda _: None) -
         made.components,
         judged,
         policy.confidence,
-        why.causes(taken, judged),
+        evaluation.causes(taken, judged),
         session.missing,
         tuple(notes),
         session.done,

@@ -26,19 +26,14 @@ from service.ledger.server_policy import effective
 from service.settings import settings
 from service.sources import open_source
 from workers import environments
-from workers.definitions import Definitions
+from workers.definitions import Definitions, spec_of
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
-from workers.run.assignment import Assignment, assigned
-from workers.run.baselines import Baselines, Built, References
-from workers.run.contenders import contender
-from workers.run.heartbeat import Heartbeat, Stopped, stopping
-from workers.run.holding import Holding
-from workers.run.tally import Tally
-from workers.run.trials import Trials
+from workers.run.baselines import Baselines, Built, References, contender
+from workers.run.heartbeat import Assignment, Heartbeat, Holding, Stopped, assigned, stopping
+from workers.run.trials import Tally, Trials
 from workers.sandbox import sandbox
-from workers.sandbox.folders import remove
-from workers.specs import spec_of
+from workers.sandbox.walls import remove
 
 log = structlog.get_logger()
 

@@ -1,9 +1,4 @@
-"""Control groups: the kernel's own limits on memory and processes.  Used where this process may make groups.
-
-That is so for root, and for every user whose own group was delegated to it (`systemd-run --user --scope --property
-Delegate=yes`).  Groups are made below that of the worker, so that its own limits hold for what it starts as well; only
-root without a delegated group of version 2 makes them at the top.
-"""
+"""The limits of a sandboxed process, and control groups that hold them where this process may make groups."""
 
 import os
 import time
@@ -14,7 +9,25 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from workers.sandbox.limits import Limits
+from service.settings import GIB
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one process and everything that it starts."""
+
+    wall_s: float = 600
+    disk: int = 2 * GIB  # bytes in the writable folders beyond what was there at the start, with deleted files
+    memory: int = 0  # bytes, with files in memory; 0: three quarters of the machine's
+    processes: int = 2048  # threads count as well
+    files: int = 4096  # open at once
+
+    @property
+    def max_memory(self) -> int:
+        return self.memory or os.sysconf("SC_PHYS_PAGES") * _PAGE * 3 // 4
+
 
 ABANDONED_S = 60  # a process joins its group within moments
 _ROOT = Path("/sys/fs/cgroup")

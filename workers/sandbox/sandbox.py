@@ -30,11 +30,10 @@ import structlog
 
 from service.errors import SandboxFailed
 from service.settings import MIB, settings
-from workers.sandbox import cgroups, freezing, memory_disk, seccomp, walls
-from workers.sandbox.folders import remove
-from workers.sandbox.limits import Limits
-from workers.sandbox.memory_disk import MemoryDisk
-from workers.sandbox.walls import Box
+from workers.sandbox import cgroups, freezing, seccomp, usage, walls
+from workers.sandbox.cgroups import Limits
+from workers.sandbox.usage import MemoryDisk
+from workers.sandbox.walls import Box, remove
 from workers.sandbox.watchdog import CHECK_EVERY_S, Disk, Tail, Watchdog, kill_group, pump
 
 log = structlog.get_logger()
@@ -142,7 +141,7 @@ def disk_in_memory(folder: Path, size: int) -> Iterator[MemoryDisk | None]:
         quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return _spawn(command, env=walls.bare_environment(), stdout=subprocess.PIPE, **quiet)
 
-    with memory_disk.mounted(folder, size, walls.bwrap(), spawn) as disk:
+    with usage.mounted(folder, size, walls.bwrap(), spawn) as disk:
         yield disk
 
 

@@ -1,12 +1,16 @@
-"""What a process and all that it started use of this machine, read from outside: processes, memory, and disk."""
+"""What a process and all that it started use of this machine, and a file system in memory with a size of its own."""
 
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import structlog
 
 MIN_FILE_BYTES = 4096  # counted for every file: many empty files fill a disk as well
 INODE_BYTES = 1024  # kernel memory of a file in memory
@@ -288,3 +292,60 @@ def _count_mapped(found: Held, task: Path, devices: frozenset[int]) -> None:
         elif name.startswith(_IN_MEMORY):
             found._seen.add((device, int(inode)))
             found.memory += size
+
+
+log = structlog.get_logger()
+
+MAX_SHARE = 0.5  # of the memory that is available: a larger one would crowd out other work
+START_S = 10.0
+Spawn = Callable[[list[str]], "subprocess.Popen[bytes]"]
+
+
+@dataclass(frozen=True)
+class MemoryDisk:
+    folder: Path  # where it is mounted in the namespaces of `pid`
+    pid: int
+
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """The prefix of a command that has to see the file system at its folder."""
+        return ("nsenter", f"--target={self.pid}", "--user", "--mount", "--preserve-credentials", "--")
+
+    @property
+    def content(self) -> Path:
+        """The path of the file system for this process."""
+        return Path(f"/proc/{self.pid}/root{self.folder}")
+
+    @property
+    def full(self) -> bool:
+        room = free(self.content)
+        return room is not None and room.size == 0
+
+
+@contextmanager
+def mounted(folder: Path, size: int, bwrap: str | None, spawn: Spawn) -> Iterator[MemoryDisk | None]:
+    """Mount an empty file system of `size` bytes at `folder`; None where the machine has no room or no rights for it.
+
+    `spawn` starts bubblewrap with a pipe for its output.  Its content is gone at the end.
+    """
+    if bwrap is None or not shutil.which("nsenter") or size > MAX_SHARE * available()[0]:
+        yield None
+        return
+    wait = "echo $$; exec sleep infinity"
+    walls = ["--unshare-user", "--die-with-parent", "--dev-bind", "/", "/", "--size", str(size), "--tmpfs", str(folder)]
+    process = spawn([bwrap, *walls, "--", "/bin/sh", "-c", wait])
+    with process:
+        try:
+            said = process.stdout.readline() if process.stdout else b""  # ends at the latest with the process
+            disk = MemoryDisk(folder, int(said)) if said else None
+            if disk is None or not _can_enter(disk):
+                disk = None
+                log.warning("this build gets no file system in memory; its use of the disk is checked from outside")
+            yield disk
+        finally:
+            process.kill()
+
+
+def _can_enter(disk: MemoryDisk) -> bool:
+    tried = subprocess.run([*disk.enter, "/bin/true"], capture_output=True, timeout=START_S, check=False)
+    return tried.returncode == 0 and disk.content.is_dir()

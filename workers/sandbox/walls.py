@@ -1,4 +1,4 @@
-"""What a sandboxed program sees of this machine: the arguments of bubblewrap."""
+"""What a sandboxed program sees of this machine (bubblewrap), and folders of builds made read-only or removed."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from service.settings import MIB
 from workers.sandbox import seccomp
-from workers.sandbox.limits import Limits
-from workers.sandbox.memory_disk import MemoryDisk
+from workers.sandbox.cgroups import Limits
+from workers.sandbox.usage import MemoryDisk
 
 _MEMORY, _MAX_MEMORY = (Path("/tmp"), Path("/dev/shm")), 1024 * MIB  # noqa: S108  # fresh ones, inside
 _SMALL = 1 * MIB  # of a file system that holds only links and mount points
@@ -193,3 +193,21 @@ def _machine(devices: Sequence[Path]) -> list[str]:
     if driver.is_dir() and not driver.resolve().is_relative_to("/usr"):
         arguments += ["--ro-bind", str(driver.resolve()), str(driver.resolve())]
     return arguments
+
+
+def remove(folder: Path) -> None:
+    """Remove a tree, also one whose folders a build made unreadable.  Never raises; what cannot be removed stays."""
+    if folder.is_dir() and not folder.is_symlink():
+        _quietly("chmod", "-R", "u+rwx", "--", folder)
+    _quietly("rm", "-rf", "--", folder)
+
+
+def make_read_only(folder: Path) -> None:
+    """Make a tree readable by all users and writable by none, even without a sandbox."""
+    # No file may run as its owner outside of the sandbox, whose file systems ignore these bits.
+    # GNU chmod does not follow links in the tree, and opens a folder only after it made that readable.
+    subprocess.run(["chmod", "-R", "a-w,a+rX,ug-s", "--", folder], check=True, capture_output=True)
+
+
+def _quietly(*command: str | Path) -> None:
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -16,7 +16,7 @@ from typing import Self
 
 from service.settings import GIB, MIB
 from workers.sandbox import cgroups, usage
-from workers.sandbox.limits import Limits
+from workers.sandbox.cgroups import Limits
 
 CHECK_EVERY_S = 0.1  # a fork bomb makes about 500 processes in that time
 # Below these the machine itself is short of something: whatever runs in a sandbox ends first.

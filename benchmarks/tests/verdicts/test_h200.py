@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.verdicts.h200 import STORED, collect, donors, measured, show
-from service.domain.stats.effects import winsorised_mean
-from service.domain.stats.estimates import variance
+from service.domain.stats.estimates import variance, winsorised_mean
 
 
 def test_the_stored_trials_are_those_of_the_stored_sessions():

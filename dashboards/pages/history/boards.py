@@ -28,7 +28,7 @@ from service.ledger.intake import samples
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
 from service.ledger.server_policy import effective
-from service.reports.flat import csv_cell
+from service.reports.encoders import csv_cell
 from service.reports.report import readable
 from service.reports.schema.base import rfc3339
 

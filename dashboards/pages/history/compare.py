@@ -21,8 +21,8 @@ from service.errors import Conflict, NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
 from service.ledger.reading.compare import MAINLINE, compare
-from service.ledger.reading.filters import CaseFilter
-from service.reports.comparisons import RevisionsCompared
+from service.ledger.reading.runs import CaseFilter
+from service.reports.rows import RevisionsCompared
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

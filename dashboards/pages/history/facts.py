@@ -17,7 +17,7 @@ from service.domain.states import MovedBy
 from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
-from service.ledger.reading import facts_history
+from service.ledger.reading import histories
 from service.reports.views import Drift
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
@@ -35,10 +35,10 @@ def address(target: str, device: str, provider: str, case: str) -> str:
 def facts(name: str, session: Reading, device: _Text = "", provider: _Text = "", case: _Text = "") -> Response | str:
     """Show the facts of one case.  Without a case, go to the one whose configuration drifted last, else to any."""
     target = target_named(session, name)
-    drifts = facts_history.drifts(session, target)
+    drifts = histories.drifts(session, target)
     if not case:
         return RedirectResponse(address(target.name, *_chosen(session, target, drifts)), 303)
-    found = facts_history.facts_over(session, target, device, provider, case)
+    found = histories.facts_over(session, target, device, provider, case)
     if not found:
         named = f"{case} of {provider or 'no provider'} on {device or 'no device'}"
         raise NotFound("facts", f"of {named} at {target.name}", "Search for the case on the trend of its target.")
@@ -76,3 +76,14 @@ def _chosen(session: Session, target: Target, drifts: list[Drift]) -> tuple[str,
     if not measured:
         raise NotFound("facts", f"of {target.name}: nothing was measured on its mainline yet")
     return measured[0]
+
+
+def choice(device: str, provider: str, case: str) -> str:
+    """Name a series as the list of a target's page and its URL do."""
+    return f"{device} {provider} {case}"
+
+
+def parts(chosen: str) -> tuple[str, str, str]:
+    """Split the name of a series into device, provider and case; missing ones are empty."""
+    device, provider, case = (*chosen.split(" "), "", "")[:3]
+    return device, provider, case

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from dashboards import trends
 from dashboards.links import SERVICE, ServiceLinks
-from dashboards.pages.history.series import choice, parts
+from dashboards.pages.history.facts import choice, parts
 from dashboards.pages.rendering import page
 from dashboards.trends import Mark, Shown, Unit, day
 from kernels.cases import Case, Metric
@@ -27,7 +27,7 @@ from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS
 from service.errors import BadInput, NotFound
 from service.ledger import queries
-from service.ledger.changepoints import change_points
+from service.ledger.changepoints import load
 from service.ledger.changepoints.follow_up import policy_of
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
@@ -169,7 +169,7 @@ def _no_series(target: Target, at: TrendAddress) -> NotFound:
 def _with_changes(
     session: Session, target: Target, at: TrendAddress, points: Sequence[Point], every: int = 1
 ) -> _Series:
-    steps = change_points.points_of(session, target, at.case, at.provider, at.device)
+    steps = load.points_of(session, target, at.case, at.provider, at.device)
     key = SeriesKey.of(target.id, at.device, at.provider, at.case)
     regressions = listing.of_series(session, key)
     ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}

@@ -1,17 +1,24 @@
-"""Atom feeds: the newest entries of one target, or of all that the reader may see."""
+"""What other places show of a target: Atom feeds, and badges for a README."""
 
+import json
+from enum import StrEnum
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import page
+from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
 from service.api.common import tagged
 from service.db.models import Target
-from service.ledger.intake.targets import target_named
-from service.ledger.reading import news
-from service.reports.feeds import entries
+from service.ledger.intake.targets import find, target_named
+from service.ledger.reading import board as facts
+from service.ledger.reading import brief
+from service.ledger.reading.runs import CaseFilter
+from service.reports.feeds import badges, entries
+from service.reports.feeds.badges import Badge
 from service.settings import settings
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False)
@@ -34,11 +41,11 @@ def one_target(request: Request, name: str, session: Reading) -> Response:
 def _feed(request: Request, session: Session, target: Target | None) -> Response:
     address = settings().address
     host = entries.authority(address)
-    found = [entries.regressions_changed(host, one) for one in news.changes(session, target, MAX_ENTRIES)]
-    found += [entries.run_failed(host, one) for one in news.failed_runs(session, target, MAX_ENTRIES)]
-    found += [entries.configurations_drifted(host, one) for one in news.run_drifts(session, target, MAX_ENTRIES)]
+    found = [entries.regressions_changed(host, one) for one in brief.changes(session, target, MAX_ENTRIES)]
+    found += [entries.run_failed(host, one) for one in brief.failed_runs(session, target, MAX_ENTRIES)]
+    found += [entries.configurations_drifted(host, one) for one in brief.run_drifts(session, target, MAX_ENTRIES)]
     target_id = target.id if target else None
-    found += [entries.week_ended(host, one.report, one.at, target_id) for one in news.ended_weeks(session, target)]
+    found += [entries.week_ended(host, one.report, one.at, target_id) for one in brief.ended_weeks(session, target)]
     newest = sorted(found, key=lambda one: (-one.updated, one.id))[:MAX_ENTRIES]
     updated = max((one.updated for one in newest), default=target.created_at if target else 0.0)
     text = page(
@@ -52,3 +59,78 @@ def _feed(request: Request, session: Session, target: Target | None) -> Response
         entries=newest,
     )
     return tagged(request, text, _ATOM, modified=updated)
+
+
+KEPT_S = 300  # by proxies; shields.io keeps nothing for less
+_PRIVATE = "private, no-cache"
+
+Device = Annotated[str | None, Query(max_length=40)]
+Word = Annotated[str | None, Query(max_length=40)]
+StaleDays = Annotated[int, Query(ge=1, le=3650)]
+
+
+class Form(StrEnum):
+    SVG = "svg"
+    JSON = "json"
+
+
+@router.get("/badges/{name}/status.{form}")
+def status(
+    request: Request, name: str, form: Form, session: Reading, device: Device = None, stale_days: StaleDays = 30
+) -> Response:
+    """Return whether the mainline has open regressions."""
+    target = find(session, name)
+    if target is None:
+        return _not_found(request, form)
+    return _drawn(request, form, target, badges.status(facts.status(session, target, device), stale_days))
+
+
+@router.get("/badges/{name}/sota.{form}")
+def sota(
+    request: Request,
+    name: str,
+    form: Form,
+    session: Reading,
+    device: Device = None,
+    dtype: Word = None,
+    op: Word = None,
+    direction: Word = None,
+    provider: Annotated[str | None, Query(max_length=80)] = None,
+    metric: Metric = Metric.KERNEL,
+    stale_days: StaleDays = 30,
+) -> Response:
+    """Return the geometric mean of the ratios to SOTA of the newest measured revision."""
+    target = find(session, name)
+    if target is None:
+        return _not_found(request, form)
+    which = CaseFilter(provider, op, metric)
+    found = facts.sota(session, target, device, which, dtype=dtype, direction=direction)
+    return _drawn(request, form, target, badges.sota(found, stale_days))
+
+
+def _drawn(request: Request, form: Form, target: Target, badge: Badge) -> Response:
+    public = settings().public_read and not target.private
+    return _response(request, form, badge, f"max-age={KEPT_S}" if public else _PRIVATE)
+
+
+def _not_found(request: Request, form: Form) -> Response:
+    """The same for a target that does not exist and for one that the reader may not know of."""
+    return _response(request, form, badges.UNKNOWN, _PRIVATE, status=404)
+
+
+def _response(request: Request, form: Form, badge: Badge, caching: str, *, status: int = 200) -> Response:
+    if form is Form.JSON:
+        shields = {
+            "schemaVersion": 1,
+            "label": badge.label,
+            "message": badge.message,
+            "color": badge.colour.value,
+            "isError": badge.is_error,
+            "cacheSeconds": KEPT_S,
+        }
+        return tagged(request, json.dumps(shields), "application/json", caching=caching, status=status)
+    left, right = badges.placed(badge)
+    svg = page(
+        "badge.svg", badge=badge, left=left, right=right, font_px=int(badges.FONT_PX), padding_px=badges.PADDING_PX
+    )
+    return tagged(request, svg, "image/svg+xml; charset=utf-8", caching=caching, status=status)

@@ -17,7 +17,7 @@ from service.api.access import as_reader, in_writers
 from service.api.common import Key
 from service.db.engine import reading
 from service.db.models import Revision, Run, Target
-from service.domain.codefacts.side_by_side import Hunk, hunks
+from service.domain.codefacts.comparison import Hunk, hunks
 from service.domain.states import RunState, TargetKind
 from service.errors import NotFound, ServiceError
 from service.ledger import code_texts

@@ -1,4 +1,4 @@
-"""One incident: all cases that one event made slower, with one triage for all of them."""
+"""One regression, and one incident: all cases that one event made slower, with their triage."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,26 @@ from statistics import geometric_mean
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
 
 from dashboards.pages.forms import ActionForm
-from dashboards.pages.regressions.triage import Verb, forms_of, of_incident
+from dashboards.pages.history.trends import figure_of
+from dashboards.pages.regressions.triage import Verb, forms_of, of_incident, of_regression
 from dashboards.pages.rendering import page
+from dashboards.runs.strips import rounds_figure
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key
 from service.db.engine import clock
 from service.db.models import RegressionRow
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.domain.text import short
+from service.errors import NotFound
 from service.ledger.bisections import bisections
+from service.ledger.intake.targets import target_named
+from service.ledger.reading import brief
 from service.ledger.regressions import decisions, listing
+from service.reports.report import Report
+from service.reports.views import BisectionView, RegressionHistory
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -67,3 +76,77 @@ def _primary(undecided: Sequence[RegressionRow], offered: Mapping[Verb, ActionFo
         return Verb.ASSIGN
     unsearched = any(row.state is RegressionState.OPEN for row in undecided)
     return Verb.BISECT if Verb.BISECT in offered and unsearched else Verb.ACKNOWLEDGE
+
+
+MAX_SIBLINGS = 8  # of the incident; its page lists all
+
+
+@router.get("/regressions/{regression_id}")
+def regression(regression_id: Key, session: Reading) -> str:
+    """Show one regression: what to do, evidence, culprit and history."""
+    life = listing.one(session, regression_id)
+    row, run = life.regressed.row, life.regressed.run
+    evidence = _evidence(session, run.id, row.case, row.provider)
+    samples = brief.samples_of_case(session, run.id, row.case)
+    timed = [one for one in samples if one.provider == row.provider or one.role in brief.OTHERS]
+    target = target_named(session, life.regressed.target)
+    subject = of_regression(session, life)
+    searches = [bisections.one(session, search.id) for search in life.bisections]
+    offered = forms_of(subject)
+    return page(
+        "regression.html",
+        now=clock(session),
+        life=life,
+        target=target,
+        forms_by_verb=offered,
+        primary=_primary_action(life, offered),
+        next_step=next_step(life, searches),
+        report=evidence,
+        evidence=evidence.rows[0] if evidence else None,
+        rounds=rounds_figure(row.case, [(one.role, one.provider, one.trials) for one in timed]),
+        siblings=life.siblings[:MAX_SIBLINGS],
+        events=life.events[-MAX_EVENTS:],
+        searches=searches,
+        live=any(not search.done for search in searches),
+        figure=figure_of(session, target, row.device, row.provider, row.case),
+    )
+
+
+def _evidence(session: Session, run_id: int, case: str, provider: str) -> Report | None:
+    """The comparison of the case in its run; None where only its history shows the regression."""
+    try:
+        return brief.of_case(session, run_id, case, provider).report
+    except NotFound:
+        return None
+
+
+def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str:
+    """What has to be done now, or why nothing has."""
+    row, fix = life.regressed.row, life.regressed.fixed_by
+    match row.state:
+        case RegressionState.FIXED:
+            return f"Fixed by {fix.revision.short}." if fix else "Its revision is no longer on the mainline."
+        case RegressionState.REMOVED:
+            since = f" since {fix.revision.short}" if fix else ""
+            return f"Not measured any more{since}: the recipe has no such case. It opens again if it is measured again."
+        case RegressionState.DISMISSED:
+            return "Dismissed. It does not come back by itself."
+        case RegressionState.ACKNOWLEDGED:
+            return "Accepted. Its revision is a baseline for later ones."
+        case RegressionState.BISECTING if running := next((one for one in searches if not one.done), None):
+            return f"The search for the culprit goes on: {len(running.steps)} of at most {running.row.max_runs} runs."
+    if row.culprit:
+        return f"Fix or revert {short(row.culprit)}, or acknowledge the regression with a reason."
+    if row.good:
+        return "Find the culprit, or dismiss the regression with a reason."
+    return "Assign it, and look for the cause."
+
+
+def _primary_action(life: RegressionHistory, offered: Mapping[Verb, ActionForm]) -> Verb | None:
+    """The form of the next step."""
+    row = life.regressed.row
+    if row.state not in OPEN_REGRESSIONS or row.state is RegressionState.ACKNOWLEDGED:
+        return None
+    if row.assignee is None:
+        return Verb.ASSIGN
+    return Verb.BISECT if Verb.BISECT in offered and row.state is RegressionState.OPEN else Verb.ACKNOWLEDGE

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, TextClause, func, select
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import commit_address, page
-from dashboards.regression_lines import lines
+from dashboards.target_lines import lines
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor
 from service.db.engine import clock
@@ -23,10 +23,9 @@ from service.db.paging import ResultPage
 from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput
 from service.ledger.intake.targets import target_named
-from service.ledger.reading.revisions import named
+from service.ledger.reading.mainline import named
 from service.ledger.regressions import grouped, listing
-from service.ledger.regressions.filters import MAX_TEXT, Attention, RegressionFilter
-from service.ledger.regressions.grouped import GroupOrder
+from service.ledger.regressions.grouped import MAX_TEXT, Attention, GroupOrder, RegressionFilter
 from service.reports.views import RegressionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)

@@ -1,6 +1,6 @@
-"""Add a target: a form with a starting point, a check of the recipe that saves nothing, and the target."""
+"""Add a target: a form with a starting point, the plan and mistakes of its recipe, and the target."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Done, DryRun, Field, FieldKind, Sent
+from dashboards.pages.forms import MAX_CODE, ActionForm, Done, DryRun, Field, FieldKind, Sent
 from dashboards.pages.rendering import page
-from dashboards.pages.watching import plans
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock, reading
 from service.domain.access import Actor, Scope
@@ -24,9 +23,34 @@ from service.domain.states import TargetKind
 from service.domain.text import without_credentials
 from service.errors import BadInput, Conflict, ServiceError
 from service.ledger.intake import registry
-from service.ledger.intake.branch_recipes import RECIPE as BRANCH_FILE
-from service.ledger.intake.targets import find
+from service.ledger.intake.targets import RECIPE as BRANCH_FILE
+from service.ledger.intake.targets import check_adapters, find
+from service.ledger.server_policy import effective
 from service.reports.schema.requests import TargetRequest
+from service.reports.schema.targets import RecipeDocument
+
+RECIPE = "recipe"  # the field
+DO, CHECK, SAVE = "do", "check", "save"  # the button that was pressed
+
+
+def recipe_field(text: str, *, required: bool, hint: str = "") -> Field:
+    """The field of a recipe's text."""
+    return Field(RECIPE, "Recipe", FieldKind.CODE, text, required=required, hint=hint, max_length=MAX_CODE)
+
+
+def plan(text: str, adapters: Mapping[str, str]) -> RecipeDocument:
+    """What a recipe measures, as `POST /api/v1/recipes/check` answers.  Raises BadInput for its mistakes."""
+    recipe = recipes.parse(text)
+    check_adapters(recipe, adapters)
+    return RecipeDocument.planned(recipe, {device: effective(recipe, device) for device in recipe.devices})
+
+
+def marked(form: ActionForm, problem: ServiceError | None) -> ActionForm:
+    """The form with the mistakes of its recipe at their lines."""
+    if not isinstance(problem, recipes.MistakenRecipe):
+        return form
+    return form.with_mistakes(RECIPE, [(one.line, one.text) for one in problem.mistakes])
+
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -97,7 +121,7 @@ def _form(_: Session, text: str) -> ActionForm:
         Field("backfill", "Newest revisions", value="1", hint=backfill, max_length=4),
         Field("private", "Who sees it", FieldKind.CHOICE, _NO, choices=private),
         Field("trusted", "Its mainline runs", FieldKind.CHOICE, _NO, choices=trusted),
-        plans.recipe_field(text, required=False, hint=f"Empty: {BRANCH_FILE} at the head of the mainline, read anew."),
+        recipe_field(text, required=False, hint=f"Empty: {BRANCH_FILE} at the head of the mainline, read anew."),
     )
     return ActionForm(**{**vars(link), "fields": fields})
 
@@ -106,8 +130,8 @@ def _apply(sent: Sent, _: Actor) -> Done | DryRun:
     wanted = _read(sent)
     if (known := _added_before(wanted)) is not None:
         return known
-    measured = None if wanted.recipe is None else plans.plan(wanted.recipe, {})
-    saves = sent[plans.DO] == plans.SAVE
+    measured = None if wanted.recipe is None else plan(wanted.recipe, {})
+    saves = sent[DO] == SAVE
     try:
         queued = registry.add(
             wanted.name,
@@ -135,7 +159,7 @@ def _apply(sent: Sent, _: Actor) -> Done | DryRun:
 def _read(sent: Sent) -> TargetRequest:
     """The request that the API would take.  Raises BadInput."""
     named = {name: sent[name] for name in ("name", "location", "package", "branch", "forge") if sent[name]}
-    text = sent.texts.get(plans.RECIPE, "")
+    text = sent.texts.get(RECIPE, "")
     if not sent["backfill"].isascii() or not sent["backfill"].isdigit():
         raise BadInput("“Newest revisions” is a number from 0 to 1000.")
     flags = {name: sent[name] == _YES for name in ("private", "trusted")}
@@ -170,7 +194,7 @@ def _draw(session: Session, form: ActionForm, problem: ServiceError | None, dry_
     return page(
         "target_new.html",
         now=clock(session),
-        form=plans.marked(form, problem),
+        form=marked(form, problem),
         problem=problem,
         dry_run=dry_run,
         location=without_credentials(location),

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, DryRun, Sent
 from dashboards.pages.rendering import page
-from dashboards.pages.watching import plans, recipe_changes
+from dashboards.pages.watching import new, recipe_changes
 from dashboards.pages.watching.recipe_changes import RecipeChanges
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
@@ -20,7 +20,7 @@ from service.db.models import Target
 from service.domain.access import Actor, Scope
 from service.errors import BadInput, Conflict, ServiceError, Stale
 from service.ledger.intake import registry
-from service.ledger.intake.branch_recipes import RECIPE as BRANCH_FILE
+from service.ledger.intake.targets import RECIPE as BRANCH_FILE
 from service.ledger.intake.targets import target_named
 from service.reports.schema.targets import RecipeDocument
 
@@ -59,7 +59,7 @@ def _form(name: str, session: Session) -> ActionForm:
         scope=Scope.ADMIN,
         command=f"kernelwatch target edit {name} --recipe recipe.toml",
         target=target,
-        fields=(plans.recipe_field(text, required=True),),
+        fields=(new.recipe_field(text, required=True),),
         seen=target.recipe_id or 0,
     )
 
@@ -69,12 +69,12 @@ def _text(target: Target) -> str:
 
 
 def _apply(name: str, sent: Sent, _: Actor) -> str | DryRun:
-    text = sent.texts[plans.RECIPE]
+    text = sent.texts[new.RECIPE]
     with reading() as session:
         target = target_named(session, name)
     adapters = target.recipe.adapters if target.recipe else {}
-    plan = plans.plan(text, adapters)
-    if sent[plans.DO] != plans.SAVE:
+    plan = new.plan(text, adapters)
+    if sent[new.DO] != new.SAVE:
         return DryRun(RecipeTrial(plan, _changes(target, plan)))
     if _is_saved(target, text):  # a double click sends it twice
         return f"The recipe of {name} is saved."
@@ -96,7 +96,7 @@ def _changes(target: Target, plan: RecipeDocument) -> RecipeChanges | None:
     if target.recipe is None:
         return None
     try:
-        before = plans.plan(target.recipe.text, target.recipe.adapters)
+        before = new.plan(target.recipe.text, target.recipe.adapters)
     except BadInput:  # of an earlier version of kernelwatch
         return None
     return recipe_changes.changes(before, plan)
@@ -111,7 +111,7 @@ def _draw(name: str, session: Session, form: ActionForm, problem: ServiceError |
         now=clock(session),
         target=target,
         href=f"/targets/{quote(name, safe='')}",
-        form=plans.marked(form, problem),
+        form=new.marked(form, problem),
         problem=problem,
         changes=problem.changes if isinstance(problem, Stale) else (),
         dry_run=dry_run,

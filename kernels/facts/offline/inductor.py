@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from ..hashing import normalised
+from ..texts import normalised
 from .architectures import Architecture
-from .launches import Launches
-from .operators import unobserved
+from .launches import Launches, unobserved
 from .pretend import properties_of
 
 _EXTERN = re.compile(r"^[ \t]+(?:\w+ = )?((?:extern_kernels\.|torch\.ops\.(?!inductor\.))\w.*)$", re.MULTILINE)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from kernelwatch.client.exchange import Events
+
 from ..calls import Call, Listing, SlashedName, get, get_events, get_list, get_text, post
 from ..errors import StillRunning
 from ..exchange import Flow, Sleep
@@ -27,7 +29,6 @@ from ..models import (
     WorkerItem,
 )
 from ..resources import Mode, Resource, endpoint, events, flow, listing
-from ..streams import Events
 
 OPEN: tuple[RunState, ...] = ("held", "queued", "leased")
 FIRST_POLL_S, LAST_POLL_S = 1.0, 10.0

@@ -1,17 +1,27 @@
-"""HTTP connections: time limits for heads, bodies and responses, and a limit on their number.
-
-Uvicorn itself limits only the time between two requests of a connection.
-"""
+"""What stands before the API: limits on connections, times and rates, and checks of a request's head."""
 
 import asyncio
+import hashlib
+import ipaddress
+import math
 import resource
 import sys
+import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 import h11
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from service.errors import BadInput
 from service.reports.schema.base import Problem
 from service.settings import settings
 
@@ -153,3 +163,138 @@ class LimitedProtocol(H11Protocol):
     def _waits_for_client(self) -> bool:
         answered = self.cycle is None or self.cycle.response_complete
         return self.conn.their_state in self._limits_s or answered or self.flow.write_paused
+
+
+MAX_TARGET = 8 << 10  # bytes of path and query
+MAX_HEADERS = 16 << 10  # bytes of all names and values
+IS_HEAD = "is_head"  # in the state of a request: its response needs no body
+_ANY_HOST = ("/healthz", "/readyz")
+Refuse = Callable[[str, int, str], Response]
+
+
+class CheckedHeads:
+    """Refuse requests for other hosts (400) and with overlong targets (414) or headers (431); serve HEAD as GET.
+
+    The check of Host stops DNS rebinding: a page of another site whose name resolves to this server would otherwise
+    read everything from the browser of somebody who reaches the server.  Rebinding needs a name, so addresses pass.
+    """
+
+    def __init__(self, app: ASGIApp, refuse: Refuse) -> None:
+        self.app = app
+        self.refuse = refuse
+        self.names = trusted_names()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif (error := self._error(scope)) is not None:
+            await self.refuse(scope["path"], *error)(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            state = {**scope.get("state", {}), IS_HEAD: True}
+            await self.app({**scope, "method": "GET", "state": state}, receive, _without_body(send))
+        else:
+            await self.app(scope, receive, send)
+
+    def _error(self, scope: Scope) -> tuple[int, str] | None:
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET:
+            return 414, f"The address is longer than {MAX_TARGET} bytes."
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+            return 431, f"The headers are longer than {MAX_HEADERS} bytes."
+        host = host_name(Headers(scope=scope).get("host", ""))
+        if scope["path"] in _ANY_HOST or is_address(host) or host in self.names:
+            return None
+        return 400, (
+            f"This server does not answer for the host {host[:200]!r}. If it should, set KERNELWATCH_PUBLIC_URL to the "
+            "URL that people use, or add the name to KERNELWATCH_TRUSTED_HOSTS, and restart the API."
+        )
+
+
+def trusted_names() -> frozenset[str]:
+    """Return the names for which the API answers, in addition to IP addresses."""
+    public = urlsplit(settings().address).hostname or ""
+    return frozenset(name.lower() for name in ("localhost", public, settings().host, *settings().trusted_hosts) if name)
+
+
+def host_name(header: str) -> str:
+    """Return the name or address in a Host header, in lower case and without its port; empty if it is malformed."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
+TOO_MANY = 429
+
+
+class RateLimited:
+    """Refuse requests to the API beyond the rate (429, with Retry-After), and say in each response what is left.
+
+    A process counts by itself.  A key counts as it was sent, valid or not, so that no request waits for the database.
+    """
+
+    def __init__(self, app: ASGIApp, *, rate: str, below: str, refuse: Refuse) -> None:
+        self.app, self._below, self._refuse = app, below, refuse
+        self._limit = _parsed(rate)
+        self._counter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._limit is None or not scope["path"].startswith(self._below):
+            await self.app(scope, receive, send)
+            return
+        client = _client(scope)
+        allowed = self._counter.hit(self._limit, client)
+        headers = self._headers(self._limit, client)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        app = self.app
+        if not allowed:
+            headers["Retry-After"] = headers["RateLimit-Reset"]
+            app = self._refuse(
+                scope["path"], TOO_MANY, f"More than {self._limit} requests; try again in {headers['Retry-After']} s."
+            )
+        await app(scope, receive, send_with_headers)
+
+    def _headers(self, limit: RateLimitItem, client: str) -> dict[str, str]:
+        window = self._counter.get_window_stats(limit, client)
+        return {
+            "RateLimit-Limit": str(limit.amount),
+            "RateLimit-Remaining": str(window.remaining),
+            "RateLimit-Reset": str(max(1, math.ceil(window.reset_time - time.time()))),
+        }
+
+
+def _parsed(rate: str) -> RateLimitItem | None:
+    """Read `600/minute`; empty for no limit.  Raises BadInput."""
+    try:
+        return parse(rate) if rate.strip() else None
+    except ValueError:
+        raise BadInput(f"KERNELWATCH_RATE_LIMIT is {rate!r}; write 600/minute, 10/second, or nothing.") from None
+
+
+def _client(scope: Scope) -> str:
+    """A key is counted by its hash: the storage of counts must not hold it."""
+    key = Headers(scope=scope).get("authorization")
+    if key:
+        return hashlib.sha256(key.encode()).hexdigest()
+    return scope["client"][0] if scope.get("client") else "unknown"

@@ -1,20 +1,33 @@
-"""Cases of a target: which there are, their histories, and what is known of their code."""
+"""Cases of a target: which there are, their histories and code, and any two revisions compared."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Cursor, Limit, page_of, tagged_json
-from service.api.lists import Cases, DeviceName, RevisionName, Since, Tables, seconds
+from service.api.common import (
+    CACHED,
+    ERRORS,
+    Cases,
+    Cursor,
+    DeviceName,
+    Limit,
+    RevisionName,
+    Since,
+    Tables,
+    page_of,
+    seconds,
+    tagged_json,
+)
 from service.db.paging import page_of_values
 from service.domain.states import FactsState
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
-from service.ledger.reading import cases as measured
-from service.ledger.reading import code, revisions
+from service.ledger.reading import code, mainline
+from service.ledger.reading import compare as measured
+from service.ledger.reading.compare import compare
 from service.reports.schema.base import Instant, Page
-from service.reports.schema.code import FactsCheckItem, FactsDiffDocument
+from service.reports.schema.code import CompareDocument, FactsCheckItem, FactsDiffDocument
 from service.reports.schema.targets import CaseItem, SeriesDocument, SeriesItem
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])
@@ -100,6 +113,28 @@ def get_facts_diff(
 ) -> Response:
     """Compare what is known of the code of two revisions, without their times."""
     target = target_named(session, name)
-    before, after = (revisions.named(session, target, one) for one in (base, head))
+    before, after = (mainline.named(session, target, one) for one in (base, head))
     found = code.diff(session, before, after, cases, device=device)
     return tagged_json(request, FactsDiffDocument.of(found, target.name, tables=tables, changed_only=changed))
+
+
+_NOT_COMPARABLE: dict[int | str, dict[str, Any]] = {
+    409: {**ERRORS[404], "description": "They were not measured on this device, or not on one machine."}
+}
+_SIDE = "A sha or its beginning, a version, `pull/7`, or `mainline` (or its branch) for the newest that was measured."
+Side = Annotated[str, Query(max_length=100, description=_SIDE)]
+
+
+@router.get("/{name}/compare", response_model=CompareDocument, responses=CACHED | _NOT_COMPARABLE)
+def get_comparison(
+    request: Request,
+    name: str,
+    session: Reading,
+    base: Side,
+    head: Side,
+    device: Annotated[str, Query(max_length=40)],
+    cases: Cases,
+) -> Response:
+    """Compare two revisions, releases or pull requests by what was measured: paired where a session measured both."""
+    target = target_named(session, name)
+    return tagged_json(request, CompareDocument.of(compare(session, target, base, head, device, cases), target.name))

@@ -19,10 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from starlette.types import Send
 
 from service.api.access import Credentials, ReadingRoute, permit, reader_with
-from service.api.common import in_thread_of
-from service.api.gateway.connections import STREAMS
-from service.api.gateway.request_heads import IS_HEAD
-from service.api.lists import DeviceName, RevisionName, Since, TargetName, seconds
+from service.api.common import DeviceName, RevisionName, Since, TargetName, in_thread_of, seconds
+from service.api.gateway.connections import IS_HEAD, STREAMS
 from service.db.engine import reading
 from service.db.visibility import hiding
 from service.domain.access import Scope

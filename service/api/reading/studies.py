@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 
 from kernels.studies.catalogue import STUDIES
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged_json
-from service.api.lists import DeviceName
+from service.api.common import CACHED, Cursor, DeviceName, Key, Limit, page_of, tagged_json
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
 from service.reports.schema.base import Page

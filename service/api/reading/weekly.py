@@ -6,8 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, tagged, tagged_json
-from service.api.lists import DeviceName, TargetName
+from service.api.common import CACHED, DeviceName, TargetName, tagged, tagged_json
 from service.api.runs import MarkdownResponse
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week

@@ -9,7 +9,7 @@ from service.api.common import Cursor, Limit, page_of
 from service.api.writes.objects import TargetName, permitted_target
 from service.db.engine import reading
 from service.domain.access import Scope
-from service.domain.policy.layers import read
+from service.domain.policy.policy import read
 from service.ledger.intake.targets import target_named
 from service.ledger.runs import policy_versions, replays
 from service.ledger.server_policy import server_policy

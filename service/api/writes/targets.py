@@ -12,8 +12,7 @@ from service.domain.policy import recipes
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.intake import deliveries, registry
-from service.ledger.intake.branch_recipes import RecipeFiles
-from service.ledger.intake.targets import check_adapters, check_name, find, target_named
+from service.ledger.intake.targets import RecipeFiles, check_adapters, check_name, find, target_named
 from service.ledger.server_policy import effective
 from service.reports.schema.requests import BackfillRequest, RecipeRequest, TargetChange, TargetRequest
 from service.reports.schema.runs import BackfillDocument

@@ -21,8 +21,7 @@ from service.ledger.calibration import quarantines, schedule
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing, transitions
 from service.reports.schema.base import Page
-from service.reports.schema.bisections import BisectionDocument
-from service.reports.schema.calibration import QuarantineItem
+from service.reports.schema.bisections import BisectionDocument, QuarantineItem
 from service.reports.schema.regressions import IncidentItem, RegressionDocument
 from service.reports.schema.requests import (
     AcknowledgeRequest,

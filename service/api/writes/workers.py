@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.db.engine import clock, transaction
 from service.domain.access import Actor, Scope
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent
 from service.ledger.runs import queue
 from service.reports.schema.runs import WorkerItem
 

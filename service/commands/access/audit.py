@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import single
-from service.commands.pages import first
 
 if TYPE_CHECKING:
     from service.commands.output.views import View

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
-from service.commands.pages import first
 from service.errors import BadInput
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
-from service.commands.pages import first
 
 if TYPE_CHECKING:
     from service.commands.output.views import View
@@ -29,7 +29,7 @@ def show_all(
 @app.verb("sign-in", where=Where.ONLY_HERE)
 def sign_in() -> "View":
     """Print a link that signs you in to the pages, as the user of this machine.  It works once, for ten minutes."""
-    from service.commands.people import this_person
+    from service.commands.arguments import this_person
     from service.commands.views import access as views
     from service.db.engine import transaction
     from service.ledger.access import accounts

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.api.access import LOCAL
 from service.app import create_api
-from service.commands.people import this_person
+from service.commands.arguments import this_person
 from service.domain.access import Actor, local
 from service.errors import ServiceError, Unavailable
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
 from service.commands.output.console import out
-from service.commands.recipe_files import read_recipe
 from service.db import migrate, wakeups
 from service.db.engine import reading, transaction
 from service.domain.access import SERVICE

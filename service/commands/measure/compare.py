@@ -35,19 +35,19 @@ def compare(
 
     Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
     """
+    from service.commands.arguments import read_recipe
     from service.commands.output.console import err, line
     from service.commands.output.progress import progress
     from service.commands.output.wording import some
-    from service.commands.recipe_files import read_recipe
     from service.commands.views import reports
     from service.errors import BadInput
     from service.log import only_warnings
     from service.sources.checkout import Checkout
     from workers import checkouts
-    from workers.compile import subjects
+    from workers.compile import offline
 
     found = Checkout(checkout)
-    text, adapters = read_recipe(recipe) if recipe else subjects.own_recipe(found)
+    text, adapters = read_recipe(recipe) if recipe else offline.own_recipe(found)
     shas = found.resolve(base), found.resolve(head)
     if shas[0] == shas[1]:
         raise BadInput(f"{base} and {head} are the same commit; name two that differ.")

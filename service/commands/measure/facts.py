@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
-from service.commands.recipe_files import read_recipe
 from service.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def facts(
     from rich.text import Text
 
     from service.commands.output.console import err
-    from service.commands.views import facts as views
+    from service.commands.views import reports as views
     from service.domain.text import printable
-    from workers.compile import compare, subjects
+    from workers.compile import compare, offline
 
     wish = compare.Wish(
         revisions,
@@ -63,7 +63,7 @@ def facts(
         texts,
     )
     text_and_adapters = read_recipe(recipe) if recipe else None
-    subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
+    subject = offline.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     try:
         with err.status("reading the revisions") as status:  # silent where stderr is no terminal
             found = compare.facts(subject, wish, lambda now: status.update(Text(printable(now))))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
-from service.commands.recipe_files import read_recipe
 from service.errors import BadInput, BuildFailed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def isolate(
     from service.commands.output.progress import progress
     from service.domain.text import printable
     from service.log import only_warnings
-    from workers.compile import subjects
+    from workers.compile import offline
     from workers.isolation import session
 
     if max_trials < trials:
@@ -58,7 +58,7 @@ def isolate(
     if save is not None:
         isolation_view.make_folder(save)
     text_and_adapters = read_recipe(recipe) if recipe else None
-    subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
+    subject = offline.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     providers, components = tuple(provider or ()), tuple(component or ())
     wish = session.IsolationWish(before, after, revision, suite, providers, components, trials, max_trials)
     try:

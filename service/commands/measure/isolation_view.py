@@ -6,8 +6,7 @@ from pathlib import Path
 
 from service.commands.output.formats import as_json, as_markdown
 from service.commands.output.views import Column, Part, Table, View, text
-from service.domain.isolation.evaluation import CaseIsolation, CaseVerdict
-from service.domain.isolation.result import Isolation
+from service.domain.isolation.evaluation import CaseIsolation, CaseVerdict, Isolation
 from service.errors import BadInput
 from service.reports.isolation import words
 from service.reports.isolation.schema import IsolationDocument, IsolationRow

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.commands.arguments import RunNumber
+from service.commands.arguments import RunNumber, first
 from service.commands.connection import client
 from service.commands.measure.fail_on import FailOn, read_findings
 from service.commands.noun import Noun
-from service.commands.pages import first
 from service.domain.states import RunState
 from service.errors import BadInput
 

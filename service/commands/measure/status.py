@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import single
-from service.commands.pages import first
 
 if TYPE_CHECKING:
     from service.commands.output.views import View
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def status() -> "View":
     """Show targets, workers and the queue."""
     from kernelwatch.client import NotAllowed, NotFound, NoValidKey
-    from service.commands.views import status as views
+    from service.commands.views import machine as views
 
     found = client()
     try:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
-from service.commands.pages import first
 from service.domain.states import MovedBy
 from service.errors import BadInput
 
@@ -43,7 +43,7 @@ def add(
     backfill: Annotated[int, typer.Option(help="Number of mainline revisions to measure now.", min=0)] = 1,
 ) -> "View":
     """Watch a repository or a package."""
-    from service.commands.recipe_files import read_recipe
+    from service.commands.arguments import read_recipe
     from service.commands.views import targets as views
 
     text, adapters = read_recipe(recipe) if recipe else (None, None)
@@ -80,7 +80,7 @@ def edit(
     private: Private = None,
 ) -> "View":
     """Change a target."""
-    from service.commands.recipe_files import read_recipe
+    from service.commands.arguments import read_recipe
     from service.commands.views import targets as views
 
     text, adapters = read_recipe(recipe) if recipe else (None, None)

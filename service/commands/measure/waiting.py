@@ -1,20 +1,59 @@
-"""Wait for runs, and print what they found."""
+"""Wait for runs, print what they found, and write their results into a folder for later steps of a job."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreachable
 from kernelwatch.client.models import RunDocument
 from service.commands.connection import client
 from service.commands.measure.fail_on import GateFinding, exit_code
-from service.commands.measure.saving import save
+from service.commands.output.formats import as_json
 from service.commands.output.progress import progress
 from service.commands.output.views import View
 from service.commands.views import reports, runs
+from service.domain.text import one_line
+from service.errors import BadInput
+
+if TYPE_CHECKING:
+    from kernelwatch.client.models import RunDocument
+    from service.commands.output.views import View
+
+GRAVEST = ("fail", "undecided", "warn", "pass")  # states of the gate
+
+
+def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
+    """Write report.json, report.md, and result.env with a line for each value.
+
+    Raises:
+        BadInput: The folder cannot be written.
+    """
+    texts = {"report.json": as_json(view.document), "result.env": _values(runs, view.code)}
+    if view.markdown is not None:
+        texts["report.md"] = view.markdown()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
+
+
+def _values(runs: Sequence["RunDocument"], code: int) -> str:
+    """Values for shells; what a repository wrote into a headline stays in its line."""
+    gravest = min(runs, key=lambda run: GRAVEST.index(run.gate.state) if run.gate.state in GRAVEST else 0)
+    values = {
+        "runs": " ".join(str(run.id) for run in runs),
+        "outcome": gravest.gate.state,
+        "exit_code": str(code),
+        "url": gravest.url,
+        "headline": gravest.headline,
+    }
+    return "\n".join(f"{name}={one_line(value, 1000)}" for name, value in values.items())
+
 
 T = TypeVar("T")
 _BUSY = 503  # of the server, or of a proxy before it

@@ -53,7 +53,7 @@ def as_csv(kind: "type[BaseModel]", rows: "Sequence[BaseModel]") -> str:
 
     Fields of inner documents are named `outer.inner`; a list is JSON in its cell.
     """
-    from service.reports.flat import csv_cell, flat_columns
+    from service.reports.encoders import csv_cell, flat_columns
 
     columns = flat_columns(kind)
     text = io.StringIO()

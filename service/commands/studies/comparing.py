@@ -8,8 +8,8 @@ from kernels.studies.tabulating import times
 from kernelwatch.client.models import StudySessionDocument
 from service.commands.output.views import Column, Part, Table, View, text
 from service.commands.output.wording import minute
-from service.domain.studies import comparison
-from service.domain.studies.comparison import ArmChange
+from service.domain.studies import sessions
+from service.domain.studies.sessions import ArmChange
 
 
 class RatioItem(BaseModel):
@@ -58,8 +58,8 @@ COLUMNS = (
 def compared(a: StudySessionDocument, b: StudySessionDocument) -> View:
     """Times in B over times in A, and what else differs."""
     first, second = results_of(a), results_of(b)
-    differences = comparison.differences(first, second)
-    changes = [_item(one) for one in comparison.compared(first, second)]
+    differences = sessions.differences(first, second)
+    changes = [_item(one) for one in sessions.compared(first, second)]
     baselines = ", ".join(dict.fromkeys(one.baseline for one in changes))
     parts: list[Part] = [
         text((a.title, "bold")),

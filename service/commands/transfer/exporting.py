@@ -128,7 +128,7 @@ def _destination(output: Path | None) -> Iterator[Callable[[bytes], object]]:
         yield _terminal_writer() if sys.stdout.isatty() else sys.stdout.buffer.write
         sys.stdout.flush()
         return
-    from kernelwatch.client.files import WholeFile
+    from kernelwatch.client.exchange import WholeFile
 
     if output.is_dir():
         raise BadInput(f"{output} is a folder; name a file in it.")

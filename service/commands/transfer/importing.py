@@ -10,7 +10,7 @@ import typer
 from kernels.cases import Role
 from service.commands.connection import client
 from service.commands.noun import single
-from service.domain.sample_rows import IMPORTED_ROLES
+from service.domain.exports import IMPORTED_ROLES
 from service.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def import_command(
     """Send measurements made elsewhere, as series of their own.  The same ones within a day are stored once."""
     from service.commands.output.progress import progress
     from service.commands.transfer.reading import batches_of
-    from service.commands.views import ingest as views
+    from service.commands.views import machine as views
 
     stored = list["BatchItem"]()
     left_out = 0

@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from service.domain.sample_rows import SampleBatch, SampleRow, batches
+from service.domain.exports import SampleBatch, SampleRow, batches
 from service.errors import BadInput
-from service.reports.flat import text_of_cell
+from service.reports.encoders import text_of_cell
 
 _GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
 _ROWS = 5_000  # of Parquet that are read together

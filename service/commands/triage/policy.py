@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
-from service.commands.pages import first
 from service.errors import BadInput
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def replay(
     since: Annotated[datetime | None, typer.Option(help="Only runs that ended after this time (UTC).")] = None,
 ) -> "View":
     """Apply a policy to stored runs and show which alarms would be new, missed or unchanged.  Nothing is changed."""
-    from service.commands.views import replay as views
+    from service.commands.views import policies as views
 
     try:
         text = policy.read_text()

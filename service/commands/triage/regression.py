@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import act_as, client
 from service.commands.noun import Noun
-from service.commands.pages import first
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 
 if TYPE_CHECKING:

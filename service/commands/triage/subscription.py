@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
-from service.commands.pages import first
 from service.domain.policy.policy import GateAction
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwat
 @app.verb("channels")
 def list_channels() -> "View":
     """List the channels that the operator named, and how they work."""
-    from service.commands.views import subscriptions as views
+    from service.commands.views import access as views
 
     return views.channels(first(client().channels.list()))
 
@@ -31,7 +31,7 @@ def list_subscriptions(
     limit: Annotated[int, typer.Option(help="Maximum number of subscriptions, the newest.", min=1, max=1000)] = 50,
 ) -> "View":
     """List subscriptions, the newest first."""
-    from service.commands.views import subscriptions as views
+    from service.commands.views import access as views
 
     return views.listed(first(client().subscriptions.list(target=target), limit), limit)
 
@@ -50,7 +50,7 @@ def create(
     ] = None,
 ) -> "View":
     """Send events of a target, or of all, to a channel."""
-    from service.commands.views import subscriptions as views
+    from service.commands.views import access as views
 
     made = client().subscriptions.create(
         channel, target=target, device=device, severity=severity.value, kinds=event or None
@@ -61,7 +61,7 @@ def create(
 @app.verb("test")
 def test(number: Number) -> "View":
     """Send a test to the channel of a subscription now, and print whether it arrived."""
-    from service.commands.views import subscriptions as views
+    from service.commands.views import access as views
 
     return views.tried(client().subscriptions.test(number))
 

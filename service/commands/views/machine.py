@@ -1,11 +1,17 @@
-"""What this machine has, as commands print it: checks, stacks and the database."""
+"""What this machine has and does, as commands print it: checks, stacks, database, imports, workers and queue."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from pydantic import BaseModel
 
-from service.commands.output.views import Column, Part, Table, View, text
+from kernelwatch.client.models import BatchItem, ChannelItem, QueueItem, TargetDocument, WorkerItem
+from service.commands.output.views import Column, Part, Sentence, Table, View, text
+from service.commands.output.wording import minute, some
+from service.commands.views import access
+from service.commands.views.runs import QUEUE, WORKERS
 from service.db.check import Checked
+from service.domain.text import in_bytes, lasted
 from service.ops.doctor import Check
 
 
@@ -96,3 +102,62 @@ def database(found: Checked) -> View:
         lines.append(text(f"No problems at migration {found.revision}."))
     document = DatabaseDocument(migration=found.revision, tables=tables, problems=problems)
     return View(document, [Table(TableItem, tables, TABLES), *lines], code=1 if problems else 0)
+
+
+BATCHES = (
+    Column[BatchItem]("batch", lambda one: str(one.id), lambda _: "bold", right=True),
+    Column[BatchItem]("device", lambda one: one.device),
+    Column[BatchItem]("machine", lambda one: one.machine, folds=True),
+    Column[BatchItem]("tool", lambda one: one.tool, spare=2),
+    Column[BatchItem]("measured", lambda one: minute(one.measured_at), spare=1),
+    Column[BatchItem]("measurements", lambda one: f"{one.measurements:,}", right=True),
+    Column[BatchItem]("samples", lambda one: f"{one.samples:,}", right=True),
+)
+
+
+def imported(stored: Sequence[BatchItem], target: str, left_out: int) -> View:
+    """What was stored of imported files."""
+    batches = f"{len(stored):,} batch{'es' * (len(stored) != 1)}"
+    samples = some(sum(one.samples for one in stored), "sample")
+    lines = [text(f"{batches} with {samples} of ", (target, "bold"), ", as measurements made elsewhere:")]
+    if left_out:
+        lines.append(text(f"Left out: {some(left_out, 'measurement')} in other roles or without samples."))
+    return View(list(stored), [lines[0], Table(BatchItem, stored, BATCHES), *lines[1:]])
+
+
+class StatusDocument(BaseModel):
+    """Documents of the API side by side."""
+
+    targets: Sequence[TargetDocument]
+    workers: Sequence[WorkerItem]
+    queue: Sequence[QueueItem]
+    channels: Sequence[ChannelItem]
+
+
+def status(
+    *,
+    targets: Sequence[TargetDocument],
+    workers: Sequence[WorkerItem],
+    queue: Sequence[QueueItem],
+    channels: Sequence[ChannelItem],
+) -> View:
+    """Targets with what is wrong about them, channels that do not work, then workers, then the queue."""
+    lines = [line for one in targets for line in _target(one)]
+    parts = (
+        *(lines or [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]),
+        *access.failing(channels),
+        *([Table(WorkerItem, workers, WORKERS)] if workers else [text("No workers.")]),
+        *([Table(QueueItem, queue, QUEUE)] if queue else [text("The queue is empty.")]),
+    )
+    return View(StatusDocument(targets=targets, workers=workers, queue=queue, channels=channels), parts, over=False)
+
+
+def _target(one: TargetDocument) -> list[Sentence]:
+    counts = f": {some(one.open_regressions, 'open regression')}, {some(one.behind_sota, 'case')} behind SOTA"
+    size = f", mirror {in_bytes(one.mirror_bytes)}" if one.mirror_bytes else ""
+    found = [text("target ", (one.name, "bold"), f"{counts}{size}{', paused' if one.paused_at else ''}")]
+    if one.poll_error:
+        found.append(text("  ", (f"the last poll failed: {one.poll_error}", "red")))
+    if one.forge_paused_until and (wait_s := (one.forge_paused_until - datetime.now(UTC)).total_seconds()) > 0:
+        found.append(text(f"  comments and checks are sent in {lasted(wait_s)}: {one.forge_error}"))
+    return found

@@ -1,11 +1,4 @@
-"""Why did a case move?  Pure: stored facts of a comparison in, a cause out (a code, arguments, and its certainty).
-
-Both sides of a comparison ran in turn on one machine and one stack, so the code is the cause unless stored facts say
-otherwise: equal hashes of the compiled code, an A/A control that is off, different clocks, other cases with the same
-code that moved too.  A release of a compiler or of a library is code in this sense.  The cause names the change of the
-code whose size explains most of the effect (`service.domain.attribution.explanations`).  `service.reports.words` makes
-the sentences.
-"""
+"""Why did a case move?  Pure: stored facts and stacks of a comparison in, a cause out, with its certainty."""
 
 import re
 from collections.abc import Mapping
@@ -16,10 +9,10 @@ from typing import Any, Self
 
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained, other_count
 from service.domain.codefacts.comparison import same_facts
+from service.domain.codefacts.measured import choices, interchangeable
 from service.domain.codefacts.releases import releases, same_compilers
-from service.domain.codefacts.tuned import choices, interchangeable
 from service.domain.metrics import metric_of
-from service.domain.verdicts.machine import MachineReadings, clock_ratio
+from service.domain.verdicts.session_result import MachineReadings, clock_ratio
 
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
 LARGEST_ESTIMATE = 2.0  # an estimate of more than 200 % does not help a reader
@@ -300,3 +293,27 @@ def _at(explanation: Explanation, case: str) -> str:
 
 
 _COLUMNS = re.compile(r"\.(?:\d+x)+(\d+)")
+
+
+Versions = Mapping[str, Any]
+
+
+def moved(before: Versions, now: Versions) -> tuple[str, ...]:
+    """`torch 2.11.0 → 2.13.0`, `liger 0.8.5 is new`, `quack 0.6.5 is gone`, in the order of the stack."""
+    said = []
+    for name in dict.fromkeys((*now, *before)):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if old is None:
+            said.append(f"{name} {new} is new")
+        elif new is None:
+            said.append(f"{name} {old} is gone")
+        else:
+            said.append(f"{name} {old} → {new}")
+    return tuple(said)
+
+
+def replaced(before: Versions, now: Versions) -> dict[str, tuple[str, str]]:
+    """Packages in both stacks with different versions: before and now."""
+    return {name: (str(before[name]), str(new)) for name, new in now.items() if name in before and before[name] != new}

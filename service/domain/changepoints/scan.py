@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 
 from service.domain.changepoints import Change, HistoryLimits, newest
-from service.domain.changepoints.control_variate import Slope
 from service.domain.changepoints.detector import Epoch, epochs_of
 from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match
 from service.domain.changepoints.series_table import (
@@ -20,6 +19,7 @@ from service.domain.changepoints.series_table import (
     slope_of,
 )
 from service.domain.changepoints.siblings import Family, any_near, family_of, refuted_by_siblings, shared_steps
+from service.domain.changepoints.step_test import Slope
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.changepoints import Change, HistoryLimits, Seen
-from service.domain.changepoints.control_variate import Slope, device_slope
-from service.domain.changepoints.noise import MAD_TO_SIGMA, row_counts, row_medians
+from service.domain.changepoints.step_test import MAD_TO_SIGMA, Slope, device_slope, row_counts, row_medians
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name

@@ -13,13 +13,22 @@ from operator import itemgetter
 
 import numpy as np
 
-from service.domain.changepoints.control_variate import UNKNOWN, Slope
 from service.domain.changepoints.detector import Epoch, change_of
 from service.domain.changepoints.matching import SAME, KnownPoint, refutation
-from service.domain.changepoints.noise import Logs, Table, autocorrelation, local_noise, median
 from service.domain.changepoints.segmentation import MIN_SIDE, levels_of
 from service.domain.changepoints.series_table import Histories
-from service.domain.changepoints.step_test import MIN_ERROR, Step, step_between
+from service.domain.changepoints.step_test import (
+    MIN_ERROR,
+    UNKNOWN,
+    Logs,
+    Slope,
+    Step,
+    Table,
+    autocorrelation,
+    local_noise,
+    median,
+    step_between,
+)
 from service.domain.changepoints.types import Change, HistoryLimits, Level
 from service.domain.metrics import split_metric
 from service.domain.verdicts.samples import Name

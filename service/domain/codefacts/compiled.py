@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import Any
 
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import SourceLines
 
 MAX_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
 MAX_TEXT = 600

@@ -19,7 +19,7 @@ from service.domain.codefacts.compiled import (
     kernels_of,
     mean_width,
 )
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import amount
 from service.domain.text import listed
 

@@ -9,10 +9,9 @@ from service.domain.codefacts import diff, limits
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import CodeChange, Group, What
 from service.domain.codefacts.limits import Violation
-from service.domain.codefacts.normalise import Difference
-from service.domain.codefacts.source_lines import SourceLines
-from service.domain.codefacts.texts import KernelText
-from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.codefacts.measured import Difference
+from service.domain.codefacts.texts import KernelText, SourceLines
+from service.domain.policy.policy import FactsPolicy
 from service.domain.states import UNDECIDED
 from service.domain.text import listed, short
 

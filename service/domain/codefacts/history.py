@@ -12,7 +12,7 @@ from typing import Any
 
 from service.domain.codefacts.comparison import LABELS, configurations, differences
 from service.domain.codefacts.compiled import kernels_of, whole
-from service.domain.codefacts.tuned import interchangeable
+from service.domain.codefacts.measured import interchangeable
 from service.domain.states import MovedBy
 
 Facts = Mapping[str, Any]

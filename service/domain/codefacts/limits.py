@@ -8,7 +8,7 @@ from itertools import chain
 
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import MAX_ALIKE, STATES, Facts, paired, some, spelled
-from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.policy.policy import FactsPolicy
 
 
 @dataclass(frozen=True)

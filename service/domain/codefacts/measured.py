@@ -1,15 +1,97 @@
-"""The measurements of one contender at one case.  Pure."""
+"""The measurements of a contender, its autotuner's choices, and its compiled texts made comparable.  Pure."""
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from service.domain import roofline
-from service.domain.codefacts.tuned import choices, chosen_by_order
 from service.domain.roofline import Speed, number
 from service.domain.states import CellState
-from service.domain.text import listed, plain
+from service.domain.text import listed, one_line, plain
+
+EQUAL = 0.01  # medians of two configurations that differ by less are of equal speed
+NAMED = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One configuration, the trials that ran it, and their medians in the unit of the case."""
+
+    configuration: str
+    trials: int
+    medians: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The configurations that trials of one contender at one case chose, most frequent first; empty without tuning."""
+
+    found: tuple[Choice, ...] = ()
+
+    @property
+    def waver(self) -> bool:
+        """Did trials run different configurations?"""
+        return len(self.found) > 1
+
+    @property
+    def equally_fast(self) -> bool:
+        """Whether all chosen configurations are equally fast."""
+        typical = [median(one.medians) for one in self.found if one.medians]
+        return bool(typical) and max(typical) <= min(typical) * (1 + EQUAL)
+
+    @property
+    def words(self) -> str:
+        """`its autotuner chose 2 configurations of equal speed in 5 trials (BLOCK=64 in 3, BLOCK=128 in 2)`."""
+        if not self.waver:
+            return ""
+        trials = sum(one.trials for one in self.found)
+        speed = " of equal speed" if self.equally_fast else " of different speeds"
+        each = [f"{one_line(one.configuration, 80)} in {one.trials}" for one in self.found[:NAMED]]
+        if more := len(self.found) - NAMED:
+            each += [f"{more} more"] if more > 0 else []
+        return f"its autotuner chose {len(self.found)} configurations{speed} in {trials} trials ({listed(each)})"
+
+
+def chosen_by_order(facts: Mapping[str, Any]) -> str:
+    """Where the key of an autotuner does not tell the case from another at which it chose otherwise; else empty."""
+    stored = facts.get("tuned_by_order")
+    for kernel, found in stored.items() if isinstance(stored, Mapping) else ():
+        if isinstance(found, Mapping):
+            case, here, there = (one_line(str(found.get(name, "")), 80) for name in ("case", "here", "there"))
+            return (
+                f"the key of its autotuner does not tell this case from {case}: in a program, the first of them "
+                f"chooses for both ({one_line(str(kernel), 80)}: {here} here, {there} there)"
+            )
+    return ""
+
+
+def choices(facts: Mapping[str, Any]) -> Choices:
+    """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
+    stored = facts.get("tuned")
+    found: dict[str, list[float | None]] = {}
+    for one in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():
+        if isinstance(one, Mapping) and isinstance(one.get("configuration"), str):
+            found.setdefault(one["configuration"], []).append(number(one.get("median")))
+    by_count = sorted(found.items(), key=lambda item: -len(item[1]))
+    return Choices(
+        tuple(
+            Choice(configuration, len(medians), tuple(each for each in medians if each))
+            for configuration, medians in by_count
+        )
+    )
+
+
+def interchangeable(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Did a side waver, and ran both sides the same configuration in some trial?  Then none explains a difference."""
+    mine, theirs = choices(head), choices(other)
+    shared = {one.configuration for one in mine.found} & {one.configuration for one in theirs.found}
+    return bool(shared) and (mine.waver or theirs.waver)
+
 
 _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
 
@@ -65,3 +147,89 @@ class Measured:
         if counts:
             said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
         return tuple(said)
+
+
+SHOWN_LINES = 120  # of one kernel's difference; whole texts are for files
+MAX_LINE = 200
+MAX_READ = 1000  # characters of a line that are compared; the expressions below take their square
+MAX_LINES = 4000  # of a text that are compared: difflib takes more than their number for each
+KINDS = ("sass", "ttgir", "ptx", "generated")
+
+_ADDRESS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s*")
+_ENCODING = re.compile(r"\s{0,64}/\*\s{0,8}0x[0-9a-f]{16}\s{0,8}\*/\s*$")
+_REGISTER = re.compile(r"\b(U?[RP])[0-9]+\b(?:\.reuse)?")
+_OPCODE = re.compile(r"^\s*(?:@!?U?P[T0-9]+\s+)?([A-Z][A-Z0-9_.]*)\b")
+_LOCATION = re.compile(r"\s{0,64}loc\([^()]*(?:\([^()]*\)[^()]*)*\)$")
+_UNCOMPARABLE = {
+    "sass": re.compile(r"^\s*(//#*\s*(File|Inlined)|\.section|\.headerflags|\.elftype|//-+)"),
+    "ttgir": re.compile(r"^\s*#loc"),
+    "ptx": re.compile(r"^\s*(\.loc|\.file|//)"),
+    "generated": re.compile(r"^\s*(# Topologically Sorted|# Source node|# Graph fragment|#\s+%)"),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of one kernel's text.  `lines` are those of a unified diff; `cut` more of them are not shown."""
+
+    provider: str
+    case: str
+    arch: str
+    kernel: str
+    kind: str
+    lines: tuple[str, ...]
+    cut: int = 0
+    summary: str = ""  # instructions of which there are more or fewer
+    places: int = 1  # at which exactly this kernel became exactly that one
+
+
+def normalised(kind: str, text: str) -> list[str]:
+    """The lines of a text without what differs from build to build: addresses, encodings, places in sources."""
+    leave_out = _UNCOMPARABLE.get(kind)
+    lines = []
+    for whole in text.splitlines():
+        line = whole[:MAX_READ].rstrip()
+        if leave_out and leave_out.match(line):
+            continue
+        if kind == "sass":
+            line = _ENCODING.sub("", _ADDRESS.sub("    ", line))
+        elif kind == "ttgir":
+            line = _LOCATION.sub("", line)
+        if line.strip():
+            lines.append(line.rstrip())
+    return lines
+
+
+def comparable(kind: str, lines: list[str]) -> list[str]:
+    """The lines by which two texts are compared: those of machine code without the numbers of registers."""
+    return [_REGISTER.sub(r"\1", line) for line in lines] if kind == "sass" else lines
+
+
+def difference(kind: str, before: str, after: str, most: int = SHOWN_LINES) -> tuple[tuple[str, ...], int]:
+    """The first `most` lines of the unified diff of two texts, and how many lines more there are.
+
+    Machine code is compared without the numbers of its registers, which all move when one of them does.
+    """
+    old, new = (comparable(kind, normalised(kind, text)) for text in (before, after))
+    bounded = [f"only the first {MAX_LINES} lines were compared"] * (max(len(old), len(new)) > MAX_LINES)
+    old, new = old[:MAX_LINES], new[:MAX_LINES]
+    lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)
+    every = [line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…" for line in lines]
+    return (*every[:most], *bounded), max(0, len(every) - most)
+
+
+def mix(before: str, after: str, most: int = 12) -> str:
+    """`LDG.E.128 12 → 0, LDG.E 0 → 48`: the instructions whose number changed, first those that reach memory."""
+    old, new = _opcodes(before), _opcodes(after)
+
+    def weight(name: str) -> tuple[bool, int]:
+        return not name.startswith(("LD", "ST")), -abs(new[name] - old[name])
+
+    moved = sorted((name for name in old | new if old[name] != new[name]), key=weight)
+    said = [f"{name} {old[name]} → {new[name]}" for name in moved[:most]]
+    return ", ".join([*said, *([f"{len(moved) - most} others"] if len(moved) > most else [])])
+
+
+def _opcodes(text: str) -> Counter[str]:
+    found = (_OPCODE.match(line) for line in normalised("sass", text))
+    return Counter(match[1] for match in found if match)

@@ -24,3 +24,6 @@ def same_compilers(head: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
 def _replaced(facts: Mapping[str, Any]) -> dict[str, str]:
     found = facts.get("replaced")
     return {str(name): str(version) for name, version in found.items()} if isinstance(found, Mapping) else {}
+
+
+ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}

@@ -1,26 +1,22 @@
-"""Which component moved which case: effects of swaps in both directions, and what is left to their interaction.  Pure.
+"""What swapping components of a stack showed: which moved which case, why, and what is left.  Pure."""
 
-All arms took turns in one session, so every effect is a log-ratio within a trial.  Of a component C there are two: C of
-the new stack in the old one (forward), and C of the new stack against C of the old one in the rest of the new stack
-(backward).  What the sum of all forward effects lacks of the total is left to their interaction.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, log1p
 
+from service.domain.attribution.causes import CaseMove, Cause, CauseCode, cause
+from service.domain.codefacts.comparison import differences
+from service.domain.isolation.components import Component
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState
-from service.domain.stats import counts
-from service.domain.stats.effects import trial_effects
-from service.domain.stats.estimates import Estimate
-from service.domain.stats.multiplicity import benjamini_hochberg, stops
+from service.domain.states import REGRESSED, UNDECIDED, CellState
+from service.domain.stats import variance_prior
+from service.domain.stats.estimates import Estimate, benjamini_hochberg, stops, trial_effects
 from service.domain.stats.sequential import MIN_SHARE, Effects, Zone
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.estimation import family, group_of, usual
-from service.domain.verdicts.session_result import ContenderResult
+from service.domain.verdicts.session_result import ContenderResult, same_kernels
 
 FROM, TO, CONTROL = "from", "to", "control"  # the control is a second copy of `from`
 
@@ -77,7 +73,7 @@ class IsolatedCase:
             return None
         trials = list(zip(self.arms[arm].screened, self.arms[than].screened, strict=False))
         if metric_of(self.case).counts:
-            return [counts.trial_effect(*trial) for trial in trials]
+            return [variance_prior.trial_effect(*trial) for trial in trials]
         return trial_effects(trials)
 
 
@@ -324,3 +320,93 @@ def _judged(one: CaseIsolation, adjusted: Iterator[float], policy: Policy, at: t
 
 def _whole(effects: Effects | None) -> list[float]:
     return [effect for effect in effects or () if effect is not None]
+
+
+# The others explain a change of the repository, which all arms have in common.
+OF_THE_CODE = (CauseCode.EXPLAINED, CauseCode.CODE_CHANGED, CauseCode.CONFIGURATION, CauseCode.WAVERING)
+
+
+@dataclass(frozen=True)
+class SwapCause:
+    """`cause` is None where no recorded fact explains the move; `differences` are those of the facts, in words."""
+
+    cause: Cause | None
+    differences: tuple[str, ...]
+
+
+Moved = tuple[str, str, str]  # provider, case and component
+
+
+def causes(cases: Iterable[IsolatedCase], judged: Iterable[CaseIsolation]) -> dict[Moved, SwapCause]:
+    """Of every component that moved a case, from the facts of the swap that moved it more clearly."""
+    by_name = {one.name: one for one in cases}
+    found: dict[Moved, SwapCause] = {}
+    for one in judged:
+        for effect in one.components:
+            if effect.moved and (swap := _swap(effect)) is not None:
+                arms = by_name[one.provider, one.case].arms
+                found[one.provider, one.case, effect.component] = _why(arms, *swap)
+    return found
+
+
+def _swap(effect: ComponentEffect) -> tuple[str, str, float] | None:
+    """The arm with the new component, that with the old one, and the ratio of their times."""
+    ahead = (forward(effect.component), FROM, effect.forward)
+    back = (TO, backward(effect.component), effect.backward)
+    measured = [one for one in (ahead, back) if one[2].ratio is not None]
+    if not measured:
+        return None
+    arm, than, contrast = min(measured, key=lambda one: one[2].q)
+    return arm, than, contrast.ratio or 1.0
+
+
+def _why(arms: Mapping[str, ContenderResult], arm: str, than: str, ratio: float) -> SwapCause:
+    head, base = arms[arm], arms[than]
+    move = CaseMove(
+        str(head.case),
+        ratio,
+        confirmed=True,
+        head=head.facts,
+        baseline=base.facts,
+        same_code=same_kernels(head, base),
+        us=base.median,
+    )
+    why = cause(move)
+    return SwapCause(why if why.code in OF_THE_CODE else None, differences(head.facts, base.facts))
+
+
+@dataclass(frozen=True)
+class StackSide:
+    """One of the two stacks; `versions` are those that its contenders reported."""
+
+    name: str
+    python: str  # version
+    versions: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Everything that one session says about the change from one stack to another."""
+
+    target: str
+    revision: str
+    device: str
+    suite: str
+    before: StackSide
+    after: StackSide
+    components: tuple[Component, ...]
+    cases: tuple[CaseIsolation, ...]
+    confidence: float
+    causes: Mapping[Moved, SwapCause] = field(default_factory=dict, hash=False)
+    missing: Mapping[str, str] = field(default_factory=dict, hash=False)  # arms that did not run, with reasons
+    notes: tuple[str, ...] = ()
+    trials: int = 0
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        verdicts = {one.verdict for one in self.cases}
+        if verdicts & {CaseVerdict.SLOWER, CaseVerdict.BROKEN}:
+            return REGRESSED
+        swaps = {effect.verdict for one in self.cases for effect in one.components}
+        return UNDECIDED if CaseVerdict.UNDECIDED in verdicts or ComponentVerdict.UNDECIDED in swaps else 0

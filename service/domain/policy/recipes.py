@@ -21,9 +21,7 @@ from pydantic import (
 from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, CompileMode, Direction, Rounding
 from kernels.suites import SUITES
 from service.domain.policy import toml_errors
-from service.domain.policy.facts_policy import FactsPolicy
-from service.domain.policy.layers import NOTHING, Written, split
-from service.domain.policy.policy import Policy
+from service.domain.policy.policy import NOTHING, FactsPolicy, Policy, Written, split
 from service.domain.policy.toml_errors import TomlMistake
 from service.errors import BadInput
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from service.domain.stats.estimates import benjamini_hochberg, stops
+
 from .estimates import Estimate, pooled_variance
-from .multiplicity import benjamini_hochberg, stops
 from .offsets import Offset
 from .variance_prior import Prior
 

@@ -23,8 +23,8 @@ from service.domain.stats.sequential import Decision, Effects, Limits, Suspect, 
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.baselines import RULES
 from service.domain.verdicts.estimation import family, group_of
-from service.domain.verdicts.machine import MIN_CASES, most_moved
 from service.domain.verdicts.samples import Cell, Name, made
+from service.domain.verdicts.session_result import MIN_CASES, most_moved
 
 KnownVariances = Mapping[Metric, CaseVariances]
 NONE_KNOWN: KnownVariances = MappingProxyType({})

@@ -1,17 +1,21 @@
-"""Estimates of ratios from trials: what cases share, intervals, and what a side usually takes.  Pure."""
+"""Ratios from trials of one or several sessions: estimates, intervals, and exact verdicts about counts.  Pure."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from kernels.cases import Comparison, Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
+from service.domain.stats import variance_prior
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.sequential import Effects
 from service.domain.stats.variance_prior import Prior, priors
-from service.domain.verdicts.samples import Pairs
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
+from service.domain.verdicts.samples import Cell, Outcome, Pairs, Rounds
 
 
 def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
@@ -54,3 +58,107 @@ def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None)
     """Median over all or the first trials of a side, in the unit of the metric; None without values."""
     took = [median(some) for rounds in baseline[:trials] if (some := [each for each in rounds if each is not None])]
     return median(took) if took else None
+
+
+Direction = Literal["slower", "faster", "same", "unknown"]
+MAX_LINKS = 8  # ratios in a chain; the interval of a longer one says nothing
+
+
+@dataclass(frozen=True)
+class PairedRatio:
+    """A ratio that one session measured, with its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def inverse(self) -> "PairedRatio":
+        return PairedRatio(1 / self.ratio, 1 / self.high, 1 / self.low)
+
+    @property
+    def half_width(self) -> float:
+        """The larger half of the interval, as a logarithm."""
+        return max(math.log(self.high / self.ratio), math.log(self.ratio / self.low), 0.0)
+
+
+def paired(ratio: float | None, low: float | None, high: float | None) -> PairedRatio | None:
+    """None unless all three are known and can be ratios."""
+    if ratio is None or low is None or high is None or not 0 < low <= ratio <= high < math.inf:
+        return None
+    return PairedRatio(ratio, low, high)
+
+
+def product(links: Sequence[PairedRatio]) -> PairedRatio:
+    """The product of independent ratios."""
+    ratio = math.prod(one.ratio for one in links)
+    half = math.sqrt(sum(one.half_width**2 for one in links))
+    return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+
+
+def direction(found: PairedRatio, smallest_change: float) -> Direction:
+    """`slower` or `faster` if the whole interval says so, `same` if it holds no relevant change, else `unknown`."""
+    limit = 1 + smallest_change
+    if found.low > limit:
+        return "slower"
+    if found.high < 1 / limit:
+        return "faster"
+    return "same" if 1 / limit <= found.low and found.high <= limit else "unknown"
+
+
+MIN_TRIALS = 2  # that must agree
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A case whose metric counts, against its baseline."""
+
+    outcome: Outcome
+    reason: Reason
+    comparison: Comparison | None = None
+    control: float | None = None  # as a ratio (`service.domain.stats.counts`)
+
+
+def compare_counts(cell: Cell, smallest: int) -> Counted:
+    """Compare the counts of a cell that has a baseline; `smallest` is the smallest difference that matters."""
+    now, before = (_values(side, cell.screened, cell.confirmed) for side in ("candidate", "baseline"))
+    copies = () if cell.borrowed else _values("candidate", cell.control)
+    control = variance_prior.ratio(copies[0] - before[0]) if copies and before else None
+    if len(now) < MIN_TRIALS or len(before) < MIN_TRIALS:
+        return Counted(Outcome.INCONCLUSIVE, reason(ReasonCode.SESSION_ENDED, suspected=False), control=control)
+    if len(set(now)) > 1 or len({*before, *copies}) > 1:
+        seen = {"now": sorted(set(now)), "before": sorted({*before, *copies})}
+        return Counted(
+            Outcome.INCONCLUSIVE, reason(ReasonCode.COUNTS_VARY, **seen), _comparison(cell.screened), control
+        )
+    change = now[0] - before[0]
+    outcome = Outcome.STEADY
+    if abs(change) >= smallest:
+        outcome = Outcome.REGRESSION if change > 0 else Outcome.IMPROVEMENT
+    why = reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest)
+    return Counted(outcome, why, _comparison(cell.screened), control)
+
+
+def counted(pairs: Pairs, baseline: str, smallest: int) -> Reason | None:
+    """The counts of the head and of a baseline other than its parent; None for what is not counted."""
+    if not pairs.counts:
+        return None
+    now, before = (_values(side, pairs) for side in ("candidate", "baseline"))
+    if len(set(now)) == len(set(before)) == 1:
+        return reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest, baseline=baseline)
+    return reason(ReasonCode.COUNTS_VARY, now=sorted(set(now)), before=sorted(set(before)), baseline=baseline)
+
+
+def _values(side: str, *pairs: Pairs) -> tuple[int, ...]:
+    """The counts of a side, one for each trial that was not lost."""
+    trials: Sequence[Rounds] = [rounds for one in pairs for rounds in getattr(one, side)]
+    return tuple(int(value) for rounds in trials for value in rounds[:1] if value is not None)
+
+
+def _comparison(pairs: Pairs) -> Comparison | None:
+    """The difference as a ratio, without an interval around it."""
+    effects = pairs.effects()
+    if not effects:
+        return None
+    lowest, middle, highest = min(effects), sorted(effects)[len(effects) // 2], max(effects)
+    return Comparison(math.exp(middle), math.exp(lowest), math.exp(highest), pairs.rounds, len(effects))

@@ -1,16 +1,18 @@
-"""The result of a session.  Pure values: the worker fills them, the ledger stores them."""
+"""The result of a session, as the worker fills it, and whether its machine moved.  Pure values."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Case, Metric, Role
+from service.domain.codefacts.measured import choices
 from service.domain.codefacts.releases import same_compilers
 from service.domain.codefacts.texts import KernelText
-from service.domain.codefacts.tuned import choices
+from service.domain.roofline import number
 from service.domain.states import BaselineKind, CellState, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
@@ -273,3 +275,60 @@ def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: st
     both = [(mine, other) for mine, other in zip(head.screened, theirs.screened, strict=False) if mine and other]
     sides = tuple(mine for mine, _ in both), tuple(other for _, other in both)
     return BaselineCase(provider, case, name, Pairs(*sides, head.case.metric.counts))
+
+
+MIN_CASES = 4  # of which most moving one way is no accident
+MOST = 0.5  # of what was compared: a commit slows down a few cases, a machine nearly all
+SAME_CODE_MOVED = 2  # cases with the same code that moved alike: one may be chance
+CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MHz, which is 0.8 %
+
+
+class Sign(StrEnum):
+    """Evidence against the code as the cause, each with its arguments."""
+
+    CONTROL = "control"  # size: by how much the A/A control was off
+    CLOCK = "clock"  # ratio: of the SM clocks
+    THROTTLED = "throttled"  # share: of the rounds that were lost, reasons
+    SAME_CODE = "same_code"  # cases: how many others moved this way although their code is the same
+    ELSEWHERE = "elsewhere"  # targets: those that moved this way at that time
+
+
+@dataclass(frozen=True)
+class MachineReadings:
+    """Readings of the machine while a case moved."""
+
+    control: float | None = None  # by how much the A/A control was off, where that is more than the policy allows
+    lost: float = 0.0  # share of the rounds that throttling spoiled
+    throttled: tuple[str, ...] = ()  # for which reasons
+    equal_code_moved: bool = False  # most cases of the run moved this way, and equal code with them
+    same_code_moved: int = 0  # other cases of the session that moved this way although their code is the same
+    elsewhere: tuple[str, ...] = ()  # other targets of which most cases moved this way on this machine at that time
+
+    def against_the_code(self, clock: float | None, *, confirmed: bool) -> Iterator[dict[str, Any]]:
+        """Each reading that speaks against the code, the most certain first: a `Sign` with its arguments, plain values.
+
+        `clock`: the SM clock of the head over that of the other side, where it may explain the move.
+        """
+        if self.control is not None:
+            yield {"sign": Sign.CONTROL.value, "size": abs(self.control)}
+        if clock is not None:
+            yield {"sign": Sign.CLOCK.value, "ratio": clock}
+        if not confirmed and self.lost > 0:
+            yield {"sign": Sign.THROTTLED.value, "share": self.lost, "reasons": list(self.throttled)}
+        if self.same_code_moved >= SAME_CODE_MOVED:
+            yield {"sign": Sign.SAME_CODE.value, "cases": self.same_code_moved}
+        if self.elsewhere:
+            yield {"sign": Sign.ELSEWHERE.value, "targets": list(self.elsewhere)}
+
+
+def most_moved(moved: int, compared: int) -> bool:
+    """Did most of enough cases move one way?"""
+    return compared >= MIN_CASES and moved >= MOST * compared
+
+
+def clock_ratio(facts: Mapping[str, Any], other: Mapping[str, Any], *, slower: bool) -> float | None:
+    """The SM clock of a side over that of the other, where it differs by enough, and the slower side had the lower."""
+    mine, theirs = number(facts.get("sm_mhz")), number(other.get("sm_mhz"))
+    if mine is None or theirs is None or abs(mine / theirs - 1) < CLOCK_DIFFERS or (mine < theirs) is not slower:
+        return None
+    return mine / theirs

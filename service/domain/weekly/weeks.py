@@ -1,10 +1,15 @@
-"""Weeks of the calendar: ISO 8601, from Monday 00:00 to Monday 00:00 UTC.  Pure."""
+"""Weeks of the calendar (ISO 8601, UTC), and the time that a difference costs or saves.  Pure; docs/glossary.md."""
 
+import math
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Self
 
+from kernels.cases import Metric
+from service.domain.metrics import metric_of
 from service.errors import BadInput
 
 _NAME = re.compile(r"(\d{4})-W(\d{2})", re.ASCII)
@@ -68,3 +73,114 @@ class Week:
 def weeks_in(year: int) -> int:
     """52 or 53: the last week of an ISO year is that of 28 December."""
     return date(year, 12, 28).isocalendar().week
+
+
+LEVEL = 0.008  # several changes of a series that together come to less have cancelled each other
+TIMES = tuple(metric for metric in Metric if metric.unit == "us")
+
+
+def time_at_stake(median: float | None, ratio: float | None) -> float | None:
+    """How much longer one call takes than at its baseline: `median` minus `median / ratio`; below 0 it saves time.
+
+    The ratio is paired, so that the difference does not include what separates two sessions.
+    """
+    return None if median is None or not ratio else median - median / ratio
+
+
+@dataclass(frozen=True, order=True)
+class MovedSeries:
+    """A case of a provider on a device.  Targets are by name."""
+
+    target: str
+    device: str
+    provider: str
+    case: str  # with its metric
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.case)
+
+
+@dataclass(frozen=True)
+class ConfirmedChange:
+    """A confirmed change of one series at one revision, against its parent."""
+
+    series: MovedSeries
+    run_id: int
+    revision: str
+    subject: str
+    ratio: float
+    median: float | None  # in the unit of the metric
+    why: str | None = None  # its cause, in words
+
+
+@dataclass(frozen=True)
+class Mover:
+    """The changes of one series, the oldest first, and what they cost or save together.
+
+    That is its newest time, less what it would be without them.
+    """
+
+    series: MovedSeries
+    stake_us: float
+    ratio: float  # of all changes, one after the other
+    changes: tuple[ConfirmedChange, ...]
+
+    @property
+    def largest(self) -> ConfirmedChange:
+        """The change that did most for the sum: of a case that became slower, the one that slowed it most."""
+        return max(self.changes, key=lambda one: one.ratio if self.stake_us > 0 else 1 / one.ratio)
+
+
+def movers(changes: Iterable[ConfirmedChange]) -> list[Mover]:
+    """Join the changes of each series that is a time, the most time at stake first, slower or faster.
+
+    `changes` are in the order of the mainline.  A series that is back where it was has not moved.
+    """
+    by_series = defaultdict[MovedSeries, list[ConfirmedChange]](list)
+    for one in changes:
+        if one.series.metric in TIMES and one.median is not None:
+            by_series[one.series].append(one)
+    found = [_mover(series, ones) for series, ones in by_series.items()]
+    moved = [one for one in found if len(one.changes) == 1 or abs(one.ratio - 1) > LEVEL]
+    return sorted(moved, key=lambda one: (-abs(one.stake_us), one.series))
+
+
+def _mover(series: MovedSeries, changes: list[ConfirmedChange]) -> Mover:
+    ratio = math.prod(one.ratio for one in changes)
+    return Mover(series, time_at_stake(changes[-1].median, ratio) or 0.0, ratio, tuple(changes))
+
+
+@dataclass(frozen=True)
+class Total:
+    """What one pass over the cases of a target takes longer on a device, in one metric: each case is called once."""
+
+    target: str
+    device: str
+    metric: Metric
+    slower_cases: int
+    slower_us: float
+    faster_cases: int
+    faster_us: float  # below 0
+
+    @property
+    def net_us(self) -> float:
+        return self.slower_us + self.faster_us
+
+
+def totals(found: Iterable[Mover]) -> list[Total]:
+    """Sum movers by target, device and metric."""
+    groups = defaultdict[tuple[str, str, Metric], list[float]](list)
+    for one in found:
+        groups[one.series.target, one.series.device, one.series.metric].append(one.stake_us)
+    order = list(Metric)
+    return [
+        _total(target, device, metric, groups[target, device, metric])
+        for target, device, metric in sorted(groups, key=lambda key: (key[0], key[1], order.index(key[2])))
+    ]
+
+
+def _total(target: str, device: str, metric: Metric, stakes: list[float]) -> Total:
+    slower = [one for one in stakes if one > 0]
+    faster = [one for one in stakes if one <= 0]
+    return Total(target, device, metric, len(slower), sum(slower), len(faster), sum(faster))

@@ -1,9 +1,9 @@
-"""Sessions of people in a browser: a cookie with a secret, which ends, expires, and cannot be used by other sites."""
+"""Sessions of people in a browser, and which targets an actor may not know of."""
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -157,3 +157,17 @@ def _code_digest(code: str) -> str:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+# Statements are made once, and of columns: every request sends one of them.
+_ALL = select(Target.__table__.c.id)
+_PRIVATE = _ALL.where(Target.__table__.c.private)
+
+
+def hidden_from(session: Session, actor: Actor) -> Sequence[int]:
+    """The ids of targets that the actor may not read: private ones, or all if reading is not public."""
+    if actor.may(Scope.READ):
+        return ()
+    readable = set(actor.readable())
+    hidden = session.scalars(_PRIVATE if settings().public_read else _ALL)
+    return [target_id for target_id in hidden if target_id not in readable]

@@ -19,7 +19,7 @@ from service.errors import BadInput, NotFound
 from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
-from service.ledger.series import on_device, series_of
+from service.ledger.renames import on_device, series_of
 
 
 def quarantined(

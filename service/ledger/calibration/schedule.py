@@ -11,13 +11,12 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import WATCHED, Measurement, Revision, Run, Target, Worker
 from service.domain.policy import recipes
 from service.domain.states import CellState, Purpose, RunState
-from service.domain.text import listed, short
-from service.domain.times import is_due, is_recent
+from service.domain.text import is_due, is_recent, listed, short
 from service.errors import BadInput
 from service.ledger.access import audit
 from service.ledger.intake import targets
 from service.ledger.locking import lock
-from service.ledger.reading import revisions
+from service.ledger.reading import mainline
 from service.ledger.runs import baseline_choice, internal_runs
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
@@ -156,7 +155,7 @@ def ask_now(
         raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
     recipe.cases(suite or recipe.suite_on(device))
     _check_worker(session, worker, device)
-    revision = _fit(session, target, device) if sha is None else revisions.named(session, target, sha)
+    revision = _fit(session, target, device) if sha is None else mainline.named(session, target, sha)
     if revision is None:
         raise BadInput(
             f"{target.name} has no mainline revision that was measured on {device}: measure one first, or name one."

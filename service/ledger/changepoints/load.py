@@ -1,19 +1,23 @@
-"""Load the stored measurements of a target and device as `Histories`, with one query for all series."""
+"""Load the measurements of a target and device as `Histories`, and the change points of their series."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Text, cast, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, Text, cast, func, select
+from sqlalchemy.orm import Session, aliased, contains_eager
 
 from kernels.cases import Metric, Role
-from service.db.models import WATCHED, Measurement, Revision, Run
+from service.db.models import WATCHED, ChangePoint, Measurement, Revision, Run, Series, Target
+from service.db.paging import ResultPage, paged_rows
 from service.domain.changepoints.series_table import Histories, Table
-from service.domain.states import CellState, RunState
+from service.domain.series import SeriesKey
+from service.domain.states import CellState, PointState, RunState
 from service.domain.verdicts.samples import Name
+from service.ledger.renames import IS_SERIES
+from service.reports.views import ChangePointView
 
 FEW = 100  # series that are selected by name; with more, all are read
 
@@ -199,3 +203,50 @@ def _by_place(
         at_place[here, at], shared[here, at] = values[here, number], references[here, number]
         stacks[here, at], runs[here, at] = one.stack, one.run_id
     return Histories(names, first, at_place, shared, stacks, runs)
+
+
+_NEWEST = (Revision.committed_at, ChangePoint.id)
+
+
+def points(
+    session: Session,
+    target: Target | None,
+    device: str | None = None,
+    state: PointState | None = None,
+    *,
+    where: Collection[ColumnElement[bool]] = (),
+    cursor: str | None = None,
+    limit: int = 50,
+) -> ResultPage[ChangePointView]:
+    """The change points of a target or of all, newest revisions first."""
+    which = [*where]
+    if target is not None:
+        which.append(Series.target_id == target.id)
+    if device is not None:
+        which.append(Series.device == device)
+    if state is not None:
+        which.append(ChangePoint.state == state)
+    page = paged_rows(session, _with_revisions(*which), _NEWEST, cursor, limit)
+    return page.shown_as(lambda row: ChangePointView(*row[:4]))
+
+
+def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[ChangePointView]:
+    """The change points of one series, newest first."""
+    key = SeriesKey.of(target.id, device, provider, case)
+    return [ChangePointView(*row) for row in session.execute(_OF_SERIES, asdict(key))]
+
+
+def _with_revisions(*which: ColumnElement[bool]) -> Select[ChangePoint, str, Revision, Revision]:
+    before = aliased(Revision)
+    return (
+        select(ChangePoint, Target.name, Revision, before)
+        .join(ChangePoint.series)
+        .options(contains_eager(ChangePoint.series))
+        .join(Target, Target.id == Series.target_id)
+        .join(Revision, Revision.id == ChangePoint.revision_id)
+        .join(before, before.id == ChangePoint.before_id)
+        .where(*which)
+    )
+
+
+_OF_SERIES = _with_revisions(IS_SERIES).order_by(*(key.desc() for key in _NEWEST))  # made once: that takes longest

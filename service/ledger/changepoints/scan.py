@@ -26,13 +26,11 @@ from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, PointReason, PointState
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import same_code
-from service.ledger.backoff import backoff
 from service.ledger.calibration.quarantines import quarantined
-from service.ledger.changepoints.confirm import close
-from service.ledger.changepoints.follow_up import follow_scanned, policy_of
+from service.ledger.changepoints.follow_up import close, follow_scanned, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
-from service.ledger.locking import insert_if_absent, lock
-from service.ledger.series import on_device, series_ids
+from service.ledger.locking import backoff, insert_if_absent, lock
+from service.ledger.renames import on_device, series_ids
 
 log = structlog.get_logger()
 

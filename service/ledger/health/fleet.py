@@ -1,17 +1,242 @@
-"""What the page of the workers shows: how each worker did lately, the first runs of queues, and the service."""
+"""The fleet: workers, the queue of each device in time, and what may need a person."""
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, case, func, literal, select
+from sqlalchemy import ARRAY, ColumnElement, String, Text, bindparam, case, func, literal, select, type_coerce
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.models import CalibrationTotals, Delivery, Run, Stack, Target
+from service.db.models import (
+    Attempt,
+    CalibrationTotals,
+    Delivery,
+    OutboxMessage,
+    Quarantine,
+    Revision,
+    Run,
+    RunTotals,
+    Stack,
+    Target,
+    Worker,
+)
+from service.domain.health.queue_end import CurrentRun, RunKind, WaitingRuns, ends_in_s, usual_durations
 from service.domain.roofline import number
-from service.domain.states import RunState
-from service.ledger.health import trouble
-from service.reports.health.facts import DeviceReading, EqualCodeSum, ServiceState, WorkerLately
+from service.domain.states import OutboxState, Purpose, RunState
+from service.domain.text import WORKER_GONE_S, is_recent
+from service.reports.health.facts import (
+    DeviceQueue,
+    DeviceReading,
+    EqualCodeSum,
+    FailedHead,
+    GivenUp,
+    HeldRuns,
+    LeasedRun,
+    Queues,
+    ServiceState,
+    UnsentMessages,
+    WorkerLately,
+    WorkerState,
+)
+
+RECENT = 300  # finished runs from which durations are taken
+
+
+def queues(session: Session, now: float) -> Queues:
+    """The queues of all devices that have one, or a worker.  Hidden runs are in no number."""
+    found = defaultdict[str, DeviceQueue](lambda: DeviceQueue(""))
+    leased = _leased(session)
+    by_run = {one.run_id: one for one in leased}
+    for row in session.scalars(_WORKERS):
+        online = bool(is_recent(row.seen_at, now, WORKER_GONE_S))
+        found[row.device].workers.append(WorkerState(row, online, by_run.get(row.run_id or 0)))
+    held = list[HeldRuns]()
+    for one in session.execute(_WAITING):
+        if one.state == RunState.HELD:
+            held.append(HeldRuns(one.name, one.runs, one.first, one.since, one.pulls))
+            continue
+        queue = found[one.device]
+        queue.queued += one.runs
+        queue.untrusted += 0 if one.trusted and one.allow_unsandboxed else one.runs
+        queue.oldest_at = min(queue.oldest_at, one.since)
+        queue.waiting.append(WaitingRuns((one.target_id, one.device, one.purpose), one.runs))
+    for current in leased:
+        found[current.device].current.append(CurrentRun(current.kind, max(0.0, now - current.since)))
+    usual_s = usual_durations(_durations(session)) if any(one.waiting or one.current for one in found.values()) else {}
+    for device, queue in found.items():
+        queue.device = device
+        able = sum(one.takes_runs for one in queue.workers)
+        queue.ends_in_s = ends_in_s(queue.waiting, queue.current, able, usual_s)
+    return Queues(tuple(found[device] for device in sorted(found)), tuple(_by_target(held)))
+
+
+def _by_target(held: Sequence[HeldRuns]) -> list[HeldRuns]:
+    groups = defaultdict[str, list[HeldRuns]](list)
+    for one in held:
+        groups[one.target].append(one)
+    joined = [
+        HeldRuns(
+            target,
+            sum(one.count for one in some),
+            min(one.first_run_id for one in some),
+            min(one.since for one in some),
+            max(one.pulls for one in some),
+        )
+        for target, some in groups.items()
+    ]
+    return sorted(joined, key=lambda one: one.since)
+
+
+_kind = (
+    Run.target_id,
+    Target.name,
+    Run.device,
+    type_coerce(Run.purpose, String).label("purpose"),
+    type_coerce(Run.state, String).label("state"),
+    Run.trusted,
+    Target.allow_unsandboxed,
+)
+# Statements are made once: making one takes longer than the database needs for it.
+_WAITING = (
+    select(
+        *_kind,
+        func.count().label("runs"),
+        func.min(Run.id).label("first"),
+        func.min(Run.created_at).label("since"),
+        func.count(Run.pull.distinct()).label("pulls"),
+    )
+    .join(Target, Target.id == Run.target_id)
+    .where(Run.state.in_((RunState.QUEUED, RunState.HELD)))
+    .group_by(Run.target_id, Target.name, Run.device, Run.purpose, Run.state, Run.trusted, Target.allow_unsandboxed)
+)
+_LEASED = (
+    select(
+        Run.id,
+        Target.name,
+        Run.device,
+        Run.worker,
+        Run.stage,
+        Run.target_id,
+        type_coerce(Run.purpose, String),
+        func.coalesce(Attempt.started_at, Run.started_at, Run.created_at),
+    )
+    .join(Target, Target.id == Run.target_id)
+    .outerjoin(Attempt, (Attempt.run_id == Run.id) & (Attempt.attempt == Run.attempt))
+    .where(Run.state == RunState.LEASED)
+)
+# How long the last runs took that were done at their first attempt.
+_DURATIONS = (
+    select(RunTotals.target_id, RunTotals.device, type_coerce(RunTotals.purpose, String), RunTotals.took_s)
+    .order_by(RunTotals.at.desc())
+    .limit(RECENT)
+)
+_WORKERS = select(Worker).order_by(Worker.name)
+
+
+def _leased(session: Session) -> list[LeasedRun]:
+    return [
+        LeasedRun(run_id, name, device, worker, stage, (target_id, device, purpose), since)
+        for run_id, name, device, worker, stage, target_id, purpose, since in session.execute(_LEASED)
+    ]
+
+
+def _durations(session: Session) -> list[tuple[RunKind, float]]:
+    return [
+        ((target_id, device, purpose), seconds)
+        for target_id, device, purpose, seconds in session.execute(_DURATIONS)
+        if seconds is not None and seconds >= 0
+    ]
+
+
+LATE_S = 300.0  # messages and webhooks are processed within seconds
+
+
+def failed_runs(session: Session, ids: Collection[int]) -> list[FailedHead]:
+    """These runs with their reasons, the last first."""
+    if not ids:
+        return []
+    rows = session.execute(
+        select(
+            Run.id,
+            Target.name,
+            Run.device,
+            Revision.sha,
+            Revision.author,
+            Run.reason,
+            Run.finished_at,
+            Run.log.is_not(None),
+        )
+        .join(Target, Target.id == Run.target_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.id.in_(ids))
+        .order_by(Run.finished_at.desc(), Run.id.desc())
+    )
+    return [
+        FailedHead(run_id, name, device, sha, author, reason or "", at, in_build)
+        for run_id, name, device, sha, author, reason, at, in_build in rows
+    ]
+
+
+_GIVEN_UP = (
+    select(func.count(), func.max(Run.id), func.max(Run.finished_at))
+    .where(Run.state == RunState.FAILED, Run.finished_at >= bindparam("since"), Run.log.is_(None))
+    .where(Run.purpose == Purpose.WATCH, Run.pull.is_not(None))
+)
+
+
+def given_up(session: Session, since: float) -> GivenUp | None:
+    """Those that ended since a time."""
+    count, last_run_id, last_at = session.execute(_GIVEN_UP, {"since": since}).one()
+    return GivenUp(count, last_run_id, last_at or since) if count else None
+
+
+_begun = func.coalesce(Run.finished_at, Run.created_at, OutboxMessage.created_at)
+_UNSENT = (
+    select(
+        OutboxMessage.target_id,
+        OutboxMessage.state,
+        func.count(),
+        func.min(_begun),
+        func.max(OutboxMessage.error),
+        func.max(OutboxMessage.run_id),
+    )
+    .outerjoin(Run, Run.id == OutboxMessage.run_id)
+    .where(
+        ((OutboxMessage.state == OutboxState.WAITING) & (_begun < bindparam("late")))
+        | ((OutboxMessage.state == OutboxState.FAILED) & (_begun >= bindparam("since")))
+    )
+    .group_by(OutboxMessage.target_id, OutboxMessage.state)
+)
+
+
+def unsent_messages(session: Session, now: float, since: float) -> list[UnsentMessages]:
+    """Messages that have waited for longer than `LATE_S`, and those of runs since a time that were given up."""
+    return [UnsentMessages(*row) for row in session.execute(_UNSENT, {"late": now - LATE_S, "since": since})]
+
+
+_OLDEST = select(func.min(Delivery.received_at)).where(
+    Delivery.processed_at.is_(None), Delivery.received_at < bindparam("late")
+)
+
+
+def oldest_delivery(session: Session, now: float) -> float | None:
+    """When the oldest webhook was received that has waited for longer than `LATE_S`."""
+    return session.scalar(_OLDEST, {"late": now - LATE_S})
+
+
+_QUARANTINED = (
+    select(func.count(), func.sum(case((Quarantine.since >= bindparam("since"), 1), else_=0)))
+    .select_from(Quarantine)
+    .where(Quarantine.released_at.is_(None))
+)
+
+
+def quarantined(session: Session, since: float) -> tuple[int, int]:
+    """The number of quarantined cases, and of those that were quarantined since a time."""
+    row = session.execute(_QUARANTINED, {"since": since}).one()
+    return row[0], row[1] or 0
+
 
 LATELY_S = 7 * 86_400.0  # of failures, and of the run that tells stack and temperature
 AA_S = 30 * 86_400.0
@@ -109,7 +334,7 @@ def service_state(session: Session, now: float) -> ServiceState:
     poll_at = session.scalar(select(func.max(Target.poll_at)).where(Target.paused_at.is_(None)))
     return ServiceState(
         poll_at,
-        trouble.unsent_messages(session, now, now - 86_400.0),
-        trouble.oldest_delivery(session, now),
+        unsent_messages(session, now, now - 86_400.0),
+        oldest_delivery(session, now),
         session.scalar(select(Delivery.received_at).order_by(Delivery.id.desc()).limit(1)),
     )

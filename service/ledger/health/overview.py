@@ -1,34 +1,373 @@
-"""Everything that the health page shows, in about twenty queries whatever the size of the database."""
+"""What the health page shows, in about twenty queries whatever the size of the database, and what each run came to."""
 
-from sqlalchemy.orm import Session
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
+from sqlalchemy import BindParameter, Float, Integer, String, and_, bindparam, cast, func, select, type_coerce
+from sqlalchemy.orm import Session, aliased
+
+from kernels.cases import Metric, Role
 from service.db.engine import clock
-from service.ledger.health import changes, lately, queues, trouble, trust
+from service.db.models import (
+    WATCHED,
+    CalibrationTotals,
+    ConfigurationDrift,
+    Measurement,
+    RegressionRow,
+    Revision,
+    Run,
+    RunTotals,
+    Series,
+    Stack,
+    Target,
+    VerdictRow,
+)
+from service.domain import roofline
+from service.domain.attribution.causes import moved
+from service.domain.health.strips import REVISIONS, DeviceResult, StripRevision
+from service.domain.metrics import metric_of
+from service.domain.states import BaselineKind, CellState, Priority, RegressionState, RunState
+from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.samples import Outcome
+from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, SotaMean, slower_than_wrong, totals
+from service.ledger.health import fleet
 from service.ledger.intake import samples
+from service.ledger.reading.histories import UNEXPLAINED
 from service.ledger.regressions import grouped
-from service.reports.health.facts import HealthFacts
+from service.reports.health.facts import (
+    DriftedCases,
+    EarlierRun,
+    EqualCodeSum,
+    FixedCases,
+    HealthFacts,
+    RecentRun,
+    StackChange,
+    TargetLately,
+)
+
+LISTED = 8  # fixes, and runs whose configurations drifted
+
+
+_fixed_at = func.max(RegressionRow.fixed_at)
+_FIXED = (
+    select(
+        Series.target_id,
+        func.min(Series.device),
+        func.max(Series.device),
+        func.count(),
+        _fixed_at,
+        RegressionRow.fixed_by,
+        func.min(Revision.sha),
+    )
+    .select_from(RegressionRow)
+    .join(Series, Series.id == RegressionRow.series_id)
+    .join(Run, Run.id == RegressionRow.fixed_by)
+    .join(Revision, Revision.id == Run.revision_id)
+    .where(RegressionRow.fixed_at >= bindparam("since"), RegressionRow.state == RegressionState.FIXED)
+    .group_by(Series.target_id, RegressionRow.fixed_by)
+    .order_by(_fixed_at.desc())
+    .limit(LISTED)
+)
+
+
+def fixed_since(session: Session, since: float) -> list[FixedCases]:
+    """Regressions that were shown to be fixed since a time, the last first."""
+    return [
+        FixedCases(target_id, tuple(sorted({first, last})), count, at or since, run_id or 0, sha)
+        for target_id, first, last, count, at, run_id, sha in session.execute(_FIXED, {"since": since})
+    ]
+
+
+_DRIFTED = (
+    select(Series.target_id, Series.device, func.count(), func.max(ConfigurationDrift.at))
+    .select_from(ConfigurationDrift)
+    .join(Series, Series.id == ConfigurationDrift.series_id)
+    .where(ConfigurationDrift.at >= bindparam("since"), UNEXPLAINED)
+    .group_by(Series.target_id, Series.device, ConfigurationDrift.run_id)
+    .order_by(func.max(ConfigurationDrift.at).desc())
+    .limit(LISTED)
+)
+
+
+def drifted_since(session: Session, since: float) -> list[DriftedCases]:
+    """Configurations that changed without a commit since a time, by run, the last first."""
+    return [DriftedCases(*row) for row in session.execute(_DRIFTED, {"since": since})]
+
+
+def stack_changes(session: Session, lately: Sequence[TargetLately]) -> list[StackChange]:
+    """Which stacks changed since yesterday; what is the same for several targets of a device is listed once."""
+    pairs = dict[tuple[str, int, int], tuple[float, int]]()
+    for one in lately:
+        for device, run in one.newest.items():
+            before = one.a_day_ago.get(device)
+            if before and before.stack_id and run.stack_id and run.stack_id != before.stack_id:
+                pairs.setdefault((device, before.stack_id, run.stack_id), (run.at or 0.0, run.run_id))
+    versions = _versions(session, {stack for _, *both in pairs for stack in both}) if pairs else {}
+    found = dict[tuple[str, tuple[str, ...]], StackChange]()
+    for (device, before_id, now_id), (at, run_id) in pairs.items():
+        changes = moved(versions.get(before_id, {}), versions.get(now_id, {})) or ("another stack",)
+        found.setdefault((device, changes), StackChange(device, changes, at, run_id))
+    return list(found.values())
+
+
+def _versions(session: Session, ids: Collection[int]) -> Mapping[int, Any]:
+    return dict(session.execute(select(Stack.id, Stack.versions).where(Stack.id.in_(ids))).all())
+
+
+NIGHTS = 30
+DAY_S = 86_400.0
+
+
+_now: BindParameter[float] = bindparam("now", type_=Float)
+_ago = cast((_now - CalibrationTotals.at) / DAY_S, Integer)
+_BY_NIGHT = (
+    select(
+        _ago,
+        func.sum(CalibrationTotals.comparisons),
+        func.sum(CalibrationTotals.alarmed),
+        func.sum(CalibrationTotals.squares),
+    )
+    .where(CalibrationTotals.at > bindparam("since"), CalibrationTotals.at <= _now)
+    .group_by(_ago)
+)
+
+
+def by_night(session: Session, now: float) -> Sequence[EqualCodeSum]:
+    """The last `NIGHTS` days, oldest first; one without comparisons is empty."""
+    rows = session.execute(_BY_NIGHT, {"now": now, "since": now - NIGHTS * DAY_S})
+    found = {days: EqualCodeSum(comparisons, alarmed, squares) for days, comparisons, alarmed, squares in rows}
+    return [found.get(days, EqualCodeSum()) for days in reversed(range(NIGHTS))]
+
+
+WEEK_S = 7 * DAY_S
+
+
+def targets_lately(session: Session, now: float) -> list[TargetLately]:
+    """All targets by name, without their recipes."""
+    targets = session.scalars(select(Target).order_by(Target.name)).all()
+    revisions = _revisions(session)
+    found = [TargetLately(target, *_split(revisions.get(target.id, ()))) for target in targets]
+    earlier = earlier_runs(session, found, now)
+    return [TargetLately(one.row, one.revisions, one.runs, *earlier.get(one.row.id, ({}, {}))) for one in found]
+
+
+_Line = tuple[StripRevision, list[RecentRun]]
+
+
+def _split(lines: Sequence[_Line]) -> tuple[tuple[StripRevision, ...], tuple[RecentRun, ...]]:
+    return tuple(revision for revision, _ in lines), tuple(run for _, runs in lines for run in runs)
+
+
+# Of a run with its numbers, for `recent_run`.
+RUN_COLUMNS = (
+    Run.id.label("run_id"),
+    Run.device,
+    type_coerce(Run.state, String).label("state"),
+    RunTotals.at,
+    RunTotals.stack_id,
+    RunTotals.regression,
+    RunTotals.improvement,
+    RunTotals.steady,
+    RunTotals.inconclusive,
+    RunTotals.invalid,
+    RunTotals.failed,
+    RunTotals.new,
+    RunTotals.newly_broken,
+    RunTotals.slower_than_wrong,
+    RunTotals.behind,
+    RunTotals.sota,
+    RunTotals.sota_cases,
+    RunTotals.sota_log,
+    RunTotals.sota_digest,
+)
+_last = aliased(Revision)
+# A CTE, so that PostgreSQL asks for the newest place once for each target, not once for each revision.
+_newest = (
+    select(
+        Target.id.label("target_id"),
+        select(func.max(_last.ordinal))
+        .where(_last.target_id == Target.id)
+        .correlate(Target)
+        .scalar_subquery()
+        .label("at"),
+    )
+    .cte("newest")
+    .prefix_with("MATERIALIZED", dialect="postgresql")
+)
+# Statements are made once: making one takes longer than the database needs for it.
+_REVISIONS = (
+    select(
+        Revision.target_id,
+        Revision.ordinal,
+        Revision.sha,
+        Revision.committed_at,
+        *RUN_COLUMNS,
+    )
+    .select_from(_newest)
+    .join(Revision, and_(Revision.target_id == _newest.c.target_id, Revision.ordinal > _newest.c.at - REVISIONS))
+    .outerjoin(Run, and_(Run.revision_id == Revision.id, WATCHED))
+    .outerjoin(RunTotals, RunTotals.run_id == Run.id)
+    .order_by(Revision.target_id, Revision.ordinal, Run.id)
+)
+
+
+def _revisions(session: Session) -> dict[int, list[_Line]]:
+    found = defaultdict[int, list[_Line]](list)
+    for (target_id, ordinal, sha, at), rows in groupby(session.execute(_REVISIONS), key=itemgetter(slice(0, 4))):
+        # The newest run of a device comes last.
+        runs = {row[5]: recent_run(sha, *row[4:]) for row in rows if row[4] is not None}
+        results = {device: run.result for device, run in runs.items()}
+        found[target_id].append((StripRevision(ordinal, sha, at, results), list(runs.values())))
+    return found
+
+
+def recent_run(
+    sha: str, run_id: int, device: str, state: str, at: float | None, stack_id: int | None, *totals: Any
+) -> RecentRun:
+    """A run from its revision and `RUN_COLUMNS`."""
+    regression, improvement, steady, inconclusive, invalid, failed, new, *rest = totals
+    newly_broken, slower_than_wrong, behind, sota, *mean = rest
+    done = state == RunState.DONE
+    if not done or regression is None:
+        return RecentRun(run_id, device, sha, state, at, stack_id, DeviceResult(done, failed=state == RunState.FAILED))
+    cases = regression + improvement + steady + inconclusive + invalid + failed + new
+    result = DeviceResult(done, False, regression + slower_than_wrong, improvement, newly_broken, _mean(*mean))
+    return RecentRun(run_id, device, sha, state, at, stack_id, result, cases, invalid + failed, behind, sota)
+
+
+def _mean(cases: int, log: float, digest: str) -> SotaMean | None:
+    return SotaMean(log, cases, digest) if cases else None
+
+
+def _newest_at(at: BindParameter[float]) -> Any:
+    """The run that was the newest of the target and device of `RunTotals` at a time.
+
+    Without backfills, which measure old revisions.
+    """
+    then = aliased(RunTotals)
+    return (
+        select(then.run_id)
+        .join(Run, Run.id == then.run_id)
+        .where(then.target_id == RunTotals.target_id, then.device == RunTotals.device, then.at <= at)
+        .where(WATCHED, Run.priority < Priority.BACKFILL)
+        .order_by(then.at.desc())
+        .limit(1)
+        .correlate(RunTotals)
+        .scalar_subquery()
+    )
+
+
+_NEWEST_THEN = select(_newest_at(bindparam("a_week_ago")), _newest_at(bindparam("a_day_ago"))).where(
+    RunTotals.run_id.in_(bindparam("newest", expanding=True))
+)
+_EARLIER = select(
+    RunTotals.run_id,
+    RunTotals.target_id,
+    RunTotals.device,
+    RunTotals.stack_id,
+    RunTotals.behind,
+    RunTotals.sota_cases,
+    RunTotals.sota_log,
+    RunTotals.sota_digest,
+).where(RunTotals.run_id.in_(bindparam("ids", expanding=True)))
+
+
+def earlier_runs(
+    session: Session, found: Iterable[TargetLately], now: float
+) -> dict[int, tuple[dict[str, EarlierRun], dict[str, EarlierRun]]]:
+    """The newest runs a week and a day ago, by target and device."""
+    newest = [run.run_id for one in found for run in one.newest.values()]
+    times = {"a_week_ago": now - WEEK_S, "a_day_ago": now - DAY_S}
+    rows = session.execute(_NEWEST_THEN, {"newest": newest} | times).all()
+    weeks, days = ({row[n] for row in rows if row[n] is not None} for n in (0, 1))
+    earlier = defaultdict[int, tuple[dict[str, EarlierRun], dict[str, EarlierRun]]](lambda: ({}, {}))
+    for row in session.execute(_EARLIER, {"ids": list(weeks | days)}):
+        one = EarlierRun(row.stack_id, row.behind, _mean(row.sota_cases, row.sota_log, row.sota_digest))
+        for place, ids in enumerate((weeks, days)):
+            if row.run_id in ids:
+                earlier[row.target_id][place][row.device] = one
+    return earlier
 
 
 def health_facts(session: Session) -> HealthFacts:
     """Read all of it."""
     now = clock(session)
-    since = now - lately.DAY_S
-    targets = lately.targets_lately(session, now)
+    since = now - DAY_S
+    targets = targets_lately(session, now)
     watched = [one for one in targets if one.row.location not in samples.ORIGINS]
     return HealthFacts(
         now=now,
         since=since,
         targets=targets,
         incidents=grouped.open_incidents(session, now),
-        failed=trouble.failed_runs(session, [run.run_id for one in watched for run in one.failed]),
-        given_up=trouble.given_up(session, since),
-        unsent=trouble.unsent_messages(session, now, since),
-        oldest_delivery=trouble.oldest_delivery(session, now),
-        quarantined=trouble.quarantined(session, since),
-        queues=queues.queues(session, now),
-        nights=trust.by_night(session, now),
-        fixed=changes.fixed_since(session, since),
-        drifted=changes.drifted_since(session, since),
-        stacks=changes.stack_changes(session, targets),
+        failed=fleet.failed_runs(session, [run.run_id for one in watched for run in one.failed]),
+        given_up=fleet.given_up(session, since),
+        unsent=fleet.unsent_messages(session, now, since),
+        oldest_delivery=fleet.oldest_delivery(session, now),
+        quarantined=fleet.quarantined(session, since),
+        queues=fleet.queues(session, now),
+        nights=by_night(session, now),
+        fixed=fixed_since(session, since),
+        drifted=drifted_since(session, since),
+        stacks=stack_changes(session, targets),
         samples={one.row.id for one in targets if one.row.location in samples.ORIGINS},
     )
+
+
+def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
+    """Keep the numbers of a run that has just been judged; a second time they replace the first."""
+    counted = [row for row in verdicts if row.quarantined_by is None]
+    slower = _slower_than_wrong(session, run, counted)
+    found = totals(
+        [
+            JudgedCase(Outcome(row.outcome), bool(row.known_before), (row.provider, row.case) in slower)
+            for row in counted
+            if row.baseline_kind == BaselineKind.PARENT
+        ],
+        [_against(row) for row in counted if row.baseline_kind == BaselineKind.SOTA],
+    )
+    row = session.get(RunTotals, run.id) or RunTotals(run_id=run.id)
+    row.target_id, row.device, row.purpose, row.stack_id = run.target_id, run.device, run.purpose, run.stack_id
+    row.at = clock(session) if run.finished_at is None else run.finished_at
+    row.took_s = row.at - run.started_at if run.attempt == 1 and run.started_at is not None else None
+    for outcome in Outcome:
+        setattr(row, outcome.value, found.outcomes.get(outcome, 0))
+    row.newly_broken, row.slower_than_wrong = found.newly_broken, found.slower_than_wrong
+    row.behind, row.sota = found.behind, found.sota
+    row.sota_cases, row.sota_log, row.sota_digest = 0, 0.0, None
+    if found.mean is not None:
+        row.sota_cases, row.sota_log, row.sota_digest = found.mean.cases, found.mean.log, found.mean.digest
+    row.copy_gb_s = roofline.ceilings(run.telemetry).get("copy_gb_s")
+    session.add(row)
+
+
+def note_calibration(session: Session, run: Run, compared: Collection[Compared], now: float) -> None:
+    """Keep the numbers of a session's comparisons of equal code."""
+    row = CalibrationTotals(run_id=run.id, target_id=run.target_id, at=now, comparisons=len(compared))
+    row.alarmed = sum(one.alarmed for one in compared)
+    row.squares = math.fsum(math.log(one.ratio) ** 2 for one in compared if one.ratio > 0)
+    session.merge(row)
+
+
+def _slower_than_wrong(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> set[tuple[str, str]]:
+    """The cases, by provider, that are slower than their parent, whose results were wrong."""
+    slower = {
+        (row.provider, row.case)
+        for row in verdicts
+        if row.baseline_kind == BaselineKind.WRONG_PARENT
+        and slower_than_wrong(Outcome(row.outcome), row.ratio, (row.reason_args or {}).get("limit"))
+    }
+    if not slower:
+        return slower
+    of_parent = Measurement.run_id == run.id, Measurement.role == Role.PARENT, Measurement.state == CellState.INVALID
+    wrong = session.execute(select(Measurement.provider, Measurement.case).where(*of_parent))
+    return slower & {(provider, case) for provider, case in wrong}
+
+
+def _against(row: VerdictRow) -> CaseAgainstSota:
+    timed = row.ratio if metric_of(row.case) is Metric.KERNEL else None
+    return CaseAgainstSota(row.provider, row.case, row.baseline or "", timed, bool(row.behind_sota))

@@ -19,14 +19,14 @@ from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import CheckRequested
 from service.forge.forge import ForgeFailed
+from service.ledger.access.accounts import who_is
 from service.ledger.access.acting import acting, as_actor
-from service.ledger.access.forge_people import who_is
-from service.ledger.intake import head_bisections
+from service.ledger.intake import comments
 from service.ledger.notify import outbox
-from service.ledger.regressions import accepting
+from service.ledger.regressions import decisions
 from service.ledger.runs import queue, revisions
 from service.reports import answers
-from service.reports.schema.outbox import CommentPayload
+from service.reports.schema.ingest import CommentPayload
 
 _BUTTONS = (CommandName.RERUN, CommandName.BISECT, CommandName.ACCEPT)
 _NO_REASON = "no reason was given (with the button of the check)"
@@ -59,7 +59,7 @@ def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: in
 def _do(name: CommandName, run: Run, event: CheckRequested, delivery_id: int) -> None:
     try:
         if name is CommandName.BISECT:
-            _say(run, event, delivery_id, head_bisections.start(run.target, run, acting().actor.name))
+            _say(run, event, delivery_id, comments.start(run.target, run, acting().actor.name))
         elif name is CommandName.ACCEPT:
             _accept(run)
         else:
@@ -105,7 +105,7 @@ def _measure_again(run: Run) -> None:
 def _accept(run: Run) -> None:
     with transaction() as session:
         pull = _check_head(session, run)
-        accepting.accept(session, session.get_one(Target, run.target_id), pull, acting().actor.name, _NO_REASON)
+        decisions.accept(session, session.get_one(Target, run.target_id), pull, acting().actor.name, _NO_REASON)
 
 
 def _check_head(session: Session, run: Run) -> Pull:

@@ -1,9 +1,4 @@
-"""Do what comments on pull requests command, once, and answer them.
-
-The forge is asked, when the command is carried out, what its author may do and which commit is the head: a command
-holds for that commit.  What is done and the answer are one transaction, and the answer's row says that a command was
-carried out.  No transaction is open while the forge or a source answers.
-"""
+"""Do what comments on pull requests command, once, and answer them; search the commits of a pull request."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Delivery, OutboxMessage, Pull, PushRow, Run, Target
+from service.db.models import Delivery, OutboxMessage, Pull, PushRow, Revision, Run, Target
 from service.domain.access import Actor
 from service.domain.forges import pull_name
 from service.domain.markup import code, escaped
@@ -24,19 +19,62 @@ from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import clients
 from service.forge.events import Commented
 from service.forge.forge import Forge, ForgeFailed, PullHead
+from service.ledger.access.accounts import ForgePerson, who_is
 from service.ledger.access.acting import as_actor
-from service.ledger.access.forge_people import ForgePerson, who_is
-from service.ledger.intake import head_bisections, pulls
+from service.ledger.bisections import advance
+from service.ledger.bisections.steps import moved_between
+from service.ledger.intake import pulls
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queue_times import NO_PLACE, places
-from service.ledger.regressions import accepting
+from service.ledger.regressions import decisions
 from service.ledger.runs import queue, revisions
 from service.reports import answers
 from service.reports.answers import Reaction, Reply
-from service.reports.schema.outbox import CommentPayload, ReactionPayload
+from service.reports.schema.ingest import CommentPayload, ReactionPayload
 from service.settings import settings
 from service.sources import open_source
+
+
+def start(target: Target, run: Run, who: str) -> str:
+    """Bisect between the base and the commit of a run, for the cases that it found slower; a line about the search.
+
+    An open bisection of the same is continued.  Raises Conflict where there is nothing to search, and what
+    `advance.search` raises.
+    """
+    with reading() as session:
+        sha, good = session.get_one(Revision, run.revision_id).sha, run.baseline
+        slower = good and moved_between(session, target, run.device, good, sha)
+        parent = session.get_one(Revision, run.revision_id).parent
+    if run.state is not RunState.DONE:
+        raise Conflict(f"Run {run.id} on {run.device} is {run.state}; bisect when it is done.")
+    if not good or not slower:
+        raise Conflict(f"Run {run.id} on {run.device} found no case slower than its base; there is nothing to search.")
+    if parent == good:
+        raise Conflict(f"{short(sha)} is the only commit after its base {short(good)}; there is nothing to search.")
+    requested = advance.search(
+        target.name, good, sha, device=run.device, suite=run.suite, patterns=slower, asked_by=who
+    )
+    number = requested.id
+    page = f"{settings().address}/bisections/{number}"
+    cases = f"{len(slower)} case{'s' * (len(slower) != 1)}"
+    return (
+        f"[bisection {number}]({page}) on {code(run.device)} searches {code(f'{short(good)}..{short(sha)}')} for the "
+        f"commit that made {cases} slower."
+    )
+
+
+def newest_runs(session: Session, target: Target, pull: int, sha: str) -> Sequence[Run]:
+    """The newest run of a head that is done, for each device."""
+    rows = (
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target.id, Run.pull == pull, Revision.sha == sha, Run.purpose == Purpose.WATCH)
+        .where(Run.state == RunState.DONE)
+        .order_by(Run.id)
+    )
+    return list({run.device: run for run in session.scalars(rows)}.values())
+
 
 log = structlog.get_logger()
 
@@ -298,14 +336,14 @@ def _suite_and_device(session: Session, target: Target, command: Command) -> tup
 def _bisect(target: Target, asked: _Asked) -> Reply:
     """Start the bisections of a head; the open ones are found again, so that doing it twice starts none twice."""
     with reading() as session:
-        runs = head_bisections.newest_runs(session, target, asked.number, asked.head.sha)
+        runs = newest_runs(session, target, asked.number, asked.head.sha)
     if not runs:
         return answers.refused("no device has measured the head yet; bisect when one has.")
     lines, started = [], False
     for run in runs:
         try:
             with as_actor(asked.actor):
-                lines.append(head_bisections.start(target, run, asked.actor.name))
+                lines.append(start(target, run, asked.actor.name))
             started = True
         except SourceFailed:
             raise
@@ -327,7 +365,7 @@ def _stop(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
 def _accept(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     if not asked.head.open and pull.merged_as is None:
         raise Conflict(f"{_sentence(target.forge_kind, pull.number)} was closed without a merge.")
-    cases = accepting.accept(session, target, pull, asked.actor.name, " ".join(asked.command.words))
+    cases = decisions.accept(session, target, pull, asked.actor.name, " ".join(asked.command.words))
     what = f"{cases} slower case{'s' * (cases != 1)} at {code(short(pull.head or ''))}"
     if not asked.head.open:
         return answers.done(f"accepted {what}; its regressions on the mainline are acknowledged.")

@@ -19,7 +19,7 @@ from service.db.wakeups import CONTROL
 from service.domain import slash_commands
 from service.domain.forges import pull_noun
 from service.domain.states import ForgeKind, Origin, TargetKind
-from service.domain.times import is_due
+from service.domain.text import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge import clients, events, gitlab_events
 from service.forge.events import (
@@ -35,11 +35,11 @@ from service.forge.events import (
 )
 from service.forge.forge import ForgeFailed
 from service.ledger.access import audit
-from service.ledger.intake import check_actions, comments, merge_groups, pulls, targets
-from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
+from service.ledger.intake import check_actions, comments, pulls, targets
+from service.ledger.intake.targets import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
-from service.ledger.notify import installations
+from service.ledger.notify import compose
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
 from service.settings import settings
@@ -157,7 +157,7 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
             case Ignored(why):
                 answers[waiting.id] = f"Nothing to do: {why}."
             case InstallationChanged():
-                answers[waiting.id] = _answer_of(installations.changed, waiting.event)
+                answers[waiting.id] = _answer_of(compose.changed, waiting.event)
             case Commented(line=line) if not slash_commands.is_command(line):
                 answers[waiting.id] = "Nothing to do: the comment does not begin with a command."
             case Pushed() | PullChanged() | GroupChanged() | Commented() | CheckRequested():
@@ -430,7 +430,7 @@ def _for_group(target: Target, event: GroupChanged, delivery_id: int) -> _Answer
     try:
         source = open_source(target)
         source.refresh()
-        return merge_groups.carry_out(target, source, event, delivery_id)
+        return pulls.carry_out(target, source, event, delivery_id)
     except Exception as error:
         if not isinstance(error, ServiceError):
             log.exception("a merge queue could not be answered", target=target.name)

@@ -1,9 +1,4 @@
-"""Pull requests: what deliveries say of them, and their heads as the source has them.
-
-Deliveries arrive late, twice and in any order.  Whether a pull request is open follows from their times and kinds; its
-head is what the source has when it is fetched, whatever a delivery says.  No transaction is open while it is fetched:
-a row of the pull request has a version, and who finds another one than before fetches again.
-"""
+"""Pull requests and merge queues: what deliveries say of them, and their heads as the source has them."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -17,11 +12,12 @@ from service.db.engine import reading, transaction
 from service.db.models import Pull, Revision, Run, Target
 from service.domain.forges import pull_name
 from service.domain.states import Origin, TargetKind
+from service.domain.text import short
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
-from service.forge.events import PullChanged
-from service.ledger.intake.branch_recipes import BranchRecipe, adopted, branch_recipe
-from service.ledger.regressions import accepting
-from service.ledger.runs.revisions import Push, locked_pull, pull_closed, record_push
+from service.forge.events import GroupChanged, PullChanged
+from service.ledger.intake.targets import BranchRecipe, adopted, branch_recipe
+from service.ledger.regressions import decisions
+from service.ledger.runs.revisions import Push, group_dropped, locked_pull, pull_closed, record_push
 from service.sources.source import Found, Source
 
 MAX_COMMITS = 250  # of a pull request that are recorded, the newest; GitHub shows no more either
@@ -74,7 +70,7 @@ def sort_out(
                 said |= dict.fromkeys(before.deliveries, f"{name} was closed by a later delivery.")
             said[delivery_id] = close(session, target, event.number)
             row.merged_as = event.merged_as
-            accepting.acknowledge_merged(session, row)
+            decisions.acknowledge_merged(session, row)
         elif row.closed_at is not None and not (later > 0 or (event.action == "reopened" and later == 0)):
             said[delivery_id] = f"{name} is closed; this delivery is older than that."
         else:
@@ -256,3 +252,25 @@ def _compare(moment: float | None, known: float | None) -> int:
     if moment is None or known is None:
         return 0
     return (moment > known) - (moment < known)
+
+
+def carry_out(target: Target, source: Source, event: GroupChanged, delivery_id: int) -> str:
+    """Queue the runs of a group, or cancel those of a dropped one; what was done, as a sentence.
+
+    Raises: NotFound where the source does not have the commits.
+    """
+    mainline = target.branch or source.default_branch()
+    if event.base_ref != mainline:
+        return f"{event.base_ref} is not the mainline ({mainline}); its merge queue is not measured."
+    if event.dropped:
+        with transaction() as session:
+            ended = group_dropped(session, session.get_one(Target, target.id), event.head)
+        return f"the merge queue dropped {short(event.head)}: {ended} run{'s' * (ended != 1)} cancelled."
+    found = source.between(event.base, event.head)
+    if not found:
+        return f"{short(event.head)} of the merge queue adds nothing to {short(event.base)}."
+    recipe = branch_recipe(target, source)
+    push = Push(Origin.MERGE_GROUP, tuple(found), baselines={event.head: event.base}, delivery_id=delivery_id)
+    with transaction() as session:
+        result = record_push(session, adopted(session, target, recipe), push)
+    return f"merge queue, {result}."

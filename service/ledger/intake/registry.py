@@ -16,7 +16,7 @@ from service.domain.text import without_credentials
 from service.errors import BadInput, Conflict, LaterChange, NotFound, Stale
 from service.ledger.access import audit
 from service.ledger.intake import targets
-from service.ledger.intake.branch_recipes import RecipeFiles, branch_recipe
+from service.ledger.intake.targets import RecipeFiles, branch_recipe
 from service.ledger.locking import lock, lock_to_remove
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, record_push

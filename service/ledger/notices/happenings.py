@@ -1,26 +1,97 @@
-"""What the ledger decides, as notable events: regressions, gaps, runs, sources and quarantines.
-
-Every function is called in the transaction that decides it.  Nothing is recorded of what a backfill shows.
-"""
+"""What the ledger decides, recorded as notable events: regressions, gaps, runs, sources, quarantines and workers."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service.db.engine import clock
-from service.db.models import ConfigurationDrift, RegressionRow, Revision, Run, Series, Target, VerdictRow
+from service.db.engine import clock, transaction
+from service.db.models import (
+    ConfigurationDrift,
+    Notice,
+    RegressionRow,
+    Revision,
+    Run,
+    Series,
+    Subscription,
+    Target,
+    VerdictRow,
+    Worker,
+)
 from service.domain.attribution.causes import Kind
-from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, Priority
-from service.domain.text import one_line
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Priority, Purpose
+from service.domain.text import is_recent, one_line
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
-from service.ledger.notices.record import is_silent, record, subscribers
+from service.ledger.locking import insert_if_absent
 from service.reports import words
+
+_CACHED = "subscriptions of a target"
+
+
+def record(
+    session: Session, event: NotableEvent, *, target_id: int | None, subject: str, key: str, series: str | None = None
+) -> None:
+    """Let the event wait for each subscription that wants it.
+
+    Args:
+        event: What happened.
+        target_id: None for what belongs to no target.
+        subject: What the event opens or closes: "regression 4".
+        key: Names the event: it is recorded once for each subscription, also where a run is measured again.
+        series: What changes back and forth if its subjects come and go; by default the subject.
+    """
+    for one in subscribers(session, target_id):
+        if not wants(one, event):
+            continue
+        row = {
+            "subscription_id": one.id,
+            "key": key,
+            "target_id": target_id,
+            "kind": event.kind,
+            "subject": subject,
+            "series": series or subject,
+            "event": asdict(event),
+            "at": event.at,
+            "state": NoticeState.WAITING,
+        }
+        insert_if_absent(session, Notice, ("subscription_id", "key"), row)
+
+
+def subscribers(session: Session, target_id: int | None) -> list[Subscription]:
+    """The subscriptions to a target or to all, read once in a transaction, at whose end they are still there."""
+    known: dict[int | None, list[Subscription]] = session.info.setdefault(_CACHED, {})
+    if target_id not in known:
+        to_all = Subscription.target_id.is_(None)
+        theirs = to_all if target_id is None else or_(to_all, Subscription.target_id == target_id)
+        found = select(Subscription).where(theirs).order_by(Subscription.id)
+        known[target_id] = list(session.scalars(found.with_for_update(read=True, key_share=True)))
+    return known[target_id]
+
+
+def wants(one: Subscription, event: NotableEvent) -> bool:
+    """Whether a subscription to the target wants the event.  What has no device is of interest on all of them."""
+    if SEVERITIES.index(event.severity) < SEVERITIES.index(one.severity):
+        return False
+    if one.kinds is not None and not any(_is_kind(event.kind, kind) for kind in one.kinds):
+        return False
+    return one.device is None or event.device is None or fnmatchcase(event.device, one.device)
+
+
+def _is_kind(kind: str, wanted: str) -> bool:
+    """`regression.opened` is of the kinds `regression.opened` and `regression`."""
+    return kind == wanted or kind.partition(".")[0] == wanted
+
+
+def is_silent(run: Run) -> bool:
+    """Whether nothing is sent of what a run shows: only mainline runs are, and not those of a backfill."""
+    return run.pull is not None or run.purpose is not Purpose.WATCH or run.priority == Priority.BACKFILL
+
 
 POLLS = 3  # failures in a row after which a source counts as unreachable
 
@@ -195,3 +266,29 @@ def _sha(session: Session, run: Run) -> str:
 
 def _short(text: str | None) -> str | None:
     return one_line(text) if text else None
+
+
+LOST_S = 300.0  # a restart takes less
+_MAX_S = 86_400.0  # what was silent for longer before anybody looked is no news
+
+
+def note_lost() -> int:
+    """Record the workers that were lost or came back since the last call.  Returns how many there were.
+
+    A paused worker may be switched off.
+    """
+    changed = 0
+    with transaction() as session:
+        now = clock(session)
+        for row in session.scalars(select(Worker).order_by(Worker.id).with_for_update(skip_locked=True)):
+            silent = not is_recent(row.seen_at, now, LOST_S)
+            expected = row.paused_at is not None or now - row.seen_at > _MAX_S
+            if silent is (row.lost_at is not None) or (silent and expected):
+                continue
+            kind = EventKind.WORKER_LOST if silent else EventKind.WORKER_BACK
+            key = f"{kind}:{row.id}:{row.seen_at if silent else row.lost_at:.3f}"
+            row.lost_at = now if silent else None
+            event = NotableEvent(kind, now, device=row.device, by=row.name)
+            record(session, event, target_id=None, subject=f"worker {row.id}", key=key)
+            changed += 1
+    return changed

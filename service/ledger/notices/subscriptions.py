@@ -15,7 +15,7 @@ from service.domain.notices.events import EventKind
 from service.domain.policy.policy import GateAction
 from service.domain.states import NoticeState, OutboxState
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.access import audit, keys, sign_ins, visible
+from service.ledger.access import audit, keys, sign_ins
 from service.reports.views import ChannelView, SubscriptionView
 
 MAX = 200  # subscriptions of one channel
@@ -149,7 +149,7 @@ def may_read(session: Session, subscription: Subscription) -> Callable[[int | No
     owner = _owner(session, subscription)
     if owner is None:
         return lambda _: False
-    hidden = frozenset(visible.hidden_from(session, owner))
+    hidden = frozenset(sign_ins.hidden_from(session, owner))
     return lambda target_id: target_id not in hidden
 
 

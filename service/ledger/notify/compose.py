@@ -1,32 +1,34 @@
-"""Compose what the forge shows: one comment for a pull request, one check for a commit and device.
+"""Compose what the forge shows, a comment and a check, while the GitHub App is installed."""
 
-A run is reported whenever its state differs from the one reported last, so no other code has to trigger it.
-"""
-
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
-from sqlalchemy import or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, Pull, Run
+from service.db.engine import clock, reading, transaction, wake
+from service.db.models import OutboxMessage, Pull, Run, Target
+from service.db.wakeups import CONTROL
 from service.domain.markup import escaped
 from service.domain.slash_commands import CommandName
-from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
+from service.domain.states import OPEN_STATES, ForgeKind, OutboxState, Priority, Purpose, RunState
 from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
+from service.forge import github
+from service.forge.events import InstallationChanged
+from service.forge.forge import MAX_PAUSE_S, ForgeFailed
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queries import pull_reports, report_on, whole_run
-from service.ledger.regressions import accepting
+from service.ledger.regressions import decisions
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE, baseline_in_key
 from service.reports import comment_head, markdown, report
 from service.reports.forge.annotations import annotations
 from service.reports.gate import gate
 from service.reports.report import Report
-from service.reports.schema.outbox import CheckAction, CheckPayload, CommentPayload
+from service.reports.schema.ingest import CheckAction, CheckPayload, CommentPayload
 
 log = structlog.get_logger()
 
@@ -80,7 +82,7 @@ def _notify(session: Session, run_id: int) -> None:
         more = {"actions": _buttons(found), "annotations": annotations(found, compiled.kernels if compiled else ())}
         check = markdown.check(found).model_copy(update=more)
         pull = queue.pull_of(session, run.target_id, run.pull) if run.pull is not None else None
-        if pull is not None and accepting.is_accepted(pull, run.revision.sha):
+        if pull is not None and decisions.is_accepted(pull, run.revision.sha):
             check = _accepted(check, found, pull)
         outbox.enqueue(session, key, "check", run.target, run, check.model_dump())
     run.notified_state = run.state.value
@@ -125,7 +127,7 @@ def _comment(session: Session, run: Run, pull: int) -> None:
 
 def _acceptance(pull: Pull | None, run: Run) -> str:
     """A line of the comment, where somebody accepted the head; empty elsewhere."""
-    if pull is None or not accepting.is_accepted(pull, run.revision.sha):
+    if pull is None or not decisions.is_accepted(pull, run.revision.sha):
         return ""
     return f"**Accepted** by {escaped(pull.accepted_by or '')}: {escaped(one_line(pull.accepted_why or '', 600))}"
 
@@ -142,3 +144,31 @@ def _represents_commit(session: Session, run: Run) -> bool:
         return all(baseline_in_key(one) == baseline_in_key(run) for one in session.scalars(newer))
     theirs = select(Run.id).where(*of_device, Run.pull.is_not(None), Run.state.not_in(UNDONE)).limit(1)
     return session.execute(theirs).first() is None
+
+
+def changed(event: InstallationChanged) -> str:
+    """Pause or resume what is sent to the repositories of an installation; one sentence on what was done.
+
+    A pause ends by itself: the next message then finds out whether the App is back, so that a lost delivery does not
+    silence a target for ever.
+    """
+    with suppress(ForgeFailed):  # without credentials there is no token to forget
+        github.connect().forget(event.account)
+    where = func.lower(Target.forge).startswith(f"{event.account.lower()}/", autoescape=True)
+    if event.repositories is not None:
+        where = func.lower(Target.forge).in_([one.lower() for one in event.repositories])
+    with transaction() as session:
+        names = []
+        there = select(Target).where(Target.forge_kind == ForgeKind.GITHUB, where).order_by(Target.id)
+        for target in session.scalars(there.with_for_update(key_share=True)):
+            names.append(target.name)
+            target.forge_paused_until = clock(session) + MAX_PAUSE_S if event.why_gone else 0.0
+            target.forge_error = event.why_gone
+            if event.why_gone is None:
+                waiting = (OutboxMessage.target_id == target.id, OutboxMessage.state == OutboxState.WAITING)
+                session.execute(update(OutboxMessage).where(*waiting).values(next_at=0.0))
+        if names and event.why_gone is None:
+            wake(session, CONTROL)
+    if not names:
+        return "Nothing to do: no target is on these repositories."
+    return f"{'Sending is paused' if event.why_gone else 'Sending goes on'} for {', '.join(names)}."

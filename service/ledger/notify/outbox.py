@@ -21,12 +21,11 @@ from service.db.engine import clock, database_now, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
 from service.db.wakeups import CONTROL
 from service.domain.states import ForgeKind, OutboxState
-from service.domain.times import is_due
+from service.domain.text import is_due
 from service.forge.clients import connect
 from service.forge.forge import MAX_PAUSE_S, CheckRun, Forge, ForgeFailed
-from service.ledger.backoff import backoff
-from service.ledger.locking import insert_if_absent
-from service.reports.schema.outbox import CheckPayload, CommentPayload, ReactionPayload
+from service.ledger.locking import backoff, insert_if_absent
+from service.reports.schema.ingest import CheckPayload, CommentPayload, ReactionPayload
 
 log = structlog.get_logger()
 

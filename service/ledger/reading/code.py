@@ -8,12 +8,11 @@ from sqlalchemy.orm import Session, selectinload
 from kernels.cases import Role
 from service.db.models import FactsCheck, Measurement, Revision, Run, Stack, Target, VerdictRow
 from service.db.paging import ResultPage, paged
-from service.domain.attribution.stack_diff import moved
+from service.domain.attribution.causes import moved
 from service.domain.states import BaselineKind, FactsState, RunState
 from service.domain.verdicts.samples import Name
-from service.ledger.reading.filters import CaseFilter
-from service.ledger.reading.runs import is_revision
-from service.reports.comparisons import FactsDiff, FactsPair, FactsSide
+from service.ledger.reading.runs import CaseFilter, is_revision
+from service.reports.rows import FactsDiff, FactsPair, FactsSide
 
 _NAMES = select(VerdictRow.provider, VerdictRow.case)
 

@@ -1,26 +1,30 @@
-"""Compare any two revisions on one device, by what sessions measured: paired where one measured both."""
+"""Any two revisions on one device by what sessions measured, and the cases of a target by its latest runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Role
-from service.db.models import Measurement, Pull, Revision, Run, Stack, Target, VerdictRow
-from service.domain.attribution.stack_diff import moved
+from kernels.cases import Metric, Role
+from service.db.models import WATCHED, Measurement, Pull, Revision, Run, Stack, Target, VerdictRow
+from service.domain.attribution.causes import moved
+from service.domain.metrics import split_metric
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RunState
 from service.domain.text import listed
-from service.domain.verdicts.indirect import MAX_LINKS, Direction, PairedRatio, direction, paired, product
+from service.domain.verdicts.estimation import MAX_LINKS, Direction, PairedRatio, direction, paired, product
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.errors import Conflict, NotFound
-from service.ledger.reading.filters import CaseFilter
-from service.ledger.reading.revisions import named
+from service.ledger import queries
+from service.ledger.reading.mainline import named
+from service.ledger.reading.runs import CaseFilter
 from service.ledger.server_policy import effective
-from service.reports.comparisons import ComparedCase, ComparedSide, ComparisonMethod, RevisionsCompared
 from service.reports.report import readable
+from service.reports.rows import ComparedCase, ComparedSide, ComparisonMethod, RevisionsCompared
+from service.reports.views import MeasuredCase, MeasuredSeries
 
 MAINLINE = "mainline"
 _OWN = (BaselineKind.PARENT, BaselineKind.LAST_GOOD, BaselineKind.PINNED)
@@ -279,3 +283,46 @@ def _stack_changes(session: Session, base: int | None, head: int | None) -> tupl
         return ()
     versions = {row.id: row.versions for row in session.scalars(select(Stack).where(Stack.id.in_((base, head))))}
     return moved(versions[base], versions[head]) or ("another stack",)
+
+
+def series(
+    session: Session, target: Target, which: CaseFilter, *, device: str | None = None, since: float | None = None
+) -> list[MeasuredSeries]:
+    """The series that mainline runs measured: the latest of each device, or all `since` a time."""
+    runs = [
+        run
+        for one in ([device] if device else queries.devices(session, target))
+        for run in _latest(session, target, one, since)
+    ]
+    rows = session.execute(
+        select(Run.device, Measurement.provider, Measurement.case, func.max(Run.id))
+        .join(Run, Run.id == Measurement.run_id)
+        .where(Measurement.run_id.in_(runs), Measurement.role == Role.HEAD.value, *which.on(Measurement))
+        .group_by(Run.device, Measurement.provider, Measurement.case)
+    )
+    return [MeasuredSeries(*row) for row in rows]
+
+
+def cases(found: Iterable[MeasuredSeries]) -> list[MeasuredCase]:
+    """The same by case."""
+    by_case = defaultdict[str, list[MeasuredSeries]](list)
+    for one in found:
+        by_case[split_metric(one.case)[0]].append(one)
+    return [_case(case, ones) for case, ones in sorted(by_case.items())]
+
+
+def _case(case: str, ones: Sequence[MeasuredSeries]) -> MeasuredCase:
+    metrics = {one.metric for one in ones}
+    return MeasuredCase(
+        case,
+        tuple(sorted({one.device for one in ones})),
+        tuple(sorted({one.provider for one in ones})),
+        tuple(metric for metric in Metric if metric in metrics),
+    )
+
+
+def _latest(session: Session, target: Target, device: str, since: float | None) -> Sequence[int]:
+    if since is None:
+        return queries.latest_of_device(session, target, device)
+    done = select(Run.id).where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+    return session.scalars(done.where(Run.created_at >= since)).all()

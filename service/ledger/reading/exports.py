@@ -35,23 +35,21 @@ from service.db.models import (
 from service.db.paging import ResultPage, paged, paged_rows
 from service.domain import roofline
 from service.domain.exports import Exportable
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.access import accounts, audit
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
-from service.ledger.changepoints import change_points
+from service.ledger.changepoints import load
 from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import code, facts_history, runs
-from service.ledger.reading.filters import RunFilter
-from service.ledger.reading.runs import is_revision
+from service.ledger.reading import code, histories, runs
+from service.ledger.reading.runs import RunFilter, is_revision
 from service.ledger.regressions import listing
 from service.ledger.runs import policy_versions
 from service.reports.schema.access import AuditItem, PersonItem
 from service.reports.schema.base import Document
-from service.reports.schema.bisections import BisectionItem
-from service.reports.schema.calibration import QuarantineItem
+from service.reports.schema.bisections import BisectionItem, QuarantineItem
 from service.reports.schema.exports import (
     ExportedCalibration,
     ExportedFactsCheck,
@@ -266,7 +264,7 @@ def _incidents(session: Session, which: _Wanted, place: Any) -> ExportPart:
 
 def _change_points(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(ChangePoint.found_at)
-    found = change_points.points(session, which.target, which.device, where=where, cursor=place, limit=_PAGE)
+    found = load.points(session, which.target, which.device, where=where, cursor=place, limit=_PAGE)
     return ExportPart([ChangePointItem.of(one) for one in found.items], found.next)
 
 
@@ -283,7 +281,7 @@ def _gaps(session: Session, which: _Wanted, place: Any) -> ExportPart:
 
 def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.of_target(Series.target_id), *which.on(Series.device), *which.within(ConfigurationDrift.at)]
-    found = facts_history.drift_page(session, where, place, _PAGE)
+    found = histories.drift_page(session, where, place, _PAGE)
     return ExportPart([DriftItem.of(one) for one in found.items], found.next)
 
 

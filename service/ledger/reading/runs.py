@@ -1,20 +1,100 @@
 """Runs that fit a filter, and what one of them measured and decided, part by part."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session, selectinload, undefer
+from sqlalchemy import ColumnElement, func, not_, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload, undefer
 
+from kernels.cases import Metric
 from service.db.models import Measurement, Revision, Run, Target, VerdictRow, storable, unpack
 from service.db.paging import ResultPage, paged
 from service.domain import roofline
-from service.domain.states import BaselineKind, CellState, Rounds, TargetKind
+from service.domain.metrics import metric_of
+from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState, TargetKind
 from service.domain.text import listed as in_words
 from service.errors import NotFound
 from service.ledger import queries
-from service.ledger.reading.filters import CaseFilter, RunFilter
 from service.reports.report import Report
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs; None and empty do not limit."""
+
+    target: Target | None = None
+    device: str | None = None
+    states: Collection[RunState] = ()
+    purpose: Purpose | None = None
+    pull: int | None = None
+    revision: str | None = None  # a sha or its beginning, or a version
+    since: float | None = None  # when they were queued
+    until: float | None = None  # queued before
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Conditions on the columns of runs; the revision needs a join."""
+        limits = {Run.device: self.device, Run.purpose: self.purpose, Run.pull: self.pull}
+        wanted = [column == value for column, value in limits.items() if value is not None]
+        if self.target is not None:
+            wanted.append(Run.target_id == self.target.id)
+        if self.states:
+            wanted.append(Run.state.in_(self.states))
+        if self.since is not None:
+            wanted.append(Run.created_at >= self.since)
+        if self.until is not None:
+            wanted.append(Run.created_at < self.until)
+        return wanted
+
+
+@dataclass(frozen=True)
+class CaseFilter:
+    """Which cases of which providers; None does not limit."""
+
+    provider: str | None = None
+    op: str | None = None
+    metric: Metric | None = None
+    case: str | None = None  # with * and ? as in file names
+
+    def on(self, table: type[Measurement | VerdictRow]) -> tuple[ColumnElement[bool], ...]:
+        """Conditions for a query of measurements or verdicts."""
+        return tuple(self._conditions(table.provider, table.case))
+
+    def _conditions(
+        self, provider: InstrumentedAttribute[str], case: InstrumentedAttribute[str]
+    ) -> Iterator[ColumnElement[bool]]:
+        if self.provider is not None:
+            yield provider == self.provider
+        if self.op is not None:
+            yield case.startswith(f"{self.op}.", autoescape=True)
+        if self.metric is not None:
+            yield _has_metric(case, self.metric)
+        if self.case is not None:
+            yield case.like(_pattern(self.case), escape="\\")
+
+    def fits(self, provider: str, case: str) -> bool:
+        """The same for a case that was read already."""
+        return (
+            self.provider in (None, provider)
+            and (self.op is None or case.startswith(f"{self.op}."))
+            and (self.metric is None or metric_of(case) is self.metric)
+            and (self.case is None or fnmatchcase(case, self.case.replace("[", "[[]")))
+        )
+
+
+def _has_metric(case: InstrumentedAttribute[str], metric: Metric) -> ColumnElement[bool]:
+    """The metric is the end of a printed case, except *kernel*."""
+    if metric is not Metric.KERNEL:
+        return case.endswith(f".{metric.value}")
+    return not_(or_(*(case.endswith(f".{other.value}") for other in Metric if other is not Metric.KERNEL)))
+
+
+def _pattern(glob: str) -> str:
+    """`rmsnorm.*.bf16` as LIKE has it."""
+    escaped = re.sub(r"([\\%_])", r"\\\1", glob)
+    return escaped.replace("*", "%").replace("?", "_")
+
 
 MIN_SHA = 4  # as for git
 WHOLE_SHA = 40

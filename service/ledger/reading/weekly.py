@@ -29,9 +29,8 @@ from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, CellState, Purpose, RegressionState, RunState, TargetKind
 from service.domain.text import one_line
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.stake import ConfirmedChange, MovedSeries
-from service.domain.weekly.weeks import Week
-from service.ledger.reading.facts_history import drift_count, newest_drifts
+from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
+from service.ledger.reading.histories import drift_count, newest_drifts
 from service.reports.weekly.facts import (
     EventFact,
     FailedRun,

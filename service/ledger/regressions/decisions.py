@@ -1,4 +1,4 @@
-"""What people decide on pages: applied to what they saw, and once, however often the form is sent."""
+"""What people decide, applied once to what they saw; among it, that a pull request may be slower."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,15 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
-from service.db.models import Incident, RegressionEvent, RegressionRow, Series
-from service.domain.regressions.lifecycle import Action, Transition, changes
-from service.domain.states import RegressionState
-from service.errors import LaterChange, NotFound, Stale
+from service.db.models import Incident, Pull, RegressionEvent, RegressionRow, Revision, Run, Series, Target, VerdictRow
+from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, changes, possible
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, RegressionState, RunState
+from service.domain.verdicts.judge import Outcome
+from service.errors import Conflict, LaterChange, NotFound, Stale
+from service.ledger.access import audit
 from service.ledger.locking import lock
-from service.ledger.regressions import transitions
+from service.ledger.regressions import listing, transitions
+from service.ledger.runs.revisions import baseline_in_key, runs_of_head
 
 
 def newest_event(session: Session, ids: Sequence[int]) -> int:
@@ -116,3 +119,112 @@ def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
 
 
 _WITH_OBJECT = (Action.ASSIGN.value, Action.DUE.value)  # "assigned to bob", "due on 2026-12-01"
+
+
+def accept(session: Session, target: Target, pull: Pull, who: str, why: str) -> int:
+    """Accept the slower cases of the recorded head; returns how many there are.
+
+    Raises Conflict where no measurement of the head found one.
+    """
+    lock(session, target.id)
+    runs = _done_runs(session, pull)
+    cases = len(_slower(session, runs))
+    if not cases:
+        raise Conflict(f"No case is slower at {(pull.head or 'the head')[:10]}; there is nothing to accept.")
+    pull.accepted_head, pull.accepted_by, pull.accepted_why = pull.head, who[:MAX_NAME], why
+    details = {"revision": pull.head, "cases": cases, "text": why}
+    audit.record(session, "pull.accept", target=target.name, of=f"pull request {pull.number}", details=details)
+    for run in runs:
+        run.notified_state = ""  # its check passes now
+    acknowledge_merged(session, pull)
+    return cases
+
+
+def is_accepted(pull: Pull | None, sha: str) -> bool:
+    """Whether somebody accepted exactly this head."""
+    return pull is not None and pull.accepted_head == sha
+
+
+def acknowledge_merged(session: Session, pull: Pull) -> None:
+    """Acknowledge the open regressions of the commit that an accepted pull request was merged as.
+
+    A rebase or a fast-forward brings several commits to the mainline, and each of them is measured: at those before the
+    last one, the regressions of the accepted cases are acknowledged.
+    """
+    if pull.merged_as is None or pull.accepted_by is None or not is_accepted(pull, pull.head or ""):
+        return
+    lock(session, pull.target_id)
+    runs = _done_runs(session, pull)
+    accepted, earlier = _slower(session, runs), _commits_before_last(session, pull, runs)
+    found = session.execute(
+        select(RegressionRow, Revision.sha, Series.provider, Series.printed)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .join(RegressionRow.series)
+        .where(Series.target_id == pull.target_id, Revision.sha.in_({pull.merged_as, *earlier}))
+        .where(RegressionRow.state.in_(OPEN_REGRESSIONS), RegressionRow.state != RegressionState.ACKNOWLEDGED)
+        .order_by(RegressionRow.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    rows = [row for row, sha, *name in found if sha == pull.merged_as or tuple(name) in accepted]
+    now = clock(session)
+    for row in rows:
+        if possible(row.state, Action.ACKNOWLEDGE):
+            transition = Transition(Action.ACKNOWLEDGE, pull.accepted_by, pull.accepted_why)
+            transitions.change(session, row, transition, now)
+    session.flush()
+    listing.settle(session, {row.incident_id for row in rows}, now)
+
+
+def acknowledge_at(session: Session, run: Run) -> None:
+    """The same for the pull requests that may have brought the revision of a mainline run, or were merged later."""
+    ordinal = select(Revision.ordinal).where(Revision.id == run.revision_id).scalar_subquery()
+    same_target = (Revision.target_id == Pull.target_id, Pull.target_id == run.target_id)
+    merged = select(Pull).join(Revision, Revision.sha == Pull.merged_as).where(*same_target)
+    ours = (Pull.accepted_head == Pull.head, Revision.ordinal >= ordinal)
+    for pull in session.scalars(merged.where(*ours).order_by(Pull.id)):
+        acknowledge_merged(session, pull)
+
+
+def _slower(session: Session, runs: Sequence[Run]) -> set[tuple[str, str]]:
+    """Provider and case of everything that these runs found slower than the base."""
+    rows = (
+        select(VerdictRow.provider, VerdictRow.case)
+        .where(VerdictRow.run_id.in_([run.id for run in runs]), VerdictRow.outcome == Outcome.REGRESSION)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT)
+    )
+    return {(provider, case) for provider, case in session.execute(rows)}
+
+
+def _commits_before_last(session: Session, pull: Pull, runs: Sequence[Run]) -> set[str]:
+    """The commits that a pull request brought to the mainline before the one that it was merged as.
+
+    After a fast-forward they are its own commits, and after a rebase copies with the same authors and subjects.  Other
+    commits may have come between its base and these, and regressions of those are not what was accepted.
+    """
+
+    def known(sha: str | None) -> Revision | None:
+        return session.scalar(select(Revision).where(Revision.target_id == pull.target_id, Revision.sha == sha))
+
+    last, base = known(pull.merged_as), known(runs[0].baseline if runs else None)
+    if last is None or last.ordinal is None or base is None or base.ordinal is None:
+        return set()
+    own, one = list[Revision](), known(pull.head)
+    while one is not None and one.sha != base.sha and (one.ordinal is None or one.ordinal > base.ordinal):
+        own.append(one)
+        one = known(one.parent)
+    brought = {one.sha for one in own} | {(one.author, one.subject) for one in own}
+    line = (
+        select(Revision)
+        .where(Revision.target_id == pull.target_id, Revision.ordinal > base.ordinal, Revision.ordinal < last.ordinal)
+        .order_by(Revision.ordinal.desc())
+        .limit(max(0, len(own) - 1))
+    )
+    return {one.sha for one in session.scalars(line) if not brought.isdisjoint({one.sha, (one.author, one.subject)})}
+
+
+def _done_runs(session: Session, pull: Pull) -> list[Run]:
+    """The newest run of the head that is done, for each device; none of before its base changed."""
+    runs = runs_of_head(session, pull.target_id, pull.number, pull.head)
+    against_base = [run for run in runs if baseline_in_key(run) == baseline_in_key(runs[-1])]
+    return list({run.device: run for run in against_base if run.state is RunState.DONE}.values())

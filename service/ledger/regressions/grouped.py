@@ -1,24 +1,83 @@
-"""Regressions as people read them: those of one revision together, on all devices, the most severe first.
+"""Regressions as people read them: those of one revision together, on all devices, filtered, most severe first."""
 
-Groups and the counts of filters come from one query over the open regressions, which have an index of their own.  Of
-closed ones, which only become more, the newest are read.
-"""
-
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.db.models import OPEN_ONES, Gap, Incident, RegressionRow, Revision, Run, Series
+from service.db.models import OPEN_ONES, Gap, Incident, RegressionRow, Revision, Run, Series, Target
 from service.db.paging import ResultPage, page_of_values
 from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
-from service.ledger.regressions.filters import ACCEPTED, Attention, RegressionFilter
 from service.reports.health.facts import OpenIncident, WorstCase
+
+MAX_TEXT = 100
+ACCEPTED = RegressionState.ACKNOWLEDGED  # nobody has to look at it before its date
+
+
+class Attention(StrEnum):
+    """What an open regression lacks."""
+
+    UNASSIGNED = "unassigned"
+    OVERDUE = "overdue"
+
+
+@dataclass(frozen=True)
+class RegressionFilter:
+    """Which regressions; None and empty do not limit."""
+
+    states: Collection[RegressionState] = ()
+    target: Target | None = None
+    device: str | None = None
+    assignee: str | None = None
+    attention: Attention | None = None
+    text: str = ""  # of a case, of the subject of the commit, or with which a sha begins
+
+    def conditions(self, now: float) -> list[ColumnElement[bool]]:
+        """Conditions for a query of regressions and their series."""
+        wanted: list[ColumnElement[bool]] = []
+        if self.states:
+            wanted.append(RegressionRow.state.in_(self.states))
+        if self.target is not None:
+            wanted.append(Series.target_id == self.target.id)
+        if self.device is not None:
+            wanted.append(Series.device == self.device)
+        if self.assignee is not None:
+            wanted.append(RegressionRow.assignee == self.assignee)
+        if self.attention is not None:
+            wanted += lacking(self.attention, now)
+        if self.text:
+            wanted.append(_named(self.text))
+        return wanted
+
+
+def lacking(what: Attention, now: float) -> list[ColumnElement[bool]]:
+    """The conditions of regressions that lack this."""
+    waiting = [state for state in OPEN_REGRESSIONS if state is not ACCEPTED]
+    lacks = RegressionRow.assignee.is_(None) if what is Attention.UNASSIGNED else RegressionRow.due_at < now
+    return [RegressionRow.state.in_(waiting), lacks]
+
+
+def _named(text: str) -> ColumnElement[bool]:
+    """Regressions of which the case, the commit or its subject is named so."""
+    within = f"%{_literally(text)}%"
+    begins = f"{_literally(text.lower())}%"
+    of_run = exists().where(
+        Run.id == RegressionRow.run_id,
+        Revision.id == Run.revision_id,
+        or_(Revision.subject.ilike(within, escape="\\"), Revision.sha.like(begins, escape="\\")),
+    )
+    return or_(Series.printed.ilike(within, escape="\\"), RegressionRow.culprit.like(begins, escape="\\"), of_run)
+
+
+def _literally(text: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
 
 Condition = ColumnElement[bool] | TextClause
 DETAILED = 8  # incidents of which more than numbers is read

@@ -20,8 +20,8 @@ from service.errors import NotFound
 from service.ledger.access import audit
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
-from service.ledger.regressions import incidents
-from service.ledger.series import IS_SERIES, on_device, series_ids
+from service.ledger.regressions import listing
+from service.ledger.renames import IS_SERIES, on_device, series_ids
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ def open_one(
     if known is not None:
         return known
     [row] = open_all(session, [opening], clock(session))
-    incidents.settle(session, [row.incident_id], row.opened_at)
+    listing.settle(session, [row.incident_id], row.opened_at)
     return row
 
 
@@ -96,7 +96,7 @@ def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[
         alike = one.run.id, one.found_by, one.culprit
         if alike not in joined:
             revision = session.get_one(Revision, one.run.revision_id)
-            joined[alike] = incidents.incident_for(session, one.run, revision, one.found_by, one.culprit, now)
+            joined[alike] = listing.incident_for(session, one.run, revision, one.found_by, one.culprit, now)
         rows.append(_row(one, series[one.key], joined[alike], now))
         session.add(rows[-1])
     session.flush()
@@ -187,7 +187,7 @@ def _changed(
     now = clock(session)
     for row in able or rows:  # where no state allows it, the first raises
         change(session, row, transition, now)
-    incidents.settle(session, [row.incident_id for row in able], now)
+    listing.settle(session, [row.incident_id for row in able], now)
     return able
 
 
@@ -238,7 +238,7 @@ def _expire(target_id: int) -> int:
         for row in rows:
             change(session, row, Transition(Action.EXPIRE, words=row.reason), now)
             log.info("acknowledgement ended", regression=row.id)
-        incidents.settle(session, [row.incident_id for row in rows], now)
+        listing.settle(session, [row.incident_id for row in rows], now)
     return len(rows)
 
 
@@ -308,7 +308,7 @@ def revisions_left(session: Session, gone: Collection[int]) -> None:
     left = _fresh(session, RegressionRow.run_id.in_(of_them), RegressionRow.state.in_(OPEN_REGRESSIONS))
     for row in left:
         leave(session, row, now)
-    incidents.settle(session, [row.incident_id for row in (*undone, *left)], now)
+    listing.settle(session, [row.incident_id for row in (*undone, *left)], now)
 
 
 def leave(session: Session, row: RegressionRow, now: float) -> None:
@@ -330,4 +330,4 @@ def revisions_returned(session: Session, target_id: int) -> None:
     rows, now = session.scalars(back.execution_options(populate_existing=True)).all(), clock(session)
     for row in rows:
         change(session, row, Transition(Action.RETURN, words="its revision is on the mainline again"), now)
-    incidents.settle(session, [row.incident_id for row in rows], now)
+    listing.settle(session, [row.incident_id for row in rows], now)

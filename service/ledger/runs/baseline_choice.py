@@ -18,7 +18,7 @@ from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run
 from service.domain.attribution.causes import Kind
 from service.domain.states import BaselineKind, CellState, Purpose, RegressionState, RunState
 from service.domain.verdicts.samples import Name, Outcome
-from service.ledger.series import on_device
+from service.ledger.renames import on_device
 
 MAX_BASELINE_DISTANCE = 20  # parents back to a usable baseline
 LATELY = 100  # runs among which it is looked up when a last good revision had its turn

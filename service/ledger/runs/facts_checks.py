@@ -12,7 +12,7 @@ from service.db.models import FactsCheck, Run, Target
 from service.domain.codefacts.findings import Findings
 from service.domain.codefacts.texts import KernelText
 from service.domain.states import FactsState, Priority, Purpose, RunState
-from service.domain.times import is_due
+from service.domain.text import is_due
 from service.errors import LeaseLost
 from service.ledger import code_texts
 from service.ledger.locking import insert_if_absent, lock

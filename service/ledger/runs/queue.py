@@ -17,7 +17,7 @@ from service.db.models import Attempt, Pull, Revision, Run, Target, Worker
 from service.db.wakeups import CONTROL
 from service.domain.forges import pull_name
 from service.domain.states import OPEN_STATES, RunState
-from service.domain.times import is_due
+from service.domain.text import is_due
 from service.errors import LeaseLost, NotFound
 from service.ledger.access import audit
 from service.ledger.access.acting import acting

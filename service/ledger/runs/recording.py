@@ -1,4 +1,4 @@
-"""Store what a session measured: measurements, verdicts with their causes, and regressions."""
+"""Store what a session measured: measurements, verdicts with their causes, regressions, and other configurations."""
 
 import hashlib
 import json
@@ -6,33 +6,173 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, func, not_, select
+from sqlalchemy import case as when
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
-from service.db.models import Measurement, RecipeRow, Revision, Run, Stack, VerdictRow, pack
+from service.db.engine import clock
+from service.db.models import (
+    WATCHED,
+    ConfigurationDrift,
+    Measurement,
+    RecipeRow,
+    Revision,
+    Run,
+    Stack,
+    Target,
+    VerdictRow,
+    pack,
+)
 from service.domain.attribution import collect
+from service.domain.attribution.causes import Kind
+from service.domain.codefacts.history import drifted
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
-from service.domain.states import BaselineKind, Purpose, RunState
-from service.domain.text import short
+from service.domain.series import SeriesKey
+from service.domain.states import BaselineKind, MovedBy, Purpose, RunState
+from service.domain.text import one_line, short
 from service.domain.verdicts import judge
-from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
-from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
+from service.domain.verdicts.totals import summaries
 from service.ledger import code_texts, renames
-from service.ledger.calibration import equal_code, quarantines
-from service.ledger.calibration.known_variances import known_variances
-from service.ledger.health import totals
+from service.ledger.calibration import error_rates, quarantines
+from service.ledger.calibration.error_rates import known_variances
+from service.ledger.health import overview
 from service.ledger.locking import insert_if_absent, lock
+from service.ledger.notices import happenings
+from service.ledger.notices.happenings import subscribers
 from service.ledger.regressions import after_run
-from service.ledger.runs import baseline_choice, baseline_rows, build_logs, drifts, policy_versions, queue
+from service.ledger.renames import series_ids
+from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
 from service.ledger.runs.baseline_choice import BROKEN
-from service.ledger.runs.machine_moves import moved_elsewhere
 from service.ledger.server_policy import effective
+
+MAX_TEXT = 400  # of a configuration, as in the fact `config`
+
+_Chosen = tuple[int, str, str]  # the earlier run, its configuration, and that of this session
+_Move = tuple[MovedBy, Name]
+_Facts = Mapping[Name, Mapping[str, Any]]
+
+
+def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[ContenderResult]) -> None:
+    """Keep the changes that this session of the mainline shows, and notify those who subscribed to them."""
+    heads, parents = (_facts(taken, role) for role in (Role.HEAD, Role.PARENT))
+    found = dict[_Move, _Chosen]()
+    for sha, now in ((run.baseline, parents), (revision.sha, heads)):
+        if sha is not None and now:
+            found |= _against_earlier(session, run, sha, now)
+    found |= _by_the_commit(run, heads, parents)
+    if not found:
+        return
+    at = clock(session)
+    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for _, name in found}
+    series = series_ids(session, key_of.values())
+    rows = {
+        (by, name): ConfigurationDrift(
+            series_id=series[key_of[name]],
+            run_id=run.id,
+            earlier_run_id=earlier,
+            moved_by=by,
+            at=at,
+            before=one_line(before, MAX_TEXT),
+            now=one_line(after, MAX_TEXT),
+        )
+        for (by, name), (earlier, before, after) in found.items()
+    }
+    session.add_all(rows.values())
+    if subscribers(session, run.target_id):
+        for (_, name), row in rows.items():
+            happenings.configuration_moved(session, run, name, row)
+
+
+def _facts(taken: Sequence[ContenderResult], role: Role) -> _Facts:
+    return {(one.provider, str(one.case)): one.facts for one in taken if one.role is role}
+
+
+def _by_the_commit(run: Run, heads: _Facts, parents: _Facts) -> dict[_Move, _Chosen]:
+    """Where head and parent ran different configurations in this session."""
+    found = {}
+    for name, facts in heads.items():
+        if moved := drifted(parents.get(name, {}), facts):
+            found[MovedBy.COMMIT, name] = (run.id, *moved)
+    return found
+
+
+def _against_earlier(session: Session, run: Run, sha: str, now: _Facts) -> dict[_Move, _Chosen]:
+    """Where this session ran another configuration than the newest earlier one of the same revision.
+
+    One with the same stack counts before one with another.
+    """
+    for by, stack in (
+        (MovedBy.NOTHING, Run.stack_id == run.stack_id),
+        (MovedBy.STACK, Run.stack_id != run.stack_id),
+    ):
+        earlier = _newest_before(session, run, sha, stack)
+        if earlier is not None:
+            return {(by, name): chosen for name, chosen in _moved_since(session, earlier, now).items()}
+    return {}
+
+
+def _newest_before(session: Session, run: Run, sha: str, stack: ColumnElement[bool]) -> int | None:
+    return session.scalar(
+        select(func.max(Run.id))
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Revision.target_id == run.target_id, Revision.sha == sha, Run.device == run.device)
+        .where(Run.state == RunState.DONE, Run.id != run.id, stack, WATCHED)
+    )
+
+
+def _moved_since(session: Session, earlier: int, now: _Facts) -> dict[Name, _Chosen]:
+    rows = session.execute(
+        select(Measurement.provider, Measurement.case, Measurement.facts).where(
+            Measurement.run_id == earlier, Measurement.role == Role.HEAD.value
+        )
+    )
+    found = {}
+    for provider, case, facts in rows:
+        moved = drifted(facts, now.get((provider, case), {}))
+        if moved:
+            found[provider, case] = (earlier, *moved)
+    return found
+
+
+AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
+
+
+def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
+    """The other targets of which most cases became slower (True), or faster, on the worker of `run` lately.
+
+    Each of their cases was compared with its own baseline.  A move counts for the machine unless a commit of theirs is
+    known to have caused it; steps of bisections and runs of untrusted code are left out.
+    """
+    by_a_commit = and_(VerdictRow.confirmed, func.coalesce(VerdictRow.cause_kind, "") == Kind.CODE)
+    moved = and_(VerdictRow.suspected, not_(by_a_commit))
+    slower, faster = (
+        func.sum(when((and_(moved, VerdictRow.ratio > 1), 1), else_=0)),
+        func.sum(when((and_(moved, VerdictRow.ratio < 1), 1), else_=0)),
+    )
+    compared = func.count(VerdictRow.id)
+    rows = session.execute(
+        select(Target.name, slower, faster, compared)
+        .join(Run, Run.target_id == Target.id)
+        .join(VerdictRow, VerdictRow.run_id == Run.id)
+        .where(Run.worker == run.worker, Run.target_id != run.target_id, Run.state == RunState.DONE)
+        .where(Run.finished_at >= clock(session) - AT_THAT_TIME_S)
+        .where(Run.purpose != Purpose.BISECTION, Run.trusted)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT, VerdictRow.ratio.is_not(None))
+        .group_by(Target.name)
+        .order_by(Target.name)
+    ).all()
+    return {
+        True: tuple(name for name, worse, _, n in rows if most_moved(worse, n)),
+        False: tuple(name for name, _, better, n in rows if most_moved(better, n)),
+    }
+
 
 CONTROLS_OFF = "the controls of its first session failed, so it is measured again"
 
@@ -53,7 +193,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     found = _cells(session, run, result, policy)
     known = known_variances(session, run, policy)
     judged = judge.judge(found, policy, known)
-    equal_code.compared(session, run, result, policy, known)  # before it is known whether this session counts
+    error_rates.compared(session, run, result, policy, known)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run
@@ -72,10 +212,10 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     rows += _removed(decided, recipe, names)
     for row in rows:
         row.policy_id = made_by
-    totals.note(session, run, rows)
+    overview.note(session, run, rows)
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
-        drifts.note_drifts(session, run, revision, result.taken)
+        note_drifts(session, run, revision, result.taken)
         after_run.note_regressions(session, run, policy)
     return run
 

@@ -1,11 +1,12 @@
-"""Read stored runs back: the session result that was judged, and the verdicts."""
+"""Read stored runs back: session results, verdicts, and evidence that code is bitwise repeatable."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import JSON, ColumnElement, func, select, type_coerce
 from sqlalchemy.orm import Session, selectinload
 
+from kernels.arena.repeatability import Repeats, of_facts
 from kernels.cases import Case, Role
 from service.db.models import Measurement, Quarantine, Run, Target, VerdictRow, unpack
 from service.domain.policy.policy import Policy
@@ -14,7 +15,7 @@ from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.ledger.calibration.quarantines import in_force
-from service.ledger.series import on_device
+from service.ledger.renames import on_device
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,40 @@ def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:
     still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
     rows = select(Quarantine).join(Quarantine.series).where(on_device(run.target_id, run.device), then, still)
     return {row.name: row for row in session.scalars(rows)}
+
+
+LATEST_RUNS = 5  # of the target on the device: the parent was measured in one of the last ones, as head or as parent
+
+
+def repeats_before(session: Session, run: Run, cases: Iterable[Case]) -> dict[tuple[Case, str], Repeats]:
+    """The widest estimate of the target's last runs on the device of `run`, by case and hash of the code.
+
+    Each was stored with those of the runs before it, so they are not added up.
+    """
+    by_text = {str(case): case for case in cases}
+    last = (
+        select(Run.id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE, Run.id != run.id)
+        .order_by(Run.id.desc())
+        .limit(LATEST_RUNS)
+    )
+    facts = type_coerce(Measurement.facts, JSON)  # the column's own type has no operators for what is inside
+    rows = session.execute(
+        select(
+            Measurement.case,
+            facts["code"].as_string(),
+            facts["repeats"].as_string(),  # a contender wrote it: what is no number would end the query
+            facts["distinct"].as_string(),
+        ).where(Measurement.run_id.in_(list(session.scalars(last))), Measurement.role.in_((Role.HEAD, Role.PARENT)))
+    )
+    found: dict[tuple[Case, str], Repeats] = {}
+    for text, code, calls, distinct in rows:
+        estimate = of_facts({"repeats": _whole(calls), "distinct": _whole(distinct)})
+        if text in by_text and code and estimate:
+            name = by_text[text], code
+            found[name] = max(found.get(name, estimate), estimate, key=lambda one: (one.distinct, one.calls))
+    return found
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -14,7 +14,7 @@ from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target, W
 from service.domain.forges import pull_name
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, Purpose, RunState, TargetKind
-from service.domain.times import WORKER_GONE_S, is_recent
+from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent, lock

@@ -7,16 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from service.domain.attribution.causes import Kind
-from service.domain.codefacts.architectures import ARCH_OF
 from service.domain.codefacts.findings import KernelFindings
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.releases import ARCH_OF
+from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import in_range
 from service.domain.policy.policy import GateAction, GateKind
 from service.domain.text import one_line
 from service.reports.comment_head import times
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.schema.outbox import AnnotationLevel, CheckAnnotation
+from service.reports.schema.ingest import AnnotationLevel, CheckAnnotation
 
 MAX_CASES = 8  # that one annotation names
 _MAX_TITLE = 140

@@ -6,8 +6,7 @@ from typing import Self
 from pydantic import Field
 
 from service.domain.isolation.components import Component
-from service.domain.isolation.evaluation import CaseIsolation, Contrast
-from service.domain.isolation.result import Isolation, StackSide
+from service.domain.isolation.evaluation import CaseIsolation, Contrast, Isolation, StackSide
 from service.reports.isolation import words
 from service.reports.schema.base import Document, Number
 

@@ -12,7 +12,7 @@ from service.domain.notices.events import SEVERITIES, NotableEvent, SubjectChang
 from service.domain.policy.policy import GateAction
 from service.domain.text import one_line
 from service.reports.notices.titles import subject
-from service.reports.schema.notices.document import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem
+from service.reports.schema.notices.subscriptions import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem
 
 MAX_ROWS = 10  # of the text; the rest is counted
 

@@ -1,6 +1,7 @@
-"""Measurements made elsewhere."""
+"""Measurements made elsewhere, and messages to a forge as stored in the outbox."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import Field
@@ -62,3 +63,64 @@ class IngestedSeriesDocument(Document):
         items = [IngestedItem.of(row) for row in rows]
         named: dict[str, Any] = {**key, "unit": unit_of(key["case"]), "items": items, "next": following}
         return cls(**named)
+
+
+class CommentPayload(Document):
+    """A comment on a pull request, in Markdown: the report, or the answer to a command."""
+
+    pull: int
+    body: str
+    to_stranger: bool = Field(default=False, description="An answer to a person who may not command anything.")
+
+
+class ReactionPayload(Document):
+    """A reaction to a comment of a person, in GitHub's words: eyes, +1 or confused."""
+
+    pull: int = 0  # missing in messages of an earlier version, which GitHub does not need
+    comment: int
+    content: str
+
+
+class CheckAction(Document):
+    """A button of a completed check; GitHub allows three of them, and these lengths."""
+
+    label: str = Field(max_length=20)
+    description: str = Field(max_length=40)
+    identifier: str = Field(max_length=20)
+
+
+class AnnotationLevel(StrEnum):
+    """How grave an annotation is, in GitHub's words."""
+
+    NOTICE = "notice"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class CheckAnnotation(Document):
+    """A remark at lines of a file of the commit, as plain text."""
+
+    path: str
+    start_line: int
+    end_line: int
+    annotation_level: AnnotationLevel
+    title: str = Field(max_length=255)
+    message: str = Field(max_length=16_000)  # GitHub takes 64 KB
+
+
+class CheckPayload(Document):
+    """A check run of a commit, or its status, in GitHub's words.
+
+    Several targets may watch one repository, so the name contains the target.
+    """
+
+    name: str
+    sha: str
+    status: str
+    conclusion: str | None
+    commit_status: str = "pending"  # missing in messages of an earlier version
+    title: str
+    summary: str
+    url: str | None
+    actions: list[CheckAction] = Field(default_factory=list, max_length=3)
+    annotations: list[CheckAnnotation] = Field(default_factory=list)

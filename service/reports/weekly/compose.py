@@ -8,7 +8,7 @@ from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.stake import TIMES, Mover, Total, movers, time_at_stake, totals
+from service.domain.weekly.weeks import TIMES, Mover, Total, movers, time_at_stake, totals
 from service.reports.schema.base import moment
 from service.reports.weekly import words
 from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import RegressionState
 from service.domain.verdicts.calibration import NONE, Rate
-from service.domain.weekly.stake import ConfirmedChange, MovedSeries
-from service.domain.weekly.weeks import Week
+from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
 from service.reports.views import Drift
 
 

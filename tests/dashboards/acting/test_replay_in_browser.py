@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from service.db.engine import reading
 from service.db.models import Base
-from service.domain.policy.layers import NOTHING, read
+from service.domain.policy.policy import NOTHING, read
 from tests import world
 from tests.dashboards.acting.site import PEOPLE, Site
 from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS

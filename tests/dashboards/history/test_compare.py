@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from dashboards.compared import WIDTH, Show, Sort, compose
-from service.domain.verdicts.indirect import Direction, PairedRatio
-from service.reports.comparisons import ComparedCase, ComparisonMethod
+from service.domain.verdicts.estimation import Direction, PairedRatio
+from service.reports.rows import ComparedCase, ComparisonMethod
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded
 

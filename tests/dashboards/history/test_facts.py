@@ -13,7 +13,7 @@ from service.db.engine import clock, transaction
 from service.db.models import ConfigurationDrift, Measurement, Run
 from service.domain.codefacts.history import FactsAt, moves
 from service.domain.series import SeriesKey
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import CASES, Seeded, watched

@@ -13,10 +13,9 @@ from service.db.engine import clock, transaction
 from service.db.models import Bisection, RegressionRow, Series, Target
 from service.db.visibility import hiding
 from service.domain.states import OPEN_REGRESSIONS, RegressionState, SearchState
-from service.ledger.bisections.progress import SearchProgress, StepMark
+from service.ledger.bisections.steps import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
-from service.ledger.regressions.filters import Attention, RegressionFilter
-from service.ledger.regressions.grouped import GroupOrder
+from service.ledger.regressions.grouped import Attention, GroupOrder, RegressionFilter
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.lists import seed_big

@@ -4,7 +4,7 @@ import re
 
 from markupsafe import Markup
 
-from dashboards.row_links import with_row_links
+from dashboards.links import with_row_links
 
 
 def links(body: str) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dashboards.site.names import file_name
+from dashboards.site.links import file_name
 
 HASHED = "norms-0123456789ab"
 

@@ -17,7 +17,7 @@ from kernels.providers.inplace import InPlace, restored
 from workers import environments
 from workers.device import DeviceHere
 from workers.environments import Environment
-from workers.run.contenders import contender
+from workers.run.baselines import contender
 
 TARGET = """
 import torch

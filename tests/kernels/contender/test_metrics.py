@@ -23,12 +23,11 @@ from kernels.checks.outputs import Wrong
 from kernels.checks.references import BY_KEY
 from kernels.contender.bench import Bench
 from kernels.contender.metrics import caches
+from kernels.contender.metrics.block import BlockInputs, BlockOracle, full_precision, step, transformer
 from kernels.contender.metrics.caches import TritonCaches, empty_caches
 from kernels.contender.metrics.call import CallClock
 from kernels.contender.metrics.compilations import compilations
 from kernels.contender.metrics.memory import MemoryClock
-from kernels.contender.metrics.steps import BlockInputs, BlockOracle, full_precision, step
-from kernels.contender.metrics.transformer import transformer
 from kernels.contender.prepared import prepare
 from kernels.providers import Unsupported
 

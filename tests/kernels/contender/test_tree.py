@@ -12,7 +12,7 @@ from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.pool import Contender
 from kernels.cases import Case, Role
-from kernels.contender.tree import Tree
+from kernels.contender.server import Tree
 from tests.fakes.wheels import files_of_torch, write_tree
 
 CASE = Case.parse("rmsnorm.fwd.16x64.fp32")

@@ -37,7 +37,7 @@ from service.domain.policy.policy import GateAction
 from service.domain.series import SeriesKey
 from service.domain.states import RunState, TargetKind
 from service.ledger.access import audit
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
 from service.ledger.studies import sessions
 from tests import world
 from tests.fakes.api import Api, app_openapi

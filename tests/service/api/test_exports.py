@@ -15,7 +15,7 @@ from service.db.engine import reading, transaction
 from service.domain.exports import Exportable
 from service.domain.states import FactsState, MovedBy, SearchState
 from service.ledger.reading.exports import KINDS
-from service.reports.flat import flat_columns, text_of_cell
+from service.reports.encoders import flat_columns, text_of_cell
 from tests import world
 from tests.dashboards.seed import Seeded
 from tests.fakes.api import Api

@@ -20,7 +20,7 @@ from service.api.common import in_thread_of
 from service.app import create_app
 from service.db.engine import engine, reading
 from service.db.models import Delivery
-from service.forge.signature import signature
+from service.forge.forge import signature
 from service.settings import settings
 from tests.dashboards.conftest import reachable
 

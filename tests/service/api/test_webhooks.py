@@ -17,7 +17,7 @@ from service.db import wakeups
 from service.db.engine import engine, reading
 from service.db.models import Delivery
 from service.errors import BadInput
-from service.forge.signature import signature
+from service.forge.forge import signature
 from service.ledger.intake import deliveries
 from service.settings import settings
 

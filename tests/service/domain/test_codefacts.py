@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from service.commands.output.layout import lines
-from service.commands.views.facts import compared
-from service.domain.codefacts import diff, findings, limits, normalise
+from service.commands.views.reports import compared
+from service.domain.codefacts import diff, findings, limits, measured
 from service.domain.codefacts.comparison import grown_errors
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
-from service.domain.codefacts.tuned import chosen_by_order
-from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.codefacts.measured import chosen_by_order
+from service.domain.policy.policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 from service.reports import facts_markdown
@@ -359,24 +359,24 @@ SASS = """\
 
 def test_addresses_encodings_and_the_numbers_of_registers_are_no_difference():
     moved = SASS.replace("/*0010*/", "/*0090*/").replace("R4", "R8").replace("0x0000000402047981", "0x0000000402087981")
-    assert normalise.difference("sass", SASS, moved) == ((), 0)
+    assert measured.difference("sass", SASS, moved) == ((), 0)
 
 
 def test_a_difference_is_bounded_and_says_by_how_much():
-    lines, cut = normalise.difference("ttgir", "", "\n".join(f"%{n} = tt.load" for n in range(50)), most=10)
+    lines, cut = measured.difference("ttgir", "", "\n".join(f"%{n} = tt.load" for n in range(50)), most=10)
     assert (len(lines), cut) == (10, 43)
 
 
 def test_long_texts_are_compared_in_part_and_that_is_said():
     endless = "loc(" * 100_000 + " " * 100_000 + "x\n" + "".join(f"{n}\n" for n in range(200_000))
-    for kind in normalise.KINDS:
-        lines, _ = normalise.difference(kind, endless, endless[::-1])
+    for kind in measured.KINDS:
+        lines, _ = measured.difference(kind, endless, endless[::-1])
         assert lines[-1] == "only the first 4000 lines were compared"
 
 
 def test_instructions_that_reach_memory_are_named_first():
     after = SASS.replace("LDG.E.128 R4", "LDG.E R4") + "        FADD R1, R1, R1 ;\n" * 3
-    assert normalise.mix(SASS, after) == "LDG.E.128 1 → 0, LDG.E 0 → 1, FADD 0 → 3"
+    assert measured.mix(SASS, after) == "LDG.E.128 1 → 0, LDG.E 0 → 1, FADD 0 → 3"
 
 
 # -- tellings ----------------------------------------------------------------------------------------------------------

@@ -5,19 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.attribution.causes import Kind
-from service.domain.regressions.closing import CaseStep, fixed_by_run, unexplained
 from service.domain.regressions.lifecycle import (
     BY_HAND,
     Action,
+    CaseStep,
     Member,
     Transition,
     changes,
     check_by_hand,
     common_cause,
+    fixed_by_run,
     follows,
     is_over,
     one_event,
     possible,
+    unexplained,
 )
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.verdicts.judge import Outcome

@@ -9,8 +9,7 @@ from sqlalchemy import func, select
 
 from service.db.engine import transaction
 from service.db.models import PolicyRow
-from service.domain.policy.layers import NOTHING, Written, read
-from service.domain.policy.policy import GateAction, GateKind, Policy
+from service.domain.policy.policy import NOTHING, GateAction, GateKind, Policy, Written, read
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 from service.ledger import server_policy

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.codefacts.diff import moved_definition
-from service.domain.codefacts.source_lines import SourceLines, first_changed
+from service.domain.codefacts.texts import SourceLines, first_changed
 
 SAID = {"file": "norms/rms.py", "line": 12, "first": 10, "last": 40}
 KERNEL = SourceLines("norms/rms.py", 12, 10, 40)

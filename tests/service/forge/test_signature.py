@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.forge.signature import Signatures, is_token, signature
+from service.forge.forge import Signatures, is_token, signature
 
 BODY = b'{"zen": "Keep it logically awesome."}'
 SECRETS = st.text("sécret ☃", min_size=1)

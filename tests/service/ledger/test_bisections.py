@@ -21,9 +21,9 @@ from service.domain.states import CellState, FoundBy, Purpose, RegressionState, 
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
-from service.ledger.bisections.commits import moved_between
+from service.ledger.bisections.steps import moved_between
+from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording
-from service.ledger.series import series_of
 from service.reports.views import BisectionView
 from service.sources.source import Found
 from tests import world

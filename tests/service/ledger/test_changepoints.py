@@ -38,10 +38,10 @@ from service.domain.states import (
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.bisections import advance, bisections
 from service.ledger.calibration.error_rates import error_rates
-from service.ledger.changepoints import change_points, confirm, follow_up, scan
+from service.ledger.changepoints import follow_up, load, scan
 from service.ledger.changepoints.load import histories, mainline
+from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording
-from service.ledger.series import series_of
 from service.reports.words import of_point_reason
 from tests import world
 from tests.made_histories import Made, store
@@ -152,9 +152,9 @@ class Watched:
             recording.record(session, lease, SessionResult(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
         return True
 
-    def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.ChangePointView]:
+    def points(self, case: str | None = None, state: PointState | None = None) -> list[load.ChangePointView]:
         with reading() as session:
-            found = change_points.points(session, self.target(session), "cpu", state).items
+            found = load.points(session, self.target(session), "cpu", state).items
         return sorted((one for one in found if case in (None, one.row.case)), key=lambda one: one.revision.ordinal)
 
     def searches(self) -> list[Run]:
@@ -189,7 +189,7 @@ def paired(run_id: int, *cases: str, **columns: object) -> None:
             world.judged(session, run, case, **{"baseline": before} | columns)
 
 
-def places(points: list[change_points.ChangePointView]) -> list[int | None]:
+def places(points: list[load.ChangePointView]) -> list[int | None]:
     return [one.revision.ordinal for one in points]
 
 
@@ -210,8 +210,8 @@ def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
     with reading() as session:
         assert session.scalars(select(ChangePoint.id).where(ChangePoint.course.is_(None))).all() == [point.row.id]
         target = anywhere.target(session)
-        assert [one.row.id for one in change_points.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
-        assert change_points.points_of(session, target, CASES[1], "norms", "cpu") == []
+        assert [one.row.id for one in load.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
+        assert load.points_of(session, target, CASES[1], "norms", "cpu") == []
 
 
 def test_nothing_is_found_in_noise(watched):
@@ -262,7 +262,7 @@ def test_a_leak_is_one_point_and_its_parts_are_its_course(watched):
     assert {of_point_reason(one.row) for one in closed} <= {f"a part of the leak of change point {point.row.id}"}
 
 
-def steady_scans(watched: Watched, counts: Iterable[int]) -> Iterator[change_points.ChangePointView]:
+def steady_scans(watched: Watched, counts: Iterable[int]) -> Iterator[load.ChangePointView]:
     """Scan after so many more revisions each, whose newest pair is steady; the points of the first case each time."""
     for count in counts:
         runs = watched.measure(count)
@@ -367,7 +367,7 @@ def test_a_step_of_one_case_with_the_same_code_is_the_machine(state, compiled, a
             world.measured(session, world.again(session, session.get_one(Run, runs[40])), cases[5], 500.0)
     scan.scan_due()
     with reading() as session:
-        [point] = change_points.points(session, None).items
+        [point] = load.points(session, None).items
     why = "the machine: the code did not change, and no other case moved"
     assert (point.row.state is PointState.CLOSED) == (compiled == "same")
     assert (of_point_reason(point.row) == why) == (compiled == "same")
@@ -585,7 +585,7 @@ def test_a_closed_part_of_a_leak_is_not_retracted_by_later_values(watched):
         of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
         part = ChangePoint(series_id=series_id, revision_id=of_line[50], before_id=of_line[49], ratio=1.05, p=1e-6)
         part.low, part.high, part.level, part.found_at = 1.04, 1.06, "block", 0.0
-        confirm.close(part, PointReason.PART, leak=7)
+        follow_up.close(part, PointReason.PART, leak=7)
         session.add(part)
         session.execute(update(Run).values(scanned_at=None))
     scan.scan_due()
@@ -689,7 +689,7 @@ def test_only_a_session_with_both_sides_of_a_point_does_not_repeat_it(state, ste
             world.judged(session, run, FIRST, outcome=outcome, baseline=f"c{baseline}")
     with transaction() as session:
         rows = session.scalars(select(ChangePoint).options(joinedload(ChangePoint.series))).all()
-        confirm.settle(session, rows)
+        follow_up.settle(session, rows)
         assert [row.reason_code for row in rows] == [after]
 
 

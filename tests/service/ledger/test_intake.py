@@ -21,8 +21,8 @@ from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.intake import deliveries, mirrors, pulls, targets
+from service.ledger.renames import series_of
 from service.ledger.runs import queue, revisions
-from service.ledger.series import series_of
 from service.settings import settings
 from service.sources import open_source
 from service.sources.git import GitSource

@@ -7,7 +7,7 @@ import pytest
 from service.db.engine import clock, reading, transaction
 from service.db.models import Revision, Run
 from service.domain.states import Purpose, RunState
-from service.ledger.runs.machine_moves import AT_THAT_TIME_S, moved_elsewhere
+from service.ledger.runs.recording import AT_THAT_TIME_S, moved_elsewhere
 from tests import world
 
 pytestmark = pytest.mark.usefixtures("either")

@@ -14,10 +14,10 @@ from service.domain.states import FoundBy, PointState, Priority, RegressionState
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, NotFound
 from service.ledger import queries
-from service.ledger.changepoints import change_points
+from service.ledger.changepoints import load
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import board, runs
-from service.ledger.reading.filters import RunFilter
+from service.ledger.reading.runs import RunFilter
 from service.ledger.regressions import listing
 from tests import world
 from tests.dashboards import seed_deciding
@@ -206,7 +206,7 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         [glance] = queries.glances(session, [queries.whole_run(session, decided.runs["fast"])])
         assert Outcome.INCONCLUSIVE not in glance.counts, "of what is quarantined nobody hears"
         assert glance.behind == 1, "behind the best of the baselines is another flag"
-        [one] = change_points.points_of(session, target, CASES[2], "norms", "h200")
+        [one] = load.points_of(session, target, CASES[2], "norms", "h200")
         assert one.row.state is PointState.CLOSED
         watched = queries.runs_of(session, queries.whole_run(session, decided.runs["slow"]).revision_id)
         assert [run.id for run in watched] == [decided.runs["slow"]], "no steps of searches"

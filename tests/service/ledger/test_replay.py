@@ -15,8 +15,7 @@ from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import reading, transaction
 from service.db.models import Base, RegressionRow, Run, VerdictRow, pack
-from service.domain.policy.layers import NOTHING, read
-from service.domain.policy.policy import Policy
+from service.domain.policy.policy import NOTHING, Policy, read
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.judge import Verdict, judge
 from service.domain.verdicts.reasons import Quarantined

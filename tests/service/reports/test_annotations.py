@@ -7,7 +7,7 @@ import pytest
 
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.findings import Finding, Findings, KernelFindings
-from service.domain.codefacts.source_lines import SourceLines
+from service.domain.codefacts.texts import SourceLines
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.judge import Outcome
 from service.reports.forge.annotations import annotations

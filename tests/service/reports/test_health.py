@@ -8,7 +8,7 @@ import pytest
 from service.db.models import Target, Worker
 from service.domain.health.strips import DeviceResult, StripRevision
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState, TargetKind
-from service.domain.times import is_recent
+from service.domain.text import is_recent
 from service.reports.health.facts import (
     DeviceQueue,
     DriftedCases,

@@ -14,8 +14,7 @@ import pytest
 from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
 from service.settings import MIB, settings
 from service.sources import git, open_source
-from service.sources.source import Source
-from service.sources.trees import TreeWriter
+from service.sources.source import Source, TreeWriter
 from tests import needs
 from tests.fakes.repository import Repository, Target
 

@@ -17,7 +17,7 @@ from service.settings import settings
 from service.sources import checkout
 from tests.fakes.repository import Repository
 from workers import environments
-from workers.compile import compare, subjects
+from workers.compile import compare, offline
 from workers.compile.compare import Wish
 from workers.sandbox import sandbox
 
@@ -65,7 +65,7 @@ def norms(state, tmp_path):
 
 
 def facts(norms: Norms, revisions: str = "HEAD", **wish: object) -> FactsReport:
-    subject = subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    subject = offline.subject(f"{norms.folder}/", without_sandbox=True)
     return compare.facts(subject, Wish(revisions, **{"archs": ("sm_90",), **wish}))
 
 
@@ -122,7 +122,7 @@ def test_a_shallow_checkout_works_and_says_so_when_its_history_is_missing(norms,
     norms.commit(fast={"registers": 60})
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "-q", "--depth=2", f"file://{norms.folder}", str(copy)], check=True)
-    subject = subjects.subject(str(copy), without_sandbox=True)
+    subject = offline.subject(str(copy), without_sandbox=True)
     assert said(compare.facts(subject, Wish("HEAD~1..HEAD", archs=("sm_90",)))) == ["registers 50 → 60 (1)"]
     with pytest.raises(NotFound, match=r"The checkout is shallow: fetch more .*fetch-depth"):
         compare.facts(subject, Wish("HEAD~2..HEAD"))
@@ -133,7 +133,7 @@ def test_a_checkout_of_one_commit_out_of_many_does_not_pass_for_lack_of_a_parent
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{norms.folder}", str(copy)], check=True)
     with pytest.raises(BadInput, match=r"The parent of HEAD is missing in this shallow checkout.*fetch-depth: 2"):
-        compare.facts(subjects.subject(str(copy), without_sandbox=True), Wish())
+        compare.facts(offline.subject(str(copy), without_sandbox=True), Wish())
 
 
 def test_what_is_not_committed_is_not_compared_and_that_is_said(norms):
@@ -343,7 +343,7 @@ def test_what_keep_going_raises_ends_a_compilation_whose_answers_are_quick(norms
         if any(scratch.glob("facts-*/*")):
             raise Stop
 
-    subject = subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    subject = offline.subject(f"{norms.folder}/", without_sandbox=True)
     with pytest.raises(Stop):
         compare.facts(subject, Wish(archs=("sm_90",)), keep_going=keep_going)
     assert list(scratch.iterdir()) == []
@@ -392,7 +392,7 @@ def test_a_watched_target_is_compiled_by_its_name_and_its_own_recipe(norms, tmp_
     settings_of = {"location": str(norms.folder), "branch": "main", "trusted": True, "allow_unsandboxed": True}
     with transaction() as session:
         targets.register(session, "norms", recipe_text=RECIPE, **settings_of)
-    report = compare.facts(subjects.subject("norms"), Wish("main", archs=("sm_90",)))
+    report = compare.facts(offline.subject("norms"), Wish("main", archs=("sm_90",)))
     assert (report.target, said(report)) == ("norms", ["registers 40 → 50 (1)"])
 
 
@@ -401,29 +401,29 @@ def test_a_checkout_without_a_recipe_says_what_to_write(norms, tmp_path):
     with pytest.raises(BadInput, match=r"There is no .*kernelwatch\.toml: write it, or name a recipe with --recipe"):
         facts(norms)
     with pytest.raises(BadInput, match="is not the checkout of a git repository"):
-        subjects.subject(f"{tmp_path}/")
+        offline.subject(f"{tmp_path}/")
 
 
 @pytest.mark.parametrize("name", ["norms_adapter.py", "kernelwatch.toml"])
 def test_a_link_in_a_checkout_reads_nothing_of_the_host(norms, tmp_path, name):
     (tmp_path / "secret").write_text(RECIPE)
     norms.commit(files={"kernelwatch.toml": f'adapters = ["norms_adapter.py"]\n{RECIPE}', "norms_adapter.py": ""})
-    assert subjects.subject(f"{norms.folder}/", without_sandbox=True).adapters == {"norms_adapter.py": ""}
+    assert offline.subject(f"{norms.folder}/", without_sandbox=True).adapters == {"norms_adapter.py": ""}
     (norms.folder / name).unlink()
     norms.link(name, str(tmp_path / "secret"))
     with pytest.raises(BadInput, match=rf"{name} is not a plain file"):
-        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+        offline.subject(f"{norms.folder}/", without_sandbox=True)
     (norms.folder / name).unlink()
     os.mkfifo(norms.folder / name)
     with pytest.raises(BadInput, match=rf"{name} is not a plain file"):
-        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+        offline.subject(f"{norms.folder}/", without_sandbox=True)
 
 
 def test_an_adapter_whose_name_leads_elsewhere_is_not_read(norms, tmp_path):
     (tmp_path / "secret.py").write_text("")
     norms.commit(files={"kernelwatch.toml": f'adapters = ["../secret.py"]\n{RECIPE}'})
     with pytest.raises(BadInput, match="must be the name of a Python file"):
-        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+        offline.subject(f"{norms.folder}/", without_sandbox=True)
 
 
 def test_what_a_repository_would_have_git_execute_is_not_executed(norms, tmp_path):
@@ -443,11 +443,11 @@ def test_a_repository_of_somebody_else_is_refused_until_it_is_trusted(norms, tmp
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setattr(checkout, "_TRUST", (*checkout._TRUST, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
     with pytest.raises(BadInput, match=r"belongs to another user.*git config --global --add safe\.directory"):
-        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+        offline.subject(f"{norms.folder}/", without_sandbox=True)
     trusting = tmp_path / "gitconfig"
     trusting.write_text(f"[safe]\n\tdirectory = {norms.folder}\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(trusting))
-    assert subjects.subject(f"{norms.folder}/", without_sandbox=True).name == "norms"
+    assert offline.subject(f"{norms.folder}/", without_sandbox=True).name == "norms"
 
 
 def test_what_was_changed_and_changed_back_compiles_nothing(norms):
@@ -463,7 +463,7 @@ def test_what_was_changed_and_changed_back_compiles_nothing(norms):
 def test_without_a_sandbox_a_checkout_is_compiled_only_when_its_owner_says_so(norms, monkeypatch):
     monkeypatch.setattr(sandbox, "self_test", lambda: "bubblewrap is not installed")
     with pytest.raises(Refused, match=r"bubblewrap is not installed.* use --allow-unsandboxed"):
-        subjects.subject(f"{norms.folder}/")
+        offline.subject(f"{norms.folder}/")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from service.settings import settings
 from tests.fakes.wheels import unpacked
 from workers import environments
 from workers.environments import BaseStack
-from workers.isolation.arms import arms_of, notes
-from workers.isolation.distributions import contents
-from workers.isolation.hybrids import hybrid
+from workers.isolation.arms import arms_of, contents, hybrid, notes
 
 PYTHON = Path(sys.executable)
 

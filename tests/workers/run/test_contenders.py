@@ -14,8 +14,8 @@ from service.settings import settings
 from tests import needs
 from workers import environments
 from workers.device import DeviceHere
-from workers.run.contenders import contender
-from workers.run.tally import Tally
+from workers.run.baselines import contender
+from workers.run.trials import Tally
 from workers.sandbox import sandbox
 
 SANDBOXED = sandbox.self_test() is None
@@ -156,8 +156,8 @@ def test_a_contender_that_starts_again_finds_nothing_of_its_last_start_and_keeps
 
 
 def test_what_a_revision_keeps_among_its_compiled_things_counts_at_its_next_start(norms, tmp_path, monkeypatch):
-    monkeypatch.setattr("workers.run.contenders.SCRATCH_DISK", 24 << 20)
-    monkeypatch.setattr("workers.run.contenders.MIN_DISK", 4 << 20)
+    monkeypatch.setattr("workers.run.baselines.SCRATCH_DISK", 24 << 20)
+    monkeypatch.setattr("workers.run.baselines.MIN_DISK", 4 << 20)
     keeps = "import os\nopen(os.environ['TMPDIR'] + f'/{os.urandom(8).hex()}', 'wb').write(bytes(12 << 20))\n"
     head = own(norms, tmp_path, NORMS + keeps)
     answers = []

@@ -9,7 +9,7 @@ from service.domain.policy import recipes
 from tests import needs
 from workers import environments
 from workers.device import DeviceHere
-from workers.run.contenders import contender
+from workers.run.baselines import contender
 from workers.sandbox import freezing, sandbox
 
 CPU = DeviceHere("cpu", "the processor")

@@ -27,8 +27,8 @@ from tests.workers.conftest import CASE, RECIPE
 from workers import control, environments
 from workers.device import DeviceHere
 from workers.run import baselines, session, trials
-from workers.run.holding import Holding
-from workers.run.tally import Tally
+from workers.run.heartbeat import Holding
+from workers.run.trials import Tally
 
 CPU = DeviceHere("cpu", "the processor")
 

@@ -7,7 +7,7 @@ import pytest
 from kernels.arena.session import Cell, Contender, Trial
 from kernels.cases import Case, Role
 from service.domain.states import CellState
-from workers.run.tally import Tally
+from workers.run.trials import Tally
 
 CASE = Case.parse("rmsnorm.fwd.512x512.fp32")
 

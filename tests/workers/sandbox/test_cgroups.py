@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import cgroups
-from workers.sandbox.limits import Limits
+from workers.sandbox.cgroups import Limits
 
 OWN = "user.slice/kernelwatch.scope"
 

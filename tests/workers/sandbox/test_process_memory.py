@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from workers.sandbox import process_memory
-from workers.sandbox.process_memory import ProcessMemory
+from workers.sandbox import freezing
+from workers.sandbox.freezing import ProcessMemory
 
 COUNT = 3 << 20  # bytes; more than the kernel copies at once through a file
 UNMAPPED = 4096
@@ -43,8 +43,8 @@ def refused(*_: object) -> int:
 @pytest.fixture(params=["by calls", "by its file"])
 def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
     if request.param == "by its file":
-        monkeypatch.setattr(process_memory._libc, "process_vm_readv", refused)
-        monkeypatch.setattr(process_memory._libc, "process_vm_writev", refused)
+        monkeypatch.setattr(freezing._libc, "process_vm_readv", refused)
+        monkeypatch.setattr(freezing._libc, "process_vm_writev", refused)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", PROGRAM], text=True, **pipes) as process:  # type: ignore[call-overload]
         yield Other(process, int(process.stdout.readline()), ProcessMemory(process.pid))
@@ -90,7 +90,7 @@ def test_its_number_is_not_enough(other: Other, monkeypatch: pytest.MonkeyPatch)
     mine = ctypes.create_string_buffer(b"mine")
     other.process.kill()
     other.process.wait()
-    monkeypatch.setattr(other.memory, "_pid", process_memory.os.getpid())
+    monkeypatch.setattr(other.memory, "_pid", freezing.os.getpid())
 
     with pytest.raises(OSError, match="No such"):
         other.memory.write(ctypes.addressof(mine), bytearray(b"evil"))

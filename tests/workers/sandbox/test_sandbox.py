@@ -25,8 +25,8 @@ from structlog.testing import capture_logs
 from service.settings import settings
 from tests import needs
 from workers.sandbox import cgroups, sandbox, seccomp, walls
-from workers.sandbox.folders import make_read_only, remove
 from workers.sandbox.sandbox import Box, Limits
+from workers.sandbox.walls import make_read_only, remove
 
 HERE = Path(__file__).parent
 MIB = 1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import usage
-from workers.sandbox.folders import remove
+from workers.sandbox.walls import remove
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534

@@ -9,7 +9,7 @@ import pytest
 
 from service.settings import GIB, MIB
 from workers.sandbox import usage
-from workers.sandbox.limits import Limits
+from workers.sandbox.cgroups import Limits
 from workers.sandbox.usage import Free
 from workers.sandbox.watchdog import Disk, Tail, Watchdog
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.attribution.causes import CaseMove, Kind, cause
-from service.domain.codefacts.tuned import choices
-from service.domain.verdicts.machine import MachineReadings
-from service.domain.verdicts.session_result import same_code
+from service.domain.codefacts.measured import choices
+from service.domain.verdicts.session_result import MachineReadings, same_code
 from service.reports.words import of_cause
 
 WIDE = "rmsnorm.bwd.2048x16384.bf16"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.attribution.causes import Cause, CauseCode, Kind
-from service.domain.attribution.gap import GapSide, Shift, gap_cause
+from service.domain.attribution.collect import GapSide, Shift, gap_cause
 from service.reports.rows import CauseWords
 from service.reports.words import of_cause
 

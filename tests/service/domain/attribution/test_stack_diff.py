@@ -1,6 +1,6 @@
 """What changed between two stacks, in words."""
 
-from service.domain.attribution.stack_diff import moved
+from service.domain.attribution.causes import moved
 
 
 def test_what_changed_is_said_in_the_order_of_the_stack():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.changepoints import HistoryLimits, Seen, changes
-from service.domain.changepoints.control_variate import MAX_THETA, UNKNOWN, adjusted, device_slope
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
+from service.domain.changepoints.step_test import MAX_THETA, UNKNOWN, adjusted, device_slope
 from tests.service.domain.changepoints.pairs import every_pair
 
 COUNT = 300

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.domain.changepoints import Seen, changes
-from service.domain.changepoints.modes import without_flips
+from service.domain.changepoints.segmentation import without_flips
 
 
 def flipping(*levels: float, each: int = 20) -> tuple[np.ndarray, list[int]]:

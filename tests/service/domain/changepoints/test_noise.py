@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.domain.changepoints.noise import autocorrelation, local_noise, median, row_medians, spread
+from service.domain.changepoints.step_test import autocorrelation, local_noise, median, row_medians, spread
 
 
 def correlated(random: np.random.Generator, count: int, r: float) -> np.ndarray:

@@ -11,13 +11,14 @@ from service.domain.isolation.evaluation import (
     CaseVerdict,
     ComponentVerdict,
     IsolatedCase,
+    Isolation,
+    StackSide,
     backward,
+    causes,
     evaluate,
     forward,
     steps,
 )
-from service.domain.isolation.result import Isolation, StackSide
-from service.domain.isolation.why import causes
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
 from service.domain.verdicts.session_result import ContenderResult

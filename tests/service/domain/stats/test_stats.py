@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import digamma, polygamma
 
-from service.domain.stats.effects import trial_effect, trial_effects, winsorised_mean
-from service.domain.stats.estimates import Estimate, pooled_variance, variance
-from service.domain.stats.multiplicity import Stop, benjamini_hochberg, stops
+from service.domain.stats.estimates import (
+    Estimate,
+    Stop,
+    benjamini_hochberg,
+    pooled_variance,
+    stops,
+    trial_effect,
+    trial_effects,
+    variance,
+    winsorised_mean,
+)
 from service.domain.stats.variance_prior import MIN_CASES, Prior, priors
 
 # -- effects

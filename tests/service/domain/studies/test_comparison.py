@@ -6,8 +6,7 @@ import pytest
 
 from kernels.studies.records import Note
 from kernels.studies.results import Results
-from service.domain.studies.comparison import ArmChange, compared, differences
-from service.domain.studies.sessions import stacks
+from service.domain.studies.sessions import ArmChange, compared, differences, stacks
 from tests.service.ledger.studies.literal import NARROW, STACK, session_file
 
 A = session_file()

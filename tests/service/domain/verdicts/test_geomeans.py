@@ -6,8 +6,8 @@ import pytest
 
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.geomeans import Summary, summaries
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
+from service.domain.verdicts.totals import Summary, summaries
 
 POLICY = Policy(screening=(3, 5))
 

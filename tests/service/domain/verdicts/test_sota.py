@@ -7,7 +7,7 @@ from service.domain.states import BaselineKind
 from service.domain.verdicts.baselines import BaselineCase, BaselineVerdict, judge_baseline
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Pairs
-from service.domain.verdicts.sota import SotaDistance, behind_since, still_open
+from service.domain.verdicts.totals import SotaDistance, behind_since, still_open
 from service.reports.words import of_reason
 
 POLICY = Policy(smallest_change=0.02, behind_sota=0.05)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.weekly.stake import ConfirmedChange, MovedSeries, movers, time_at_stake, totals
-from service.domain.weekly.weeks import Week
+from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week, movers, time_at_stake, totals
 from service.errors import BadInput
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"

@@ -14,7 +14,7 @@ from service.domain.health.strips import Mark
 from service.domain.series import SeriesKey
 from service.domain.states import OutboxState, RegressionState, RunState
 from service.ledger.health.overview import health_facts
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
 from service.reports.health.facts import HealthFacts
 from service.reports.health.needs import Disk, needs
 from tests import world

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.ledger.backoff import WAITS_S, Backoff
+from service.ledger.locking import WAITS_S, Backoff
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [0.0]
-    monkeypatch.setattr("service.ledger.backoff.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("service.ledger.locking.time", SimpleNamespace(monotonic=lambda: clock[0]))
     return clock
 
 

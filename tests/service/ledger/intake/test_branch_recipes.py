@@ -11,7 +11,7 @@ from service.db.engine import reading, transaction
 from service.db.models import RecipeRow, Target
 from service.errors import NotFound
 from service.ledger.intake import registry, targets
-from service.ledger.intake.branch_recipes import BranchRecipe, adopted
+from service.ledger.intake.targets import BranchRecipe, adopted
 from tests import world
 
 OLD, NEW, OWN = (

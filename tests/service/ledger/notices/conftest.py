@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 
 from service.db.engine import transaction
 from service.domain.access import local
-from service.ledger.notices import batches, deliver, subscriptions
+from service.ledger.notices import deliver, subscriptions
 from service.settings import settings
 from tests.fakes.receivers import Mailbox, Receiver, mailing, receiving
 
@@ -39,7 +39,7 @@ def subscribe(channel: str, target: Any = None, **options: Any) -> int:
 
 def send(now: float) -> int:
     """What control does at this time.  Returns how many messages arrived."""
-    batches.batch_due(now)
+    deliver.batch_due(now)
     return deliver.deliver_due(now)
 
 

@@ -18,13 +18,13 @@ from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, Priority, Purpose, RunState
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import ContenderResult
-from service.domain.verdicts.sota import SotaDistance
+from service.domain.verdicts.totals import SotaDistance
 from service.ledger.calibration import quarantines
 from service.ledger.intake import deliveries
 from service.ledger.regressions import after_run, transitions
 from service.ledger.regressions.transitions import Slower
-from service.ledger.runs import drifts, sota_gaps
-from service.ledger.series import series_of
+from service.ledger.renames import series_of
+from service.ledger.runs import baseline_rows, recording
 from service.settings import settings
 from tests import world
 from tests.service.ledger.notices.conftest import Channels, subscribe
@@ -109,7 +109,7 @@ def test_a_case_falls_behind_sota_and_catches_up(target: Target) -> None:
             run = shown(session, target, place)
             distance = SotaDistance(f"c{place}", "quack", 1.4 if behind else 1.0, 1.4, 1.0, behind=behind)
             revision = world.commit(session, target.id, place)
-            sota_gaps.note_gaps(session, run, revision, {NAME: distance}, Policy())
+            baseline_rows.note_gaps(session, run, revision, {NAME: distance}, Policy())
     assert happened() == ["gap.opened", "gap.closed"]
 
 
@@ -117,7 +117,7 @@ def test_a_case_that_is_behind_when_it_is_first_measured_is_no_news(target: Targ
     with transaction() as session:
         distance = SotaDistance("c1", "quack", 1.4, 1.4, 1.0, behind=True)
         run, revision = shown(session, target, 1), world.commit(session, target.id, 1)
-        sota_gaps.note_gaps(session, run, revision, {NAME: distance}, Policy())
+        baseline_rows.note_gaps(session, run, revision, {NAME: distance}, Policy())
     assert happened() == []
 
 
@@ -135,7 +135,7 @@ def test_a_configuration_changes_without_a_commit(target: Target, columns: dict[
         before = world.run(session, revision, state=RunState.DONE)
         world.measured(session, before, CASE, 1.0, facts=ran(Role.HEAD, 4).facts)
         again = world.run(session, revision, state=RunState.DONE, **columns)
-        drifts.note_drifts(session, again, revision, [ran(Role.HEAD, 8)])
+        recording.note_drifts(session, again, revision, [ran(Role.HEAD, 8)])
         rows = session.scalars(select(Notice)).all()
         assert [row.kind.value for row in rows] == events
         for row in rows:
@@ -147,7 +147,9 @@ def test_a_configuration_changes_with_a_commit(target: Target) -> None:
     with transaction() as session:
         run = shown(session, target, 1)
         run.baseline = "c0"
-        drifts.note_drifts(session, run, world.commit(session, target.id, 1), [ran(Role.HEAD, 8), ran(Role.PARENT, 4)])
+        recording.note_drifts(
+            session, run, world.commit(session, target.id, 1), [ran(Role.HEAD, 8), ran(Role.PARENT, 4)]
+        )
         [row] = session.scalars(select(Notice))
         assert (row.kind.value, row.event["cause"], row.event["revision"]) == ("configuration.changed", "code", "c1")
 

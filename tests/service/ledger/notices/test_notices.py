@@ -16,7 +16,7 @@ from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import FoundBy, NoticeState, OutboxState, Priority, RunState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.notices import happenings, subscriptions
-from service.ledger.notices import workers as silent_workers
+from service.ledger.notices import happenings as silent_workers
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from service.ledger.runs import queue

@@ -11,8 +11,8 @@ from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
 from service.ledger.intake.targets import all_targets
 from service.ledger.reading import weekly
-from service.ledger.reading.facts_history import drift_page, drifts, drifts_of
-from service.ledger.series import series_of
+from service.ledger.reading.histories import drift_page, drifts, drifts_of
+from service.ledger.renames import series_of
 from service.reports.weekly import words
 from service.reports.weekly.compose import compose
 from service.reports.weekly.markdown import markdown

@@ -18,7 +18,7 @@ from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
 from service import cli
-from service.commands import people
+from service.commands import arguments
 from service.db.engine import clock, reading, transaction
 from service.db.models import (
     Bisection,
@@ -38,11 +38,11 @@ from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, Purpose, RegressionState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.bisections import auto_start, bisections
+from service.ledger.bisections import bisections
 from service.ledger.intake import targets
 from service.ledger.regressions import after_run, listing, transitions
+from service.ledger.renames import series_ids
 from service.ledger.runs import revisions
-from service.ledger.series import series_ids
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 from tests import world
 
@@ -647,8 +647,8 @@ def test_where_a_revision_was_passed_over_a_search_begins_by_itself_and_ends_in_
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
     assert line.life().regressed.row.culprit is None
-    assert auto_start.start_due() == 1
-    assert auto_start.start_due() == 0
+    assert bisections.start_due() == 1
+    assert bisections.start_due() == 0
     assert line.state() == "bisecting"
     [search] = line.life().bisections
     assert (search.good, search.bad, search.cases, search.incident_id) == ("c0", "c2", [WIDE], 1)
@@ -670,12 +670,12 @@ def test_where_a_revision_was_passed_over_a_search_begins_by_itself_and_ends_in_
 def test_a_search_that_finds_nobody_leaves_the_regression_open_and_is_not_begun_again(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
-    auto_start.start_due()
+    bisections.start_due()
     with transaction() as session:
         bisections.stop(session, 1, "ada")
     assert line.history() == ["opened", "bisecting", "nobody blamed"]
     assert line.state() == "open"
-    assert auto_start.start_due() == 0
+    assert bisections.start_due() == 0
 
 
 def test_a_search_that_cannot_begin_says_why_once(line):
@@ -683,8 +683,8 @@ def test_a_search_that_cannot_begin_says_why_once(line):
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
         session.execute(update(RecipeRow).values(text=RECIPE.replace(f', "{WIDE}"', "")))
-    assert auto_start.start_due() == 0
-    assert auto_start.start_due() == 0
+    assert bisections.start_due() == 0
+    assert bisections.start_due() == 0
     assert line.history() == ["opened", "nobody blamed"]
     assert "no bisection was started: Suite smoke has no case" in line.life().events[-1].words
 
@@ -694,14 +694,14 @@ def test_a_policy_without_searches_begins_none(line):
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
         session.execute(update(RecipeRow).values(text=RECIPE + "[policy.bisect]\nautomatic = false\n"))
-    assert auto_start.start_due() == 0
+    assert bisections.start_due() == 0
     assert line.history() == ["opened"]
 
 
 def test_an_acknowledged_regression_that_is_blamed_stays_acknowledged(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
-    auto_start.start_due()
+    bisections.start_due()
     line.do(Transition(Action.ACKNOWLEDGE, "ada", "wanted"))
     with transaction() as session:
         found = session.get_one(Bisection, 1)
@@ -774,14 +774,14 @@ def test_a_user_whom_the_system_has_no_name_for_is_a_number(monkeypatch):
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
 
-    monkeypatch.setattr(people.getpass, "getuser", nameless)
-    assert people.this_person() == f"user {os.getuid()}"
+    monkeypatch.setattr(arguments.getpass, "getuser", nameless)
+    assert arguments.this_person() == f"user {os.getuid()}"
 
 
 def test_a_person_in_the_services_container_is_not_the_service(monkeypatch):
     """Its user is named as the service is: their searches would have its budget, their quarantines its releases."""
-    monkeypatch.setattr(people.getpass, "getuser", lambda: "kernelwatch")
-    assert people.this_person() == "a person, as kernelwatch"
+    monkeypatch.setattr(arguments.getpass, "getuser", lambda: "kernelwatch")
+    assert arguments.this_person() == "a person, as kernelwatch"
 
 
 # -- several at once

@@ -10,9 +10,9 @@ from service.db.engine import reading, transaction
 from service.db.models import ConfigurationDrift, Target
 from service.domain.states import CellState, MovedBy
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
-from service.ledger.health.changes import drifted_since
+from service.ledger.health.overview import drifted_since
 from service.ledger.intake import registry
-from service.ledger.reading.facts_history import drift_page, drifts, drifts_of, facts_over
+from service.ledger.reading.histories import drift_page, drifts, drifts_of, facts_over
 from service.ledger.runs import queue, recording
 from tests import world
 

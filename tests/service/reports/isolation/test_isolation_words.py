@@ -10,9 +10,7 @@ from kernels.cases import Case
 from service.commands.measure.isolation_view import isolated
 from service.commands.output.formats import as_csv, as_markdown
 from service.domain.isolation.components import Component, DistributionChange
-from service.domain.isolation.evaluation import IsolatedCase, evaluate, steps
-from service.domain.isolation.result import Isolation, StackSide
-from service.domain.isolation.why import causes
+from service.domain.isolation.evaluation import IsolatedCase, Isolation, StackSide, causes, evaluate, steps
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
 from service.reports.isolation import words
