@@ -1,4 +1,4 @@
-"""The tables of docs/statistics.md from the counts of simulated runs."""
+"""The tables of docs/measurements/2026-11-24-cpu-power/errors.md from the counts of simulated runs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Simulated runs through `judge` and `wanted`: few enough to be quick, with seeds, so that they say the same each time.
 
-`make bench-families` has the rates; docs/statistics.md says what they are.
+`make bench-families` has the rates; docs/measurements/2026-11-24-cpu-power/errors.md says what they are.
 """
 
 from collections import Counter

@@ -60,7 +60,7 @@ def test_a_change_says_between_which_revisions_how_much_and_how_sure():
 
 
 def test_the_example_of_the_documentation():
-    """docs/statistics.md, History."""
+    """docs/measurements/2026-11-24-cpu-history-rules/rules.md, An example."""
     before = [100.2, 99.9, 100.1, 99.8, 100.0, 100.3, 99.7, 100.1, 99.9, 100.0]
     after = [103.1, 102.8, 103.0, 103.3, 102.7, 103.1]
     step = step_between(np.log(before), np.log(after))
