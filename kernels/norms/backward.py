@@ -105,7 +105,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
     fused = bool(gradients) and plan.sum is not Sum.SEPARATE
     # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
-    # end: 6 % of 10 us (docs/dweight.md).  Not for teams, whose programs must all be resident.
+    # end: 6 % of 10 us (docs/kernels.md).  Not for teams, whose programs must all be resident.
     early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
     group = plan.group if plan.sum is Sum.TREE else 0
     teams, config = configure(

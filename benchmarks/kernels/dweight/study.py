@@ -2,7 +2,7 @@
 
 The question of Quack's pull request 101 for our own backward pass: the same plan with each way to sum the parts, and
 with other numbers of programs, and therefore of parts.  All ways of a shape are checked first, and then take turns in
-one process on the same memory; docs/dweight.md has the predictions.
+one process on the same memory.  docs/measurements/2026-11-21-h200-kernels/dweight-study.md has the predictions.
 
   python -m benchmarks.kernels.dweight.study --out DIR [--ops rmsnorm layernorm] [--suites pr101 quack] [--limit-s 120]
   python -m benchmarks.kernels.dweight.study --out DIR --render    (tables and pictures from DIR/dweight.json, no GPU)

@@ -11,7 +11,7 @@ GROUPS = (8, 12, 16, 32)  # parts of a group of a tree
 PROGRAMS = (1, 2, 4)  # on an SM: they decide how many parts there are
 TOLERANCE = 0.01  # a way that is faster by less is not worth its code
 
-# Assumptions of the prediction, which the study refuted: see docs/dweight.md.
+# Assumptions of the prediction, which the study refuted (dweight-study.md in docs/measurements/).
 LAUNCH_US = 1.25  # of one more kernel in a CUDA graph: 1 to 1.5
 SM_BYTES_US = 100e3  # 100 GB/s is what one SM reads from the L2
 BYTES = 4  # of a sum, fp32
@@ -94,7 +94,7 @@ def cost(way: Way, shape: SumShape) -> Cost:
 
 
 def expected(plan: BackwardPlan, cols: int, sum_cols: int, sms: int = 132) -> str:
-    """A row of the table in docs/dweight.md: µs of each way for this number of columns and very many rows."""
+    """A row of the table in dweight-study.md: µs of each way for this number of columns and very many rows."""
     parts = plan.programs * sms // plan.team
     shape = SumShape(cols, parts, sum_cols, team=plan.team, sms=sms)
     trees = [cost(Way(Sum.TREE, plan.programs, group), shape).us for group in GROUPS if group < parts]

@@ -20,6 +20,7 @@ from kernels.norms.backward import SUM_COLS, Backward
 from kernels.norms.plans import BackwardPlan, Sum
 
 ROOT = Path(kernels.__file__).parents[1]
+STUDY = ROOT / "docs" / "measurements" / "2026-11-21-h200-kernels" / "dweight-study.md"
 
 
 def sms(programs):
@@ -107,7 +108,7 @@ def test_a_separate_kernel_is_a_launch_and_what_its_busiest_sm_reads(cols, sum_c
 
 @pytest.mark.parametrize("cols", [256, 512, 1024, 2048, 4096, 16384, 65536])
 def test_the_page_expects_what_follows_from_the_plans(cols):
-    said = (ROOT / "docs" / "dweight.md").read_text().splitlines()
+    said = STUDY.read_text().splitlines()
     assert expected(plans.backward(cols, center=False), cols, SUM_COLS) in said
     assert any(f"parts x {SUM_COLS} columns x 4 bytes" in line for line in said)
 
