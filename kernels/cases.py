@@ -417,7 +417,7 @@ class Case:
 class Comparison:
     """Candidate over baseline at one case.  `ratio` is a quotient of times or of bytes: 1.05 is 5 % more.
 
-    Of counts it encodes their difference (`service.domain.stats.effects`).
+    Of counts it encodes their difference (`service.domain.stats.estimates`).
     """
 
     ratio: float

@@ -101,7 +101,7 @@ def axis_unit(largest: float, metric: Metric) -> tuple[float, str]:
 
 
 def quotient(now: float | None, then: float | None, metric: Metric) -> float | None:
-    """Now over then, of counts as `service.domain.stats.counts` has it; None where there is none."""
+    """Now over then, of counts as `service.domain.stats.variance_prior` has it; None where there is none."""
     if now is None or then is None:
         return None
     if metric.counts:

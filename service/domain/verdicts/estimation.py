@@ -116,7 +116,7 @@ class Counted:
     outcome: Outcome
     reason: Reason
     comparison: Comparison | None = None
-    control: float | None = None  # as a ratio (`service.domain.stats.counts`)
+    control: float | None = None  # as a ratio (`service.domain.stats.variance_prior`)
 
 
 def compare_counts(cell: Cell, smallest: int) -> Counted:

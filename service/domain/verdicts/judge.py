@@ -4,7 +4,7 @@ The unit of sampling is the trial, a set of fresh processes.  The variance of tr
 run together.  A screening that looks like a change raises only a *suspicion*.  New trials, the confirmation, decide
 alone whether the change is real, for all suspected cases of the run at once.  `service.domain.verdicts.analysis` and
 `service.domain.stats` compute the numbers; docs/statistics.md explains them and gives the error rates.
-`service.domain.verdicts.counted` compares counts, which are exact.
+`service.domain.verdicts.estimation` compares counts, which are exact.
 
 `judge` and `wanted` take all cells of a run.  No other module decides a verdict.
 """
