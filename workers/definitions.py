@@ -1,4 +1,8 @@
-"""What a contender gets of a recipe's provider, and where it says that the code of a revision is defined."""
+"""What a contender gets of a recipe's provider, and where it says that the code of a revision is defined.
+
+A contender runs untrusted code, and a build may write files: only a place in a file that the revision has, unchanged,
+is kept.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -6,7 +6,7 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages import bisections, controls, health, pulls, runs, search, sign_in, studies, targets, workers
-from dashboards.pages.admin import keys, people, replay
+from dashboards.pages.admin import keys, people, policies, replay
 from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
@@ -40,6 +40,7 @@ PAGES = (
     weekly,
     studies,
     replay,
+    policies,
     keys,
     people,
 )

@@ -1,4 +1,7 @@
-"""The facts of head and baseline next to each other, and the state of the device during the trials.  Pure."""
+"""The facts of head and baseline next to each other, and the state of the device during the trials.  Pure.
+
+A trial reads the device around every case: thousands of readings, of which ranges and sums are shown.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

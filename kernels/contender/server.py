@@ -1,4 +1,7 @@
-"""The contender's side of the protocol (`arena.protocol`), with the tree of the revision under test in front."""
+"""The contender's side of the protocol (`arena.protocol`), with the tree of the revision under test in front.
+
+A release of torch, Triton, Quack or Liger is such a tree: it has to be imported instead of the one in the base stack.
+"""
 
 import ctypes
 import faulthandler

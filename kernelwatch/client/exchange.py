@@ -1,4 +1,10 @@
-"""How a call becomes a result: headers, repetitions, ETags, errors, streams and complete files."""
+"""How a call becomes a result: headers, repetitions, ETags, errors, streams and complete files.
+
+Nothing here sends or waits: generators yield what to send and how long to wait.  Both clients run them, one with
+blocking and one with asynchronous input and output.
+
+Like a flow, a stream yields what to do, and in between the items for its reader.
+"""
 
 import json
 import os

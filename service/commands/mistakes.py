@@ -1,4 +1,7 @@
-"""How a command ends early: mistakes in one sentence that says how to fix them, and a reader that went away."""
+"""How a command ends early: mistakes in one sentence that says how to fix them, and a reader that went away.
+
+SIGPIPE itself stays ignored: it would end workers and servers that write to pipes and sockets of their own.
+"""
 
 import contextlib
 import os

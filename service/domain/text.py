@@ -1,4 +1,10 @@
-"""Text fit to show, the small words of every renderer, and times of a clock that may have been set back.  Pure."""
+"""Text fit to show, the small words of every renderer, and times of a clock that may have been set back.  Pure.
+
+What a repository, a build or a contender says may hold anything: it is shown, and does nothing.
+
+After such a step the stored times are too far in the future.  Each kind of wait has a longest duration, so a time that
+is further ahead cannot be right.  The functions take numbers, and columns with numbers or SQL expressions.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,7 @@
-"""Webhooks as a closed list of typed events, their fields checked as they are read.  Pure: bytes in, an event out."""
+"""Webhooks as a closed list of typed events, their fields checked as they are read.  Pure: bytes in, an event out.
+
+They raise BadInput for a value that cannot be right, and TypeError for one of another type than the forge documents.
+"""
 
 import json
 import re

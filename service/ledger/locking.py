@@ -1,4 +1,7 @@
-"""Insert a row once, take turns between processes, and retry failed work with exponential back-off."""
+"""Insert a row once, take turns between processes, and retry failed work with exponential back-off.
+
+Failures are kept in memory: another process, or this one after a restart, retries at once.
+"""
 
 import time
 from collections.abc import Hashable, Mapping

@@ -1,4 +1,7 @@
-"""The ids of series, and the history of a provider under its new name (`formerly` in its recipe)."""
+"""The ids of series, and the history of a provider under its new name (`formerly` in its recipe).
+
+Without it a renamed provider begins anew: what was open is closed as removed, and the trend ends.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace

@@ -1,4 +1,7 @@
-"""Documents as rows of a table and as bytes of a file, part by part: CSV, JSON lines and Parquet."""
+"""Documents as rows of a table and as bytes of a file, part by part: CSV, JSON lines and Parquet.
+
+Fields of inner documents get columns of their own, named `outer.inner`.  Lists and mappings stay one cell.
+"""
 
 import csv
 import io

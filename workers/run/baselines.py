@@ -1,4 +1,8 @@
-"""Find and build the revisions that a head is compared with, and start a sandboxed contender of each."""
+"""Find and build the revisions that a head is compared with, and start a sandboxed contender of each.
+
+Where the parent is wrong or failed at some cases, earlier revisions take its place there.  A baseline that cannot be
+built is no fault of the head: the run continues, with a note.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

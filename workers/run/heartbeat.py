@@ -1,4 +1,9 @@
-"""The lease of a run: check and renew it, stop when it is lost, and keep on disk which attempt is held."""
+"""The lease of a run: check and renew it, stop when it is lost, and keep on disk which attempt is held.
+
+An expired lease says only that nobody renewed it: the database, the network, the machine or the worker may have failed.
+A file that the next worker on the device finds says that the one before it died, and whether the code of the revision
+was running.
+"""
 
 import json
 import threading

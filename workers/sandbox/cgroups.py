@@ -1,4 +1,9 @@
-"""The limits of a sandboxed process, and control groups that hold them where this process may make groups."""
+"""The limits of a sandboxed process, and control groups that hold them where this process may make groups.
+
+That is so for root, and for every user whose own group was delegated to it (`systemd-run --user --scope --property
+Delegate=yes`).  Groups are made below that of the worker, so that its own limits hold for what it starts as well; only
+root without a delegated group of version 2 makes them at the top.
+"""
 
 import os
 import time

@@ -1,4 +1,10 @@
-"""Stop what a contender started while others are measured; read its CPU time and its memory, which may be hostile."""
+"""Stop what a contender started while others are measured; read its CPU time and its memory, which may be hostile.
+
+A control group (version 2) stops every process in it, whatever it does, and counts the time of those that ended as
+well.  It needs no controller, only a folder that this user may write: as root, or in a delegated subtree.  Elsewhere
+SIGSTOP goes to every process, repeatedly, because a process that still runs can start others.  Stopping process 1 of
+the namespace alone leaves its children running.
+"""
 
 import ctypes
 import errno

@@ -1,4 +1,8 @@
-"""What a process and all that it started use of this machine, and a file system in memory with a size of its own."""
+"""What a process and all that it started use of this machine, and a file system in memory with a size of its own.
+
+It needs no rights: bubblewrap mounts it in namespaces in which a process waits, and sandboxes are started from there.
+Everybody else reaches it through the root of that process.
+"""
 
 import os
 import re

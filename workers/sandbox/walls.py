@@ -1,4 +1,7 @@
-"""What a sandboxed program sees of this machine (bubblewrap), and folders of builds made read-only or removed."""
+"""What a sandboxed program sees of this machine (bubblewrap), and folders of builds made read-only or removed.
+
+External programs do it, because Python's own functions recurse, and a build may nest thousands of folders.
+"""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Policies: the versions that made verdicts, and another one applied to the stored runs before it is saved."""
+"""Another policy applied to the stored runs of a target, before it is saved."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import quote, urlencode
 
 from annotated_types import Ge, Gt, Le, Lt
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session
 
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
-from dashboards.pages.rendering import flat, page
-from service.api.access import Acting, Reading, ReadingRoute, needs, permit
-from service.api.common import Cursor
+from dashboards.pages.rendering import page
+from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import clock, reading
 from service.db.models import Target
@@ -30,7 +29,7 @@ from service.domain.policy.recipes import Recipe
 from service.domain.policy.toml_errors import message_of
 from service.errors import BadInput, NotFound
 from service.ledger.intake.targets import target_named
-from service.ledger.runs import policy_versions, reload, replays
+from service.ledger.runs import reload, replays
 from service.ledger.server_policy import effective, server_policy
 from service.reports.report import readable
 from service.reports.schema.replay import ReplayDocument
@@ -216,52 +215,3 @@ def _page(
         stored=stored,
         seconds=WITHIN_S,
     )
-
-
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-_LINES = 30
-_RUNS = 20  # of one version
-
-
-@router.get("/policies")
-@needs(Scope.ADMIN)
-def listed(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
-    """Show the versions, the newest first, each with its difference to the one before."""
-    permit(actor, Scope.ADMIN)
-    found = policy_versions.listed(session, cursor, _LINES)
-    lines = []
-    for row in found.items:
-        before = policy_versions.before(session, row)
-        lines.append((row, differences(before.values, row.values) if before else None))
-    uses = policy_versions.uses(session)
-    return page(
-        "policies.html", now=clock(session), lines=lines, uses=uses, sample=policy_versions.SAMPLE, next=found.next
-    )
-
-
-@router.get("/policies/{digest}")
-@needs(Scope.ADMIN)
-def one(digest: Digest, session: Reading, actor: Acting) -> str:
-    """Show one version: its values, what differs from the version before, and the last runs that it judged."""
-    permit(actor, Scope.ADMIN)
-    row = policy_versions.one(session, digest)
-    before = policy_versions.before(session, row)
-    runs = policy_versions.uses(session).get(row.id, [])
-    return page(
-        "policy.html",
-        now=clock(session),
-        row=row,
-        values=flat(row.values),
-        before=before,
-        differs=differences(before.values, row.values) if before else [],
-        runs=runs[:_RUNS],
-        used=len(runs),
-        targets=sorted({one.target.name for one in runs}),
-        sample=policy_versions.SAMPLE,
-    )
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The keys that differ, each with both values; `–` for none."""
-    old, new = dict(flat(before)), dict(flat(after))
-    return [(key, old.get(key, "–"), new.get(key, "–")) for key in old | new if old.get(key) != new.get(key)]

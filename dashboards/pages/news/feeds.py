@@ -15,7 +15,7 @@ from service.api.common import tagged
 from service.db.models import Target
 from service.ledger.intake.targets import find, target_named
 from service.ledger.reading import board as facts
-from service.ledger.reading import brief
+from service.ledger.reading import news
 from service.ledger.reading.runs import CaseFilter
 from service.reports.feeds import badges, entries
 from service.reports.feeds.badges import Badge
@@ -41,11 +41,11 @@ def one_target(request: Request, name: str, session: Reading) -> Response:
 def _feed(request: Request, session: Session, target: Target | None) -> Response:
     address = settings().address
     host = entries.authority(address)
-    found = [entries.regressions_changed(host, one) for one in brief.changes(session, target, MAX_ENTRIES)]
-    found += [entries.run_failed(host, one) for one in brief.failed_runs(session, target, MAX_ENTRIES)]
-    found += [entries.configurations_drifted(host, one) for one in brief.run_drifts(session, target, MAX_ENTRIES)]
+    found = [entries.regressions_changed(host, one) for one in news.changes(session, target, MAX_ENTRIES)]
+    found += [entries.run_failed(host, one) for one in news.failed_runs(session, target, MAX_ENTRIES)]
+    found += [entries.configurations_drifted(host, one) for one in news.run_drifts(session, target, MAX_ENTRIES)]
     target_id = target.id if target else None
-    found += [entries.week_ended(host, one.report, one.at, target_id) for one in brief.ended_weeks(session, target)]
+    found += [entries.week_ended(host, one.report, one.at, target_id) for one in news.ended_weeks(session, target)]
     newest = sorted(found, key=lambda one: (-one.updated, one.id))[:MAX_ENTRIES]
     updated = max((one.updated for one in newest), default=target.created_at if target else 0.0)
     text = page(

@@ -1,4 +1,7 @@
-"""What stands before the API: limits on connections, times and rates, and checks of a request's head."""
+"""What stands before the API: limits on connections, times and rates, and checks of a request's head.
+
+Uvicorn itself limits only the time between two requests of a connection.
+"""
 
 import asyncio
 import hashlib

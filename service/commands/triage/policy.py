@@ -49,7 +49,7 @@ def replay(
     since: Annotated[datetime | None, typer.Option(help="Only runs that ended after this time (UTC).")] = None,
 ) -> "View":
     """Apply a policy to stored runs and show which alarms would be new, missed or unchanged.  Nothing is changed."""
-    from service.commands.views import policies as views
+    from service.commands.views import replay as views
 
     try:
         text = policy.read_text()

@@ -1,14 +1,12 @@
-"""Versions of policies, and a replayed policy, as commands print them."""
+"""Versions of policies as commands print them."""
 
 import json
 from typing import Any
 
-from kernels.cases import Metric
 from kernelwatch.client import Page
-from kernelwatch.client.models import PolicyDocument, PolicyItem, ReplayDocument, ReplayedItem, ReplayGroupItem
-from service.commands.output.views import Column, Part, Table, View, text
-from service.commands.output.wording import day, minute, more
-from service.domain.metrics import WORDS, metric_of, percent
+from kernelwatch.client.models import PolicyDocument, PolicyItem
+from service.commands.output.views import Column, Table, View, text
+from service.commands.output.wording import minute, more
 
 COLUMNS = (
     Column[PolicyItem]("version", lambda one: one.digest[:10], lambda _: "bold"),
@@ -30,80 +28,3 @@ def whole(found: PolicyDocument) -> View:
 
 def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-SHOWN = 40  # cases of each kind; JSON and CSV have all
-TITLES = {
-    "new": "New alarms",
-    "missed": "Missed: alarmed before, and would not alarm",
-    "spared": "Spared: dismissed by a person, and would not alarm",
-    "undecided": "Undecided: it needs trials that were never made",
-}
-COUNTS = ("cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
-GROUPS = (
-    Column[ReplayGroupItem]("device", lambda one: one.device),
-    Column[ReplayGroupItem]("provider", lambda one: one.provider, spare=1),
-    Column[ReplayGroupItem]("metric", lambda one: WORDS[Metric(one.metric)].name),
-    *(
-        Column[ReplayGroupItem](name, lambda one, name=name: str(getattr(one, name)), right=True)  # type: ignore[misc]
-        for name in COUNTS
-    ),
-)
-CASES = (
-    Column[ReplayedItem]("run", lambda one: str(one.run_id), right=True),
-    Column[ReplayedItem]("revision", lambda one: one.revision, spare=1),
-    Column[ReplayedItem]("device", lambda one: one.device, spare=4),
-    Column[ReplayedItem]("provider", lambda one: one.provider, spare=5),
-    Column[ReplayedItem]("case", lambda one: one.case),
-    Column[ReplayedItem]("was", lambda one: one.outcome_before or "not judged", spare=2),
-    Column[ReplayedItem]("would be", lambda one: one.outcome),
-    Column[ReplayedItem]("change", lambda one: percent(one.ratio, metric_of(one.case)), spare=3),
-    Column[ReplayedItem]("why", lambda one: one.reason, below=True),
-)
-
-
-def replayed(found: ReplayDocument) -> View:
-    """What would be different, by kind, and the sums."""
-    parts: list[Part] = [text((headline(found), "bold"))]
-    if found.groups:
-        parts.append(Table(ReplayGroupItem, found.groups, GROUPS))
-    for fate, title in TITLES.items():
-        cases = [one for one in found.cases if one.fate == fate]
-        if cases:
-            parts.append(Table(ReplayedItem, cases[:SHOWN], CASES, f"{title}: {len(cases)}"))
-            if len(cases) > SHOWN:
-                parts.append(text(f"… and {len(cases) - SHOWN} more"))
-    parts += [text(said) for said in sentences(found)]
-    return View(found, parts, table=Table(ReplayedItem, found.cases, ()))
-
-
-def headline(found: ReplayDocument) -> str:
-    """Summarise the replay in one sentence."""
-    if not found.runs:
-        return "No stored runs to replay."
-    versions = ", ".join(f"{device} {digest[:10]}" for device, digest in sorted(found.policy_versions.items()))
-    whole = found.total
-    return (
-        f"{found.runs} runs from {day(found.since)} to {day(found.until)}, policy {versions}: "
-        f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; "
-        f"{whole.new} new; {whole.undecided} undecided with the stored trials."
-    )
-
-
-def sentences(found: ReplayDocument) -> list[str]:
-    """Sentences on the cost in trials, the flags, and equal code."""
-    whole, said = found.total, list[str]()
-    if whole.trials_made:
-        lacking = f", and at least {whole.trials_lacking:,} more needed." if whole.trials_lacking else "."
-        used = f"{whole.trials_used:,} of them would have been used"
-        said.append(f"Trials at cases: {whole.trials_made:,} were made, {used}{lacking}")
-    if whole.behind_sota_before or whole.behind_sota:
-        said.append(f"Cases behind SOTA: {whole.behind_sota_before}; it would have been {whole.behind_sota}.")
-    if whole.slower_than_pinned_before or whole.slower_than_pinned:
-        before, now = whole.slower_than_pinned_before, whole.slower_than_pinned
-        said.append(f"Cases slower than the pinned baseline: {before}; it would have been {now}.")
-    if found.equal_code.comparisons:
-        equal = found.equal_code
-        alarms = f"{equal.alarmed_before} alarmed, {equal.alarmed} would have"
-        said.append(f"Comparisons of equal code: {equal.comparisons:,}; {alarms}.")
-    return said

@@ -1,4 +1,11 @@
-"""Why did a case move?  Pure: stored facts and stacks of a comparison in, a cause out, with its certainty."""
+"""Why did a case move?  Pure: stored facts and stacks of a comparison in, a cause out, with its certainty.
+
+Both sides of a comparison ran in turn on one machine and one stack, so the code is the cause unless stored facts say
+otherwise: equal hashes of the compiled code, an A/A control that is off, different clocks, other cases with the same
+code that moved too.  A release of a compiler or of a library is code in this sense.  The cause names the change of the
+code whose size explains most of the effect (`service.domain.attribution.explanations`).  `service.reports.words` makes
+the sentences.
+"""
 
 import re
 from collections.abc import Mapping

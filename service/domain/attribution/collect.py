@@ -1,4 +1,13 @@
-"""What a session knows of each change, for its cause; and why a distance to the best baseline changed.  Pure."""
+"""What a session knows of each change, for its cause; and why a distance to the best baseline changed.  Pure.
+
+The times come from two sessions, so the target, the baseline, the stack or the machine may have moved.  A change of the
+head that was confirmed against its parent in the newer session is the first explanation, because a comparison within
+one session is far more exact.
+
+The times come from two sessions, so the target, the baseline, the stack or the machine may have moved.  A change of the
+head that was confirmed against its parent in the newer session is the first explanation, because a comparison within
+one session is far more exact.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

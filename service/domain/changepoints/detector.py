@@ -1,4 +1,8 @@
-"""Detect the changes of a series: steps, one at the newest revisions, or a leak of many small rises.  Pure."""
+"""Detect the changes of a series: steps, one at the newest revisions, or a leak of many small rises.  Pure.
+
+Levels that follow each other upwards may be cut out of one slope.  A slope between two flat parts is fitted to them and
+compared with the levels by the Bayesian information criterion (Schwarz, 1978).
+"""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,8 @@
-"""Test the step between two levels, for correlated noise, after what it shares with SOTA is removed.  Pure."""
+"""Test the step between two levels, for correlated noise, after what it shares with SOTA is removed.  Pure.
+
+The plain ratio is not used: it adds the noise of a reference that shares none with the candidate (control variates:
+Lavenberg and Welch, 1981).
+"""
 
 import math
 import sys

@@ -1,4 +1,10 @@
-"""Which facts of two sides differ, in words, and two texts next to each other.  Pure; the one table of labels."""
+"""Which facts of two sides differ, in words, and two texts next to each other.  Pure; the one table of labels.
+
+Facts come from strangers' processes: a value of the wrong type counts as missing.
+
+The texts come from strangers.  difflib takes time that is cubic in the lines of a hostile text; the greedy algorithm
+of Myers (An O(ND) difference algorithm, 1986) ends after a fixed number of differences.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""The measurements of a contender, its autotuner's choices, and its compiled texts made comparable.  Pure."""
+"""The measurements of a contender, its autotuner's choices, and its compiled texts made comparable.  Pure.
+
+An autotuner chooses again in each process.  Where it wavers, what the first trial ran says nothing of the others: a
+configuration that both sides ran in some trial is no difference between them.
+"""
 
 import difflib
 import re

@@ -1,4 +1,9 @@
-"""What swapping components of a stack showed: which moved which case, why, and what is left.  Pure."""
+"""What swapping components of a stack showed: which moved which case, why, and what is left.  Pure.
+
+All arms took turns in one session, so every effect is a log-ratio within a trial.  Of a component C there are two: C of
+the new stack in the old one (forward), and C of the new stack against C of the old one in the rest of the new stack
+(backward).  What the sum of all forward effects lacks of the total is left to their interaction.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

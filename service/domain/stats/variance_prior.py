@@ -1,4 +1,13 @@
-"""The variance over trials with a prior from all cases of a run, and how counts take part.  Pure."""
+"""The variance over trials with a prior from all cases of a run, and how counts take part.  Pure.
+
+Empirical Bayes as in limma's squeezeVar (Smyth 2004): the true variances of a group scatter around a common one, and
+each estimate is shrunk towards it, the more so the more similar the cases are.  Cases that vary far more than the rest
+neither affect the fit nor are shrunk (after Phipson et al. 2016).
+
+0 is a legal count, so counts have differences and no ratios.  Ratios are stored, chained over revisions and compared
+with limits; for that the effect of a count is its difference times `EFFECT`, and the "ratio" of two counts is the
+exponential of that.  So ratios that are multiplied add up differences, and a difference can be read off a ratio.
+"""
 
 import math
 from collections import defaultdict

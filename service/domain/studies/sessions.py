@@ -1,4 +1,8 @@
-"""Sessions of a study: what may be stored, how far each is, its report, and two of them compared.  Pure."""
+"""Sessions of a study: what may be stored, how far each is, its report, and two of them compared.  Pure.
+
+Times of two sessions were not taken in turns, so their ratio holds the difference of the machines as well.  The ratio
+of an arm to the baseline was measured in turns in each session, so machines matter less to its change.
+"""
 
 import math
 import re

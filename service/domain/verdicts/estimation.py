@@ -1,4 +1,12 @@
-"""Ratios from trials of one or several sessions: estimates, intervals, and exact verdicts about counts.  Pure."""
+"""Ratios from trials of one or several sessions: estimates, intervals, and exact verdicts about counts.  Pure.
+
+Each session compares in turns, so its ratios are free of what differs between sessions.  Ratios to the same code on the
+same stack and machine can be multiplied and divided; the squares of their intervals, as logarithms, add up, so the
+result is less certain than any of its parts.
+
+No statistics take part: a count of equal code does not vary.  Where it does, no number of trials can say which value is
+right, and the case is inconclusive.
+"""
 
 import math
 from collections import defaultdict

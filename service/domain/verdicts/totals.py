@@ -1,4 +1,7 @@
-"""A judged run in a few numbers: outcomes, geometric means, and since when cases are behind SOTA.  Pure."""
+"""A judged run in a few numbers: outcomes, geometric means, and since when cases are behind SOTA.  Pure.
+
+Who moved is the answer of `service.domain.attribution.gap`.
+"""
 
 import hashlib
 import math

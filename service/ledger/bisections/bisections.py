@@ -1,4 +1,8 @@
-"""Start bisections, also without being asked; advance, stop and list them."""
+"""Start bisections, also without being asked; advance, stop and list them.
+
+A step is an ordinary run of low priority.  The state of a bisection is derived from its runs alone, so that it
+continues after any restart.  To change a bisection, lock its target first, and then its row.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence

@@ -1,4 +1,7 @@
-"""Follow up change points: explain them, start a bisection, and confirm or close them by its result."""
+"""Follow up change points: explain them, start a bisection, and confirm or close them by its result.
+
+A point is confirmed or closed once, and never reopened.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence

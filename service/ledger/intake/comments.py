@@ -1,4 +1,9 @@
-"""Do what comments on pull requests command, once, and answer them; search the commits of a pull request."""
+"""Do what comments on pull requests command, once, and answer them; search the commits of a pull request.
+
+The forge is asked, when the command is carried out, what its author may do and which commit is the head: a command
+holds for that commit.  What is done and the answer are one transaction, and the answer's row says that a command was
+carried out.  No transaction is open while the forge or a source answers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,12 @@
-"""Pull requests and merge queues: what deliveries say of them, and their heads as the source has them."""
+"""Pull requests and merge queues: what deliveries say of them, and their heads as the source has them.
+
+Deliveries arrive late, twice and in any order.  Whether a pull request is open follows from their times and kinds; its
+head is what the source has when it is fetched, whatever a delivery says.  No transaction is open while it is fetched:
+a row of the pull request has a version, and who finds another one than before fetches again.
+
+The commit is measured against what it is put on.  It is measured again as a revision of the mainline once it is merged:
+only there its regressions are recorded.
+"""
 
 import time
 from collections.abc import Iterable, Mapping

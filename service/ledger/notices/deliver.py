@@ -1,4 +1,8 @@
-"""Make messages of the events that wait, one for each subscription, and send them at least once."""
+"""Make messages of the events that wait, one for each subscription, and send them at least once.
+
+A sender claims one message at a time by moving its `next_at` ahead, sends it with no transaction open, and stores the
+result; the claim of a sender that died expires.  A failure pauses its channel, for longer each time, and no other.
+"""
 
 import time
 from collections import defaultdict

@@ -1,4 +1,7 @@
-"""What the ledger decides, recorded as notable events: regressions, gaps, runs, sources, quarantines and workers."""
+"""What the ledger decides, recorded as notable events: regressions, gaps, runs, sources, quarantines and workers.
+
+Every function is called in the transaction that decides it.  Nothing is recorded of what a backfill shows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace

@@ -1,4 +1,7 @@
-"""Compose what the forge shows, a comment and a check, while the GitHub App is installed."""
+"""Compose what the forge shows, a comment and a check, while the GitHub App is installed.
+
+A run is reported whenever its state differs from the one reported last, so no other code has to trigger it.
+"""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -1,4 +1,14 @@
-"""Open and close the regressions of the mainline after each of its runs, also of cases that are removed."""
+"""Open and close the regressions of the mainline after each of its runs, also of cases that are removed.
+
+Revisions may be measured in any order, and repeatedly: their place on the mainline counts.
+
+The caller holds the lock of the target, and settles the incidents.
+
+The caller holds the lock of the target, and settles the incidents.
+
+The evidence is a run of the mainline, at a later revision, by the recipe as it is now.  Without it a renamed case would
+stay slow, and behind SOTA, for ever: no run can show it to be fixed.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""What people decide, applied once to what they saw; among it, that a pull request may be slower."""
+"""What people decide, applied once to what they saw; among it, that a pull request may be slower.
+
+The acceptance is of exactly one head; a new push voids it.  Merge commit and acceptance may become known in any order,
+before or after the mainline is measured, so each of the three looks for the others.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Regressions as people read them: those of one revision together, on all devices, filtered, most severe first."""
+"""Regressions as people read them: those of one revision together, on all devices, filtered, most severe first.
+
+Groups and the counts of filters come from one query over the open regressions, which have an index of their own.  Of
+closed ones, which only become more, the newest are read.
+"""
 
 import re
 from collections import Counter

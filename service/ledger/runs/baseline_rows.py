@@ -1,4 +1,10 @@
-"""How a run compares with the baselines other than its parent, and how far and since when it is behind SOTA."""
+"""How a run compares with the baselines other than its parent, and how far and since when it is behind SOTA.
+
+SOTA and the best are other people's code: being behind them is a flag, and no regression.  The last good revision and
+the pinned baseline are earlier revisions of the target.
+
+Revisions may be measured in any order, and again: what counts is their place on the mainline.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,9 @@
-"""Store what a session measured: measurements, verdicts with their causes, regressions, and other configurations."""
+"""Store what a session measured: measurements, verdicts with their causes, regressions, and other configurations.
+
+A run measures its revision and the parent.  What differs between them is the commit's.  Both may have been measured
+before, in sessions of their own; the newest of those is what this session is compared with: with the same stack the
+autotuner chose again, and with another one the stack did it.
+"""
 
 import hashlib
 import json
