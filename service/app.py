@@ -29,7 +29,7 @@ from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afte
 from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import cases, exports, studies, weekly
-from service.db.readiness import describe
+from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.reports.schema.base import Problem
 from service.settings import settings

@@ -276,8 +276,23 @@ def test_only_kernels_knows_torch() -> None:
         (sorted(modules("dashboards")), ["torch", "triton", "celery", "workers"]),
         (["service.commands.connection.local"], ["dashboards", "ruptures", "scipy.stats"]),
         (sorted(modules("workers").keys() - DOORS), ["torch", "triton", "dashboards"]),
+        (["service.domain.metrics"], ["numpy", "scipy", "pydantic", "sqlalchemy"]),  # nearly all import it
+        (["service.commands.measure.waiting"], ["scipy", "sqlalchemy"]),
+        (["workers.loop"], ["alembic", "authlib"]),
+        (["kernels.facts.offline"], ["torch"]),
     ],
-    ids=["client", "torch-free", "service", "dashboards", "a command", "workers"],
+    ids=[
+        "client",
+        "torch-free",
+        "service",
+        "dashboards",
+        "a command",
+        "workers",
+        "metrics",
+        "a command that waits",
+        "a worker",
+        "offline facts",
+    ],
 )
 def test_what_importing_a_room_loads(loaded: list[str], unwanted: list[str]) -> None:
     code = (

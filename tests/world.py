@@ -10,7 +10,7 @@ from service.db.engine import transaction
 from service.db.models import Base, Calibration, Measurement, RecipeRow, Revision, Run, Target, VerdictRow
 from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
-from service.ledger.health import overview
+from service.ledger.health import totals
 
 _numbers = count()
 Row = TypeVar("Row", bound=Base)
@@ -74,11 +74,11 @@ def totalled(session: Session) -> None:
     """Keep the numbers of every finished run and its comparisons of equal code, as recording does."""
     session.flush()
     for finished in session.scalars(select(Run).where(Run.state == RunState.DONE)).all():
-        overview.note(session, finished, session.scalars(select(VerdictRow).where(VerdictRow.run_id == finished.id)))
+        totals.note(session, finished, session.scalars(select(VerdictRow).where(VerdictRow.run_id == finished.id)))
         copies = session.scalars(select(Calibration).where(Calibration.run_id == finished.id)).all()
         if copies:
             compared = [Compared(one.provider, one.case, one.ratio, one.p, one.trials, one.alarmed) for one in copies]
-            overview.note_calibration(session, finished, compared, max(one.at for one in copies))
+            totals.note_calibration(session, finished, compared, max(one.at for one in copies))
     session.flush()
 
 

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from service.db.engine import transaction
-from service.db.readiness import describe
+from service.db.trouble import describe
 from service.ledger import code_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.calibration import schedule

@@ -26,7 +26,7 @@ from service.domain.states import (
     FoundBy,
     OutboxState,
 )
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
@@ -138,7 +138,7 @@ def calendar(seconds: float) -> str:
 
 
 def _smallest(limit: float, metric: Metric) -> str:
-    return str(variance_prior.smallest(limit)) if metric.counts else f"{limit * 100:.3g} %"
+    return str(counts.smallest(limit)) if metric.counts else f"{limit * 100:.3g} %"
 
 
 def numbers(row: Row) -> str:

@@ -158,7 +158,7 @@ def _text(value: Any) -> str:
 
 _HARMLESS = {"idle", "clocks_setting", "display"}  # clock reasons that do not slow kernels down
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
-_NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
+_READING_NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
 _SHOWN = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
 
 
@@ -190,7 +190,7 @@ def trials(telemetry: Mapping[str, Any]) -> tuple[TrialLine, ...]:
 def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the device's name, driver, UUID and modes."""
     device = telemetry.get("device")
-    lines = [(_named_sample(key), _said(value)) for key, value in _mapping(device).items() if value is not None]
+    lines = [(_reading_name(key), _said(value)) for key, value in _mapping(device).items() if value is not None]
     gpus = [reading for one in _maps(telemetry.get("trials")) for reading in _gpus(one)]
     for key, name in _BOARD.items():
         seen = list(dict.fromkeys(_said(gpu[key]) for gpu in gpus if gpu.get(key) is not None))
@@ -260,9 +260,9 @@ def _gpus(trial: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [gpu for reading in _maps(trial.get("telemetry")) if (gpu := _mapping(reading.get("gpu")))]
 
 
-def _named_sample(key: str) -> str:
+def _reading_name(key: str) -> str:
     words = key.replace("_", " ")
-    return _NAMES.get(key, words[:1].upper() + words[1:])
+    return _READING_NAMES.get(key, words[:1].upper() + words[1:])
 
 
 def _said(value: Any) -> str:

@@ -20,7 +20,7 @@ from importlib import metadata
 from typing import Any
 
 from .graph_kernels import kernels_of_call
-from .texts import hash_of, normalised, normalised_ptx
+from .hashing import hash_of, normalised, normalised_ptx
 from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
 
 MAX_NAMES = 48  # of operators and kernels that are listed

@@ -1,42 +1,13 @@
-"""Texts of compiled kernels, bounded; hashes that ignore names and paths; where their source is defined."""
+"""Texts of compiled kernels without locations, bounded so that each is one answer: TTGIR, PTX, SASS, generated code."""
 
-import hashlib
-import inspect
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
+from .hashing import normalised_ptx
 from .trace import Seen
-
-_NAME = re.compile(r"\b(?:cpp|triton_[a-z]+)_fused_\w+")
-_PATH = re.compile(r"(?:/[\w.@+-]+){2,}")
-
-
-def normalised(code: str) -> str:
-    """Generated code without parts that depend on the machine, the process or line numbers."""
-    code = re.sub(r"^\s*(#(?!include|define|pragma|if|endif|else)|//).*\n", "", code, flags=re.MULTILINE)
-    code = re.sub(r"'(backend_hash|kernel_name|cache_key|autotune_cache_key)': *(None|'[^']*'),? *", "", code)
-    code = re.sub(r"\s+#.*$", "", code, flags=re.MULTILINE) if "#include" not in code else code
-    # kernels are named after the fused operators: x * x and x.square() give the same kernel with two names
-    names = list(dict.fromkeys(_NAME.findall(code)))
-    code = _NAME.sub(lambda found: f"kernel_{names.index(found[0])}", code)
-    return _PATH.sub("PATH", code)
-
-
-def normalised_ptx(ptx: str) -> str:
-    """PTX without line numbers, file names and debug sections, which change when a kernel moves in its file."""
-    ptx = ptx.split(".section\t.debug", 1)[0].split(".section .debug", 1)[0]
-    kept = [line.split("//")[0].rstrip() for line in ptx.splitlines()]
-    return "\n".join(line for line in kept if line.strip() and not re.match(r"\s*(\.loc|\.file|\$L__\w+:)", line))
-
-
-def hash_of(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-
 
 MAX_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
 MAX_ENCODED = 900_000  # bytes of the same text as JSON, which takes six for a character outside of ASCII
@@ -94,47 +65,3 @@ def _cached(tuner: Any) -> dict[str, Any]:
         elif file.suffix == ".cubin":
             found["cubin"] = file.read_bytes()
     return found
-
-
-CHECKOUT = "KERNELWATCH_CHECKOUT"  # the folder of the target's files; no others are named
-_MAX_WRAPPERS = 10
-# The names under which Triton, torch.compile, torch.library, functools and others keep the function that they wrap.
-_WRAPPED = ("_torchdynamo_orig_callable", "_orig_mod", "_init_fn", "__wrapped__", "fn", "func")
-_DEFINES = ("def ", "async def ", "class ")
-
-
-def location(function: Any) -> dict[str, Any] | None:
-    """File, line of the definition, and first and last line; None if the function is in no file of the checkout.
-
-    The first line is that of the first decorator.
-    """
-    try:
-        return _location(_code(function))
-    except Exception:  # facts must not fail a case
-        return None
-
-
-def _location(code: CodeType | None) -> dict[str, Any] | None:
-    root = os.environ.get(CHECKOUT)
-    if code is None or not root:
-        return None
-    file, folder = Path(code.co_filename).resolve(), Path(root).resolve()
-    if not file.is_relative_to(folder):
-        return None
-    lines, first = inspect.getsourcelines(code)
-    line = first + next((number for number, text in enumerate(lines) if text.lstrip().startswith(_DEFINES)), 0)
-    return {"file": file.relative_to(folder).as_posix(), "line": line, "first": first, "last": first + len(lines) - 1}
-
-
-def _code(function: Any) -> CodeType | None:
-    """The code of a function, below what wraps it; of a module, that of its `forward`."""
-    for _ in range(_MAX_WRAPPERS):
-        wrapped = next((inner for name in _WRAPPED if (inner := getattr(function, name, None)) is not None), None)
-        if wrapped is not None:
-            function = wrapped
-        elif isinstance(code := getattr(function, "__code__", None), CodeType):
-            return code
-        else:
-            kind = function if inspect.isclass(function) else type(function)
-            function = getattr(kind, "forward", None) or kind.__call__
-    return None

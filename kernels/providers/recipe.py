@@ -10,7 +10,7 @@ import torch
 from ..cases import Case, Metric, Rounding
 from ..checks.inputs import Inputs
 from ..errors import format_exception
-from ..facts.texts import location
+from ..facts.locations import location
 from .base import Bind, Broken, Call, Provider, Unsupported, WithNorm, by_order, warm_compiler
 from .inplace import in_place
 from .modes import Compilation, Mode

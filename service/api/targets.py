@@ -27,7 +27,7 @@ from service.api.common import (
 from service.domain.states import MovedBy, Purpose
 from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import histories, mainline
+from service.ledger.reading import histories, revisions
 from service.ledger.reading.runs import RunFilter
 from service.reports.schema.base import Page
 from service.reports.schema.regressions import RegressionItem
@@ -79,7 +79,7 @@ def list_revisions(
     found = queries.revisions(session, target_named(session, name), cursor, limit)
     if not expand:
         return page_of(found, RevisionItem.of)
-    runs = mainline.runs_of(session, [row.id for row in found.items])
+    runs = revisions.runs_of(session, [row.id for row in found.items])
     return page_of(found, lambda row: RevisionItem.of(row, run_items(runs.get(row.id, ()))))
 
 
@@ -91,7 +91,7 @@ def get_revision(
     session: Reading,
 ) -> Response:
     """Get one revision with its runs and the checks of its code."""
-    found = mainline.one(session, target_named(session, name), revision)
+    found = revisions.one(session, target_named(session, name), revision)
     return tagged_json(request, RevisionDocument.whole(found.row, run_items(found.runs), found.checks))
 
 

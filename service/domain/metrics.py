@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernels.cases import Metric
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 
 # What one of each is in the metric's own unit, the largest first.
 _UNITS = {
@@ -101,11 +101,11 @@ def axis_unit(largest: float, metric: Metric) -> tuple[float, str]:
 
 
 def quotient(now: float | None, then: float | None, metric: Metric) -> float | None:
-    """Now over then, of counts as `service.domain.stats.variance_prior` has it; None where there is none."""
+    """Now over then, of counts as `service.domain.stats.counts` has it; None where there is none."""
     if now is None or then is None:
         return None
     if metric.counts:
-        return variance_prior.ratio(now - then)
+        return counts.ratio(now - then)
     return now / then if then > 0 else None
 
 
@@ -124,7 +124,7 @@ def digits(value: float) -> str:
 def signed(ratio: float, metric: Metric = Metric.KERNEL) -> str:
     """A ratio as a signed change: `+10.2 %`, `−0.1 %`, of counts `+1`; above zero is more."""
     if metric.counts:
-        return f"{variance_prior.difference(ratio):+d}".replace("-", "−").replace("+0", "0")
+        return f"{counts.difference(ratio):+d}".replace("-", "−").replace("+0", "0")
     return f"{_signed(ratio)} %"
 
 
@@ -161,7 +161,7 @@ def percent(ratio: float | None, metric: Metric = Metric.KERNEL) -> str:
 
 def more_or_fewer(ratio: float, words: Words) -> str:
     """The ratio of two counts in words: `1 more graph break`, `2 fewer kernels`."""
-    change = variance_prior.difference(ratio)
+    change = counts.difference(ratio)
     if not change:
         return "no change"
     return number_of(abs(change), f"{'more' if change > 0 else 'fewer'} {words.thing}")

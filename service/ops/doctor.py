@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from service.db import migrate
 from service.db.engine import clock, reading
 from service.db.models import Target
-from service.db.readiness import remedy
+from service.db.trouble import remedy
 from service.domain.forges import NAMES
 from service.domain.states import ForgeKind
 from service.errors import BadInput

@@ -27,7 +27,7 @@ from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
 from service.domain.verdicts.analysis import KnownVariances
 from service.errors import LeaseLost, SandboxFailed
-from service.ledger.calibration.error_rates import known_variances
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.runs import queue, reload
 from service.ledger.runs.queue import Lease
 from service.ledger.server_policy import effective

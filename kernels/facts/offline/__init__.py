@@ -81,7 +81,7 @@ class Offline:
     def _compiled(self, case: Case) -> "Compiled":
         from ...providers import Broken, Unsupported
         from ..trace import Seen
-        from .launches import EnteringOffline
+        from .operators import EnteringOffline
 
         began = time.monotonic()
         self._launches.clear()

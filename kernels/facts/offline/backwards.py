@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .launches import unobserved
+from .operators import unobserved
 
 Edge = tuple[Any, int]  # a node and the number of its input
 

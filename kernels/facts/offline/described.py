@@ -5,7 +5,8 @@ from typing import Any
 
 from ..accesses import values_of
 from ..gather import MAX_NAMES
-from ..texts import assembly, bounded, hash_of
+from ..hashing import hash_of
+from ..texts import assembly, bounded
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of, source_of
 from .architectures import REGISTERS, Architecture, occupancy

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from ..texts import normalised
+from ..hashing import normalised
 from .architectures import Architecture
-from .launches import Launches, unobserved
+from .launches import Launches
+from .operators import unobserved
 from .pretend import properties_of
 
 _EXTERN = re.compile(r"^[ \t]+(?:\w+ = )?((?:extern_kernels\.|torch\.ops\.(?!inductor\.))\w.*)$", re.MULTILINE)

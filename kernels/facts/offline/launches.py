@@ -1,12 +1,11 @@
-"""Run a target's Python code without a GPU, and compile the Triton kernels that it would launch."""
+"""Compile Triton kernels where they would be launched, and record the launches instead."""
 
 import functools
 import importlib
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..trace import Operators, python_code
 from .architectures import Architecture, over_the_limit
 
 
@@ -116,24 +115,3 @@ class Launches:
         choices += [*tried, *self.refused[refused:]]
         del self.refused[refused:]  # a candidate of an autotuner may exceed a limit
         return [wins if tried else float("inf")] * 3
-
-
-class EnteringOffline(Operators):
-    """Records the operators of a call, and runs the Python code that the target registered for CUDA."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inside = python_code(func)
-        if inside is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        with self:  # an operator may call another
-            return inside(*args, **(kwargs or {}))
-
-
-def unobserved() -> AbstractContextManager[Any]:
-    """Disable `EnteringOffline` if it is active: torch.compile does not compile under an unknown mode."""
-    modes: Any = importlib.import_module("torch.utils._python_dispatch")
-    return (
-        modes._pop_mode_temporarily()
-        if isinstance(modes._get_current_dispatch_mode(), EnteringOffline)
-        else nullcontext()
-    )

@@ -23,7 +23,7 @@ from service.db.paging import page_of_values
 from service.domain.states import FactsState
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
-from service.ledger.reading import code, mainline
+from service.ledger.reading import code, revisions
 from service.ledger.reading import compare as measured
 from service.ledger.reading.compare import compare
 from service.reports.schema.base import Instant, Page
@@ -113,7 +113,7 @@ def get_facts_diff(
 ) -> Response:
     """Compare what is known of the code of two revisions, without their times."""
     target = target_named(session, name)
-    before, after = (mainline.named(session, target, one) for one in (base, head))
+    before, after = (revisions.named(session, target, one) for one in (base, head))
     found = code.diff(session, before, after, cases, device=device)
     return tagged_json(request, FactsDiffDocument.of(found, target.name, tables=tables, changed_only=changed))
 

@@ -50,7 +50,7 @@ def facts(
     from rich.text import Text
 
     from service.commands.output.console import err
-    from service.commands.views import reports as views
+    from service.commands.views import facts as views
     from service.domain.text import printable
     from workers.compile import compare, offline
 

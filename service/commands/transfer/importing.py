@@ -10,7 +10,7 @@ import typer
 from kernels.cases import Role
 from service.commands.connection import client
 from service.commands.noun import single
-from service.domain.exports import IMPORTED_ROLES
+from service.domain.sample_rows import IMPORTED_ROLES
 from service.errors import BadInput
 
 if TYPE_CHECKING:

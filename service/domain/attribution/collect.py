@@ -161,7 +161,7 @@ class Shift:
     @property
     def wider(self) -> float:
         """The ratio now over the ratio then: 1.05 is a distance that grew by 5 %."""
-        return _moved_distance(self, self.own) / _moved_distance(self, self.baseline)
+        return _side_ratio(self, self.own) / _side_ratio(self, self.baseline)
 
 
 def gap_cause(shift: Shift) -> Cause | None:
@@ -174,9 +174,9 @@ def gap_cause(shift: Shift) -> Cause | None:
     if then.name != now.name:
         args = {"now": now.name, "then": then.name, "since": shift.before}
         return Cause(Kind.BASELINE, CauseCode.OTHER_BEST, args)
-    if _explains(shift, 1 / _moved_distance(shift, shift.baseline)):
+    if _explains(shift, 1 / _side_ratio(shift, shift.baseline)):
         return _theirs(shift)
-    if _explains(shift, _moved_distance(shift, shift.own)):
+    if _explains(shift, _side_ratio(shift, shift.own)):
         return _ours_unconfirmed(shift)
     return Cause(Kind.UNKNOWN, CauseCode.NEITHER, certain=False)
 
@@ -190,7 +190,7 @@ def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
 def _theirs(shift: Shift) -> Cause:
     """The baseline moved: because of its version, another part of the stack, the machine, or for an unknown reason."""
     then, now = shift.baseline
-    moved = {"who": now.name, "ratio": _moved_distance(shift, shift.baseline)}
+    moved = {"who": now.name, "ratio": _side_ratio(shift, shift.baseline)}
     if shift.stack:
         own = _package(now.name)
         if set(shift.stack) == {own}:
@@ -208,7 +208,7 @@ def _theirs(shift: Shift) -> Cause:
 
 def _ours_unconfirmed(shift: Shift) -> Cause:
     """Our time is another than it was, and no session has shown that this commit did it."""
-    moved: dict[str, Any] = {"who": None, "ratio": _moved_distance(shift, shift.own)}
+    moved: dict[str, Any] = {"who": None, "ratio": _side_ratio(shift, shift.own)}
     if shift.stack:
         return Cause(Kind.STACK, CauseCode.STACK, moved | {"events": _events(shift)}, certain=False)
     if (clock := _clock(shift, shift.own)) is not None:
@@ -222,7 +222,7 @@ def _explains(shift: Shift, ratio: float) -> bool:
     return abs(ratio - 1) > shift.smallest_change and (ratio > 1) is (shift.wider > 1)
 
 
-def _moved_distance(shift: Shift, sides: tuple[GapSide, GapSide]) -> float:
+def _side_ratio(shift: Shift, sides: tuple[GapSide, GapSide]) -> float:
     then, now = sides
     return quotient(now.took, then.took, metric_of(shift.case)) or 1.0
 
@@ -232,7 +232,7 @@ def _clock(shift: Shift, sides: tuple[GapSide, GapSide]) -> float | None:
     if not metric_of(shift.case).varies:
         return None
     then, now = sides
-    return clock_ratio(now.facts, then.facts, slower=_moved_distance(shift, sides) > 1)
+    return clock_ratio(now.facts, then.facts, slower=_side_ratio(shift, sides) > 1)
 
 
 def _package(provider: str) -> str:

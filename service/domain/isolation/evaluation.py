@@ -16,7 +16,7 @@ from service.domain.isolation.components import Component
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.states import REGRESSED, UNDECIDED, CellState
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate, benjamini_hochberg, stops, trial_effects
 from service.domain.stats.sequential import MIN_SHARE, Effects, Zone
 from service.domain.stats.variance_prior import Prior
@@ -78,7 +78,7 @@ class IsolatedCase:
             return None
         trials = list(zip(self.arms[arm].screened, self.arms[than].screened, strict=False))
         if metric_of(self.case).counts:
-            return [variance_prior.trial_effect(*trial) for trial in trials]
+            return [counts.trial_effect(*trial) for trial in trials]
         return trial_effects(trials)
 
 

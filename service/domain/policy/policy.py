@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.toml_errors import TomlMistake, mistakes
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.errors import BadInput
 
 # Smallest change of the other metrics, where the recipe sets none: the host's time of a call varies
@@ -97,9 +97,7 @@ class MetricPolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    smallest_change: float = Field(
-        gt=0, le=variance_prior.MAX_DIFFERENCE, description="Relative; of counts a whole number."
-    )
+    smallest_change: float = Field(gt=0, le=counts.MAX_DIFFERENCE, description="Relative; of counts a whole number.")
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
 
     @model_validator(mode="before")
@@ -116,7 +114,7 @@ class CasePolicy(BaseModel):
 
     smallest_change: float | None = Field(None, gt=0, lt=1)
     smallest_change_ns: float | None = Field(None, ge=0)
-    smallest_change_count: int | None = Field(None, ge=1, le=variance_prior.MAX_DIFFERENCE)
+    smallest_change_count: int | None = Field(None, ge=1, le=counts.MAX_DIFFERENCE)
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
     behind_sota: float | None = Field(None, gt=0, lt=10)
     far_behind_sota: float | None = Field(None, gt=0, lt=100)
@@ -248,7 +246,7 @@ class Policy(BaseModel):
     def _at_count(self, case: str, smallest: int) -> Self:
         """The policy of a count: one limit for every kind of baseline.  Relative limits do not apply."""
         named = self._named(case)
-        limit = variance_prior.limit((named.smallest_change_count if named else None) or smallest)
+        limit = counts.limit((named.smallest_change_count if named else None) or smallest)
         limits = dict.fromkeys(("smallest_change", "smallest_change_short", "behind_sota", "leak"), limit)
         gate = {**self.gate, **(named.gate if named else {})}
         resolved = self.model_copy(update={**limits, "smallest_change_ns": 0.0, "gate": gate})

@@ -18,7 +18,7 @@ from typing import Literal
 from kernels.cases import Comparison, Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.sequential import Effects
 from service.domain.stats.variance_prior import Prior, priors
@@ -124,14 +124,14 @@ class Counted:
     outcome: Outcome
     reason: Reason
     comparison: Comparison | None = None
-    control: float | None = None  # as a ratio (`service.domain.stats.variance_prior`)
+    control: float | None = None  # as a ratio (`service.domain.stats.counts`)
 
 
 def compare_counts(cell: Cell, smallest: int) -> Counted:
     """Compare the counts of a cell that has a baseline; `smallest` is the smallest difference that matters."""
     now, before = (_values(side, cell.screened, cell.confirmed) for side in ("candidate", "baseline"))
     copies = () if cell.borrowed else _values("candidate", cell.control)
-    control = variance_prior.ratio(copies[0] - before[0]) if copies and before else None
+    control = counts.ratio(copies[0] - before[0]) if copies and before else None
     if len(now) < MIN_TRIALS or len(before) < MIN_TRIALS:
         return Counted(Outcome.INCONCLUSIVE, reason(ReasonCode.SESSION_ENDED, suspected=False), control=control)
     if len(set(now)) > 1 or len({*before, *copies}) > 1:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from kernels.cases import Comparison
 from service.domain.policy.policy import Policy
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
@@ -130,7 +130,7 @@ def _session_offset(reading: Reading) -> SessionOffset:
 
 def _of_counts(cell: Cell, policy: Policy) -> Verdict:
     """Decided without a confirmation, because a count does not vary by chance."""
-    found = compare_counts(cell, variance_prior.smallest(policy.smallest_change))
+    found = compare_counts(cell, counts.smallest(policy.smallest_change))
     changed = found.outcome in CHANGES
     verdict = Verdict(found.outcome, found.reason, found.comparison, confirmed=changed, control=found.control)
     if changed and cell.quarantined:

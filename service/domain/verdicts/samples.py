@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.stats.estimates import trial_effects
 from service.domain.verdicts.reasons import Quarantined, Reason
 
@@ -38,7 +38,7 @@ class Pairs:
         None for a trial that lost all its rounds.
         """
         trials = self.trials[:most]
-        return [variance_prior.trial_effect(*trial) for trial in trials] if self.counts else trial_effects(trials)
+        return [counts.trial_effect(*trial) for trial in trials] if self.counts else trial_effects(trials)
 
     @property
     def trials(self) -> list[tuple[Rounds, Rounds]]:

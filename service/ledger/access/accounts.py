@@ -1,7 +1,6 @@
-"""People who signed in or ask on the forge, and what it lets them do with the repository of a target."""
+"""People who signed in, and their roles: what the forge lets them do with the repository of a target."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import structlog
 from sqlalchemy import delete, func, select
@@ -10,16 +9,14 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, reading, transaction
 from service.db.models import Account, Role, Target
 from service.db.paging import ResultPage, paged
-from service.domain.access import Actor, ActorKind, Grant, Scope
-from service.domain.markup import code, escaped
+from service.domain.access import Actor
 from service.domain.states import ForgeKind
 from service.errors import NotFound, Refused
 from service.forge.clients import addresses, connect
-from service.forge.forge import Forge, ForgeFailed
+from service.forge.forge import ForgeFailed
 from service.forge.sign_in import Identity
 from service.ledger.access import audit, sign_ins
 from service.ledger.access.acting import acting, as_actor
-from service.ledger.access.sign_ins import SCOPES_OF
 from service.ledger.locking import insert_if_absent
 from service.settings import settings
 
@@ -169,49 +166,3 @@ def set_disabled(session: Session, row: Account, *, disabled: bool) -> None:
 def listed(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Account]:
     """People who have signed in, the newest first."""
     return paged(session, select(Account), (Account.id,), cursor, limit)
-
-
-@dataclass(frozen=True)
-class ForgePerson:
-    """A person with their permission on a repository, and what it allows them on the targets that watch it."""
-
-    actor: Actor
-    permission: str
-    repository: str
-    disabled: bool
-
-    @property
-    def may_command(self) -> bool:
-        """Whether any command but `help` is open to them."""
-        return self.actor.may_somewhere(Scope.TRIAGE) or self.actor.may_somewhere(Scope.RUN)
-
-    def refusal(self, scope: Scope | None, targets: Sequence[Target], what: str) -> str | None:
-        """Why they may not do `what`, as Markdown; None where they may."""
-        if scope is None or all(self.actor.may(scope, target.id) for target in targets):
-            return None
-        if self.disabled:
-            return f"The account {escaped(self.actor.name)} is disabled here. Ask an administrator."
-        needed = next(name for name, scopes in SCOPES_OF.items() if scope in scopes)
-        where, has = code(self.repository), code(self.permission)
-        return f"{code(what)} needs {code(needed)} permission on {where}; you have {has}."
-
-
-def who_is(
-    client: Forge, kind: ForgeKind, repository: str, login: str, user_id: int, targets: Sequence[Target]
-) -> ForgePerson:
-    """Ask the forge for somebody's permission.  Their account here counts if they have signed in.
-
-    Raises ForgeFailed.
-    """
-    permission = client.permission(repository, login, user_id)
-    with reading() as session:
-        whose = (Account.issuer == addresses()[kind], Account.subject == str(user_id))
-        account = session.scalar(select(Account).where(*whose))
-    disabled = account is not None and account.disabled_at is not None
-    grants = {Grant(scope, target.id) for target in targets for scope in SCOPES_OF.get(permission, ())}
-    if account is not None and account.admin:
-        grants = {Grant(Scope.ADMIN)}
-    allowed = frozenset() if disabled else frozenset(grants)
-    return ForgePerson(
-        Actor(ActorKind.PERSON, login, allowed, account.id if account else None), permission, repository, disabled
-    )

@@ -1,54 +1,24 @@
-"""Comparisons of equal code and withdrawn decisions: stored, by case, worker and metric, and as variances."""
+"""How often this service was wrong: equal code that alarmed, and decisions that were withdrawn later."""
 
-import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, func, insert, select
-from sqlalchemy import case as when
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.db.engine import clock
-from service.db.models import (
-    WATCHED,
-    Bisection,
-    Calibration,
-    ChangePoint,
-    RegressionRow,
-    Run,
-    Series,
-    Target,
-    VerdictRow,
-)
-from service.domain.policy import recipes
-from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
+from service.db.models import WATCHED, Bisection, Calibration, ChangePoint, RegressionRow, Run, Series, VerdictRow
 from service.domain.states import (
     OPEN_SEARCHES,
     RETRACTED,
     BaselineKind,
-    Equal,
     PointState,
-    Purpose,
     RegressionState,
     RunState,
     SearchState,
 )
-from service.domain.stats.case_variances import PastComparison, learn
-from service.domain.verdicts import calibration
-from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
-from service.domain.verdicts.calibration import NONE, Compared, Rate, variance_of
-from service.domain.verdicts.session_result import SessionResult
-from service.errors import BadInput
-from service.ledger.calibration import quarantines
-from service.ledger.health import overview
-from service.ledger.intake import targets
-from service.ledger.renames import on_device, series_ids
-from service.ledger.server_policy import effective
-from service.reports.views import CaseRate, MetricRate
+from service.domain.verdicts.calibration import Rate
 
 RUNS = 20  # of the mainline, whose suspicions are counted
 
@@ -112,7 +82,7 @@ def newest_example(session: Session) -> Example | None:
 
 
 def _equal_code(session: Session, since: float) -> list[EqualCodeRate]:
-    alarmed = func.sum(when((Calibration.alarmed, 1), else_=0))
+    alarmed = func.sum(case((Calibration.alarmed, 1), else_=0))
     by_series = (
         select(Calibration.series_id, func.count().label("comparisons"), alarmed.label("alarmed"))
         .where(Calibration.at >= since)
@@ -137,146 +107,10 @@ def _suspicions(session: Session) -> Rate:
 
 def _rate(session: Session, wrong: Any, counted: Any, *where: Any) -> Rate:
     n, of_them = session.execute(
-        select(func.count(counted), func.coalesce(func.sum(when((wrong, 1), else_=0)), 0)).where(*where)
+        select(func.count(counted), func.coalesce(func.sum(case((wrong, 1), else_=0)), 0)).where(*where)
     ).one()
     return _of(n, of_them)
 
 
 def _of(comparisons: int, wrong: int) -> Rate:
     return Rate(int(comparisons), int(wrong), int(wrong))
-
-
-def compared(session: Session, run: Run, result: SessionResult, policy: Policy, known: KnownVariances) -> None:
-    """Store a session's comparisons of equal code, and quarantine or release the cases that they are about.
-
-    Sessions with untrusted code are ignored: whoever disturbs the controls could choose which cases are quarantined.
-    """
-    if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
-        return
-    found = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
-    if not found:
-        return
-    now = clock(session)
-    keys = [SeriesKey.of(run.target_id, run.device, one.provider, one.case) for one in found]
-    series = series_ids(session, keys)
-    rows = [_row(run, series[key], one, now) for key, one in zip(keys, found, strict=True)]
-    session.execute(insert(Calibration), rows)
-    overview.note_calibration(session, run, found, now)
-    quarantines.review(session, run.target_id, run.device, found, policy)
-
-
-def _row(run: Run, series_id: int, one: Compared, now: float) -> dict[str, object]:
-    return {
-        "run_id": run.id,
-        "series_id": series_id,
-        "worker": run.worker,
-        "ratio": one.ratio,
-        "p": one.p,
-        "trials": one.trials,
-        "alarmed": one.alarmed,
-        "kind": one.kind,
-        "at": now,
-    }
-
-
-SESSIONS = 20  # the newest of the same target on the same worker
-MAX_AGE_S = 90 * 86400.0  # a worker's whole history is long, and an old session says little of the machine today
-_OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
-
-
-def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
-    """By metric, from the comparisons of equal code in sessions that ended before this run began.
-
-    So the worker that asks for more trials, the judge, and a later replay know the same.  A run that was measured twice
-    is left out: its rows are of the first session, maybe of another worker, whose controls were off.
-    """
-    if run.worker is None or run.started_at is None:
-        return NONE_KNOWN
-    same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
-    lately = (Run.finished_at < run.started_at, Run.finished_at > run.started_at - MAX_AGE_S)
-    ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
-    earlier = select(Run.id).where(*same, *lately, *ended).order_by(Run.finished_at.desc(), Run.id.desc())
-    newest = session.scalars(earlier.limit(SESSIONS)).all()
-    columns = (
-        Series.metric,
-        Series.provider,
-        Series.printed,
-        Calibration.run_id,
-        Calibration.kind,
-        Calibration.ratio,
-        Calibration.p,
-        Calibration.trials,
-    )
-    rows = select(*columns).join(Calibration.series).where(Calibration.run_id.in_(newest))
-    rows = rows.where(Calibration.worker == run.worker, Calibration.at < run.started_at).order_by(Calibration.id)
-    past = defaultdict[Metric, list[PastComparison]](list)
-    for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
-        variance = variance_of(ratio, p, trials)
-        if variance is not None and metric.varies:
-            copy = kind is Equal.COPY
-            past[metric].append(PastComparison(run_id, (provider, case), math.log(ratio), variance, trials - 1, copy))
-    learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
-    return {metric: one for metric, one in learned.items() if one is not None}
-
-
-def rates(
-    session: Session,
-    target: Target | None = None,
-    *,
-    device: str | None = None,
-    worker: str | None = None,
-    since: float = 0.0,
-) -> list[CaseRate]:
-    """The rate of each case on each worker since a time; highest first."""
-    found = [
-        rate
-        for one in ([target] if target else targets.all_targets(session))
-        for on, nominal in _nominal(one)
-        if device in (None, on)
-        for rate in _rates(session, one, on, nominal, worker, since)
-    ]
-    return sorted(found, key=lambda one: (-(one.rate.share or 0.0), -one.rate.comparisons, one.case, one.provider))
-
-
-def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
-    """Sum rates by worker, device, metric, kind and nominal rate."""
-    grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
-    for one in found:
-        grouped[one.worker, one.device, one.metric, one.nominal, one.kind].append(one)
-    return [
-        MetricRate(worker, device, metric, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
-        for (worker, device, metric, nominal, kind), ones in sorted(grouped.items())
-    ]
-
-
-def _nominal(target: Target) -> Iterator[tuple[str, float]]:
-    try:
-        recipe = recipes.parse(target.recipe.text) if target.recipe else None
-    except BadInput:  # written for another version of this program
-        recipe = None
-    for device in recipe.devices if recipe else ():
-        yield device, (effective(recipe, device) if recipe else Policy()).calibrate.nominal
-
-
-def _rates(
-    session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
-) -> Iterator[CaseRate]:
-    of = (Calibration.worker, Series.provider, Series.case, Series.metric, Calibration.kind)
-    counted = (
-        select(
-            *of,
-            func.count(),
-            func.sum(when((Calibration.p < nominal, 1), else_=0)),
-            func.sum(when((Calibration.alarmed, 1), else_=0)),
-            func.max(Calibration.at),
-        )
-        .join(Calibration.series)
-        .where(on_device(target.id, device), Calibration.at >= since)
-        .where(*([] if worker is None else [Calibration.worker == worker]))
-        .group_by(*of)
-    )
-    for who, provider, case_, metric, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
-        key = SeriesKey(target.id, device, provider, case_, metric)
-        rate = Rate(comparisons, differed, alarmed)
-        named = target.name, who or "unknown", device, provider, key.printed, metric
-        yield CaseRate(*named, rate, nominal, last_at, kind)

@@ -16,7 +16,7 @@ from service.errors import BadInput
 from service.ledger.access import audit
 from service.ledger.intake import targets
 from service.ledger.locking import lock
-from service.ledger.reading import mainline
+from service.ledger.reading import revisions
 from service.ledger.runs import baseline_choice, internal_runs
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
@@ -155,7 +155,7 @@ def ask_now(
         raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
     recipe.cases(suite or recipe.suite_on(device))
     _check_worker(session, worker, device)
-    revision = _fit(session, target, device) if sha is None else mainline.named(session, target, sha)
+    revision = _fit(session, target, device) if sha is None else revisions.named(session, target, sha)
     if revision is None:
         raise BadInput(
             f"{target.name} has no mainline revision that was measured on {device}: measure one first, or name one."

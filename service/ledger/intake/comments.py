@@ -24,8 +24,8 @@ from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import clients
 from service.forge.events import Commented
 from service.forge.forge import Forge, ForgeFailed, PullHead
-from service.ledger.access.accounts import ForgePerson, who_is
 from service.ledger.access.acting import as_actor
+from service.ledger.access.forge_people import ForgePerson, who_is
 from service.ledger.bisections import advance
 from service.ledger.bisections.steps import moved_between
 from service.ledger.intake import pulls

@@ -18,19 +18,8 @@ from service.channels import checks, services, webhook
 from service.channels.channel import Channel, ChannelFailed
 from service.db.engine import clock, reading, transaction
 from service.db.models import ChannelHealth, Notice, NoticeMessage, Subscription
-from service.domain.notices.events import (
-    DAY_S,
-    HOUR_S,
-    KINDS,
-    NEWS_S,
-    EventKind,
-    NotableEvent,
-    Pending,
-    Rules,
-    SentBefore,
-    SubjectChange,
-    plan,
-)
+from service.domain.notices.batching import DAY_S, HOUR_S, NEWS_S, Pending, Rules, SentBefore, plan
+from service.domain.notices.events import KINDS, EventKind, NotableEvent, SubjectChange
 from service.domain.states import NoticeState, OutboxState
 from service.domain.text import is_due
 from service.errors import NotFound

@@ -30,7 +30,7 @@ from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Purpose, RunSt
 from service.domain.verdicts.samples import Outcome
 from service.errors import NotFound
 from service.ledger import queries
-from service.ledger.reading.mainline import named
+from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
 from service.reports.feeds.badges import SotaFacts, StatusFacts
 

@@ -19,7 +19,7 @@ from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.errors import Conflict, NotFound
 from service.ledger import queries
-from service.ledger.reading.mainline import named
+from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
 from service.ledger.server_policy import effective
 from service.reports.report import readable

@@ -45,9 +45,9 @@ from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
 from service.domain.verdicts.totals import summaries
 from service.ledger import code_texts, renames
-from service.ledger.calibration import error_rates, quarantines
-from service.ledger.calibration.error_rates import known_variances
-from service.ledger.health import overview
+from service.ledger.calibration import equal_code, quarantines
+from service.ledger.calibration.known_variances import known_variances
+from service.ledger.health import totals
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.notices import happenings
 from service.ledger.notices.happenings import subscribers
@@ -198,7 +198,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     found = _cells(session, run, result, policy)
     known = known_variances(session, run, policy)
     judged = judge.judge(found, policy, known)
-    error_rates.compared(session, run, result, policy, known)  # before it is known whether this session counts
+    equal_code.compared(session, run, result, policy, known)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run
@@ -217,7 +217,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     rows += _removed(decided, recipe, names)
     for row in rows:
         row.policy_id = made_by
-    overview.note(session, run, rows)
+    totals.note(session, run, rows)
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
         note_drifts(session, run, revision, result.taken)

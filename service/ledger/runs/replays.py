@@ -16,7 +16,7 @@ from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import baseline_cases
-from service.ledger.calibration.error_rates import known_variances
+from service.ledger.calibration.known_variances import known_variances
 from service.ledger.runs.reload import Rebuilt, rebuilt
 from service.reports.views import Replay, ReplayedCase
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from kernels.cases import Metric
 from service.domain.metrics import WORDS
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.text import one_line
 from service.domain.weekly.weeks import TIMES
 
@@ -134,7 +134,7 @@ def sota(facts: SotaFacts, stale_days: int) -> Badge:
     colour = Colour.GOOD if mean <= LEVEL else Colour.FAIR if mean <= BEHIND else Colour.BEHIND
     cases = _counted(len(facts.ratios), "case")
     if facts.metric.counts:
-        message = f"{math.log(mean) / variance_prior.EFFECT:+.2g} {WORDS[facts.metric].name} over {facts.sota}"
+        message = f"{math.log(mean) / counts.EFFECT:+.2g} {WORDS[facts.metric].name} over {facts.sota}"
         title = f"{where}: {message}, the mean of {cases}; below 0 is fewer"
     else:
         amount, less = ("time", "faster") if facts.metric in TIMES else ("memory", "less")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from service.db.models import Target
 from service.domain.metrics import metric_of, percent
 from service.domain.states import FoundBy, OutboxState, RegressionState
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.text import in_bytes, lasted, listed, one_line, short
 from service.reports.health.facts import (
     DeviceQueue,
@@ -150,7 +150,7 @@ def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: flo
     metric = metric_of(case)
     most = percent(one.high, metric)
     if one.count > 1 and f"{one.low:.3f}" != f"{one.high:.3f}":
-        most = f"{variance_prior.difference(one.low) if metric.counts else f'{(one.low - 1) * 100:.1f}'} to {most}"
+        most = f"{counts.difference(one.low) if metric.counts else f'{(one.low - 1) * 100:.1f}'} to {most}"
     place = f"{name} on {listed(sorted(one.devices))}"
     parts = [f"{place}: {most}" + (f", worst {case}" if one.count > 1 and case else f" at {case}" if case else "")]
     if one.due_at is not None and one.due_at < now:

@@ -16,7 +16,7 @@ from service.domain.isolation.evaluation import (
     SwapCause,
 )
 from service.domain.metrics import metric_of, signed, words
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.stats.sequential import Zone
 from service.domain.text import in_percent, listed, one_line, share_in_words, short
 from service.reports.words import of_cause
@@ -100,7 +100,7 @@ def _moved_words(verdict: ComponentVerdict, case: str) -> str:
 
 def _by(moved: Sequence[ComponentEffect], metric: Metric) -> str:
     ratio = max((one.ratio or 1.0 for one in moved), key=lambda one: abs(one - 1))
-    size = f"{abs(variance_prior.difference(ratio))}" if metric.counts else share_in_words(abs(ratio - 1))
+    size = f"{abs(counts.difference(ratio))}" if metric.counts else share_in_words(abs(ratio - 1))
     return f", by {size}" if len(moved) == 1 else f", by {size} at most"
 
 
@@ -229,7 +229,7 @@ def troubles(result: Isolation) -> Iterator[str]:
             size = signed(exp(one.control.estimate.centre), metric_of(one.case))
             off = f"a second copy of {result.before.name} differs by {size}"
             exact = metric_of(one.case).counts
-            limit = f"{variance_prior.smallest(one.smallest_change)}" if exact else in_percent(one.smallest_change)
+            limit = f"{counts.smallest(one.smallest_change)}" if exact else in_percent(one.smallest_change)
             yield f"{one.case}: {off}, too much to decide a change of {limit}; only larger effects count."
         for arm, (state, said) in one.states.items():
             yield f"{one.case}: {arm} is {state.value}: {one_line(said or 'no reason given')}."

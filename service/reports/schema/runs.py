@@ -11,7 +11,7 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
 from service.reports.gate import GateState
@@ -260,7 +260,7 @@ class VerdictItem(Document):
         named = {
             "metric": metric.value,
             "change": percent(verdict.ratio, metric),
-            "difference": variance_prior.difference(verdict.ratio) if metric.counts and verdict.ratio else None,
+            "difference": counts.difference(verdict.ratio) if metric.counts and verdict.ratio else None,
             "smallest_change": verdict.smallest_change or policy.at(verdict.case).smallest_change,
             "control_ratio": verdict.control,
             "cause_text": words.cause_text(verdict),

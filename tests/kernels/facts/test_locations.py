@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kernels.facts import texts
+from kernels.facts import locations
 from tests import needs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch compiles
@@ -90,7 +90,7 @@ def load(tmp_path_factory):
         return module
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(texts.CHECKOUT, str(checkout))
+        patch.setenv(locations.CHECKOUT, str(checkout))
         yield one
 
 
@@ -123,12 +123,12 @@ def after(text, lines=0):
 )
 def test_a_function_is_where_its_file_defines_it(target, name, begins, decorators, lines):
     line = after(begins)
-    assert texts.location(getattr(target, name)) == place(line - decorators, line, line + lines)
+    assert locations.location(getattr(target, name)) == place(line - decorators, line, line + lines)
 
 
 @pytest.mark.parametrize("name", ["library", "builtin", "generated", "nothing"])
 def test_code_of_no_file_of_the_checkout_has_no_place(target, name):
-    assert texts.location(getattr(target, name)) is None
+    assert locations.location(getattr(target, name)) is None
 
 
 def test_a_kernel_is_where_it_is_defined(load):
@@ -137,9 +137,9 @@ def test_a_kernel_is_where_it_is_defined(load):
     first, line = lines.index(next(one for one in lines if one.startswith("@"))) + 1, 9
     assert lines[line - 1].startswith("def kernel")
     expected = place(first, line, len(lines), "norms/tuned.py")
-    assert texts.location(load("tuned", KERNEL).kernel) == expected
+    assert locations.location(load("tuned", KERNEL).kernel) == expected
 
 
 def test_without_a_checkout_nothing_is_located(target, monkeypatch):
-    monkeypatch.delenv(texts.CHECKOUT)
-    assert texts.location(target.definition) is None
+    monkeypatch.delenv(locations.CHECKOUT)
+    assert locations.location(target.definition) is None

@@ -95,7 +95,7 @@ import torch
 from kernels.facts.offline import backwards
 from kernels.facts.offline.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
-from kernels.facts.offline.launches import EnteringOffline
+from kernels.facts.offline.operators import EnteringOffline
 from kernels.facts.offline.pretend import become
 from kernels.facts.gather import _facts
 from kernels.facts.trace import Entering, Seen, triton_launches

@@ -9,7 +9,7 @@ from kernels.arena import protocol
 from kernels.cases import Case
 from kernels.facts import gather
 from kernels.facts.graph_kernels import kernels_of_call
-from kernels.facts.texts import CHECKOUT
+from kernels.facts.locations import CHECKOUT
 from kernels.norms.modules import rms_norm
 
 pytestmark = pytest.mark.gpu

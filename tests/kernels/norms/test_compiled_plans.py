@@ -171,7 +171,7 @@ sys.path.insert(0, sys.argv[1])
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kernels.facts.texts import normalised_ptx
+from kernels.facts.hashing import normalised_ptx
 
 for name in ("here", "lower", "other"):
     kernel = __import__(name).copy

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from service.db.engine import make_engine, transaction
-from service.db.readiness import describe, remedy
+from service.db.trouble import describe, remedy
 
 
 def error_of(url: str, query: str = "SELECT * FROM nothing") -> DBAPIError:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from service.commands.output.layout import lines
-from service.commands.views.reports import compared
+from service.commands.views.facts import compared
 from service.domain.codefacts import diff, findings, limits, measured
 from service.domain.codefacts.comparison import grown_errors
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read

@@ -10,7 +10,7 @@ from kernels.cases import Case, Metric
 from service.domain.ingest import read_lines
 from service.domain.metrics import amount, in_range, instead, metric_of, percent, signed
 from service.domain.policy.policy import Policy
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.errors import BadInput
 
 CASE = "rmsnorm.fwd.4096x1024.bf16-fp32"
@@ -117,8 +117,8 @@ def test_measurements_from_elsewhere_are_in_the_unit_of_their_case(metric, sampl
 @pytest.mark.parametrize(
     ("ratio", "words", "sign"),
     [
-        (variance_prior.ratio(1), "1 more kernel", "+1"),
-        (variance_prior.ratio(-2), "2 fewer kernels", "−2"),
+        (counts.ratio(1), "1 more kernel", "+1"),
+        (counts.ratio(-2), "2 fewer kernels", "−2"),
         (1.0, "no change", "0"),
     ],
 )

@@ -34,8 +34,9 @@ from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, NotFound
-from service.ledger.calibration import error_rates, quarantines, schedule
-from service.ledger.calibration.error_rates import MAX_AGE_S, by_metric, known_variances, rates
+from service.ledger.calibration import equal_code, quarantines, schedule
+from service.ledger.calibration.known_variances import MAX_AGE_S, known_variances
+from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording, replays
 from service.reports import words
@@ -266,7 +267,7 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
         run.trusted = False
         session.flush()
         taken = tuple(took(role, CASE, 100.0) for role in ROLES)
-        error_rates.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
+        equal_code.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
         assert session.execute(select(Calibration)).first() is None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from service.db.models import ChangePoint, VerdictRow
 from service.domain.states import PointReason as P
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.reasons import ReasonCode as R
 from service.reports.words import _POINT_REASONS, of_point, of_point_reason, of_reason, of_verdict
@@ -145,7 +145,7 @@ def test_a_change_of_memory_is_not_said_to_be_one_of_time(ratio: float, begins: 
 
 
 def test_the_gap_of_a_count_is_a_number() -> None:
-    then, now = variance_prior.ratio(1), variance_prior.ratio(3)
+    then, now = counts.ratio(1), counts.ratio(3)
     grew = reason(R.BEHIND_SINCE, baseline="quack", since="c1", first=False, then=then, now=now, changed=True)
     assert of_reason(grew, f"{CASE}.kernels") == (
         "behind quack since c1; the gap grew from 1 more kernel to 3 more kernels"

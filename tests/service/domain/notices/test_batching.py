@@ -6,18 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.notices.events import (
-    DAY_S,
-    HOUR_S,
-    MAX_CHANGES,
-    NEWS_S,
-    EventKind,
-    Pending,
-    Plan,
-    Rules,
-    SentBefore,
-    plan,
-)
+from service.domain.notices.batching import DAY_S, HOUR_S, MAX_CHANGES, NEWS_S, Pending, Plan, Rules, SentBefore, plan
+from service.domain.notices.events import EventKind
 
 OPENED, FIXED, REOPENED = EventKind.REGRESSION_OPENED, EventKind.REGRESSION_FIXED, EventKind.REGRESSION_REOPENED
 ACCEPTED, FAILED = EventKind.REGRESSION_ACCEPTED, EventKind.RUN_FAILED

@@ -5,7 +5,7 @@ import pytest
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
-from service.domain.stats import variance_prior
+from service.domain.stats import counts
 from service.domain.verdicts.baselines import BaselineCase, best_of, judge_baseline
 from service.domain.verdicts.judge import judge, wanted
 from service.domain.verdicts.reasons import Quarantined, ReasonCode
@@ -47,7 +47,7 @@ def test_one_more_is_a_regression_and_one_fewer_an_improvement(head, baseline, o
 
     assert verdict.outcome is outcome
     seen = verdict.comparison
-    assert (variance_prior.difference(seen.ratio) if seen else None) == difference
+    assert (counts.difference(seen.ratio) if seen else None) == difference
     assert verdict.confirmed is (outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
 
 
@@ -133,9 +133,9 @@ def test_none_at_all_is_the_best():
 
 
 def test_differences_add_up_over_revisions():
-    assert variance_prior.difference(variance_prior.ratio(1) * variance_prior.ratio(2) * variance_prior.ratio(-3)) == 0
+    assert counts.difference(counts.ratio(1) * counts.ratio(2) * counts.ratio(-3)) == 0
     for smallest in (1, 2, 7, 500):
-        limit = variance_prior.limit(smallest)
-        assert variance_prior.smallest(limit) == smallest
-        assert variance_prior.ratio(smallest) > 1 + limit > variance_prior.ratio(smallest - 1)
-        assert variance_prior.ratio(-smallest) < 1 / (1 + limit) < variance_prior.ratio(1 - smallest)
+        limit = counts.limit(smallest)
+        assert counts.smallest(limit) == smallest
+        assert counts.ratio(smallest) > 1 + limit > counts.ratio(smallest - 1)
+        assert counts.ratio(-smallest) < 1 / (1 + limit) < counts.ratio(1 - smallest)

@@ -1,0 +1,68 @@
+"""A comparison of compiled code, as commands print it."""
+
+from service.commands.output.views import Column, Part, Sentence, Table, View, text
+from service.domain.codefacts.diff import Group
+from service.domain.codefacts.findings import MENDS, FactsReport, at
+from service.domain.codefacts.measured import Difference
+from service.domain.text import one_line
+from service.reports import facts_markdown
+from service.reports.facts_markdown import title
+from service.reports.schema.facts import CodeChangeItem, FactsDocument
+
+_STYLES = {True: "red", False: "green", None: ""}
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def compared(report: FactsReport) -> View:
+    """The limits that are broken, what changed with the gravest first, and what did not compile."""
+    parts: list[Part] = [
+        text((title(report), "bold")),
+        text((report.headline, "bold red" if report.violations else "")),
+    ]
+    for one in report.violations:
+        where = at(one.places, 3)
+        parts.append(text((f"{one.rule}: {one_line(one.said)} at {where}", "bold red"), f"\n  {MENDS[one.rule]}"))
+    if report.known_before:
+        parts.append(text((f"Over a limit, as at the base already: {at(report.known_before, 3)}", "yellow")))
+    if report.groups:
+        parts.append(Table(Group, report.groups, _columns(several=len(report.providers) > 1)))
+    for row in report.unexplained:
+        style = "red" if row.state == "failed" else "dim"
+        parts.append(text((f"{row.state}: {at(row.places, 3)}: {one_line(row.reason)}", style)))
+    parts += [text((note, "dim")) for note in report.notes]
+    parts += [_difference(one) for one in report.differences]
+    document = FactsDocument.of(report)
+    return View(
+        document,
+        parts,
+        code=report.exit_code,
+        markdown=lambda: facts_markdown.document(report),
+        table=Table(CodeChangeItem, document.changes, ()),
+    )
+
+
+def _columns(*, several: bool) -> tuple[Column[Group], ...]:
+    def what(group: Group) -> str:
+        of = " ".join(filter(None, (group.places[0].provider if several else "", group.kernel)))
+        return f"{one_line(group.said)}{f' ({of})' if of else ''}"
+
+    return (
+        Column("what changed", what, lambda group: _STYLES[group.worse], folds=True),
+        Column("cases", lambda group: str(len(group.places)), right=True),
+        Column("where", lambda group: "; ".join([at(group.places), *facts_markdown.sources(group)]), below=True),
+    )
+
+
+def _difference(one: Difference) -> Sentence:
+    more = f", the same at {one.places - 1} more" if one.places > 1 else ""
+    parts: list[str | tuple[str, str]] = [
+        (f"\n{one.kind} of {one.kernel} ({one.provider}) at {one.case} on {one.arch}{more}", "bold")
+    ]
+    if one.summary:
+        parts.append(f"\n{one.summary}")
+    if not one.lines:
+        parts.append(("\n  no difference that can be shown", "dim"))
+    parts += [(f"\n{line}", _DIFF_STYLES.get(line[:1], "dim")) for line in one.lines]
+    if one.cut:
+        parts.append((f"\n... {one.cut} more lines; --texts FOLDER writes them all", "dim"))
+    return text(*parts)

@@ -1,0 +1,115 @@
+"""When events become a message, which of them, and which are not worth one any more.  Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from service.domain.notices.events import KINDS, EventKind, SubjectChange
+from service.domain.policy.policy import GateAction
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+NEWS_S = 7 * DAY_S  # an older event is dropped: a channel that was away for a month must not be flooded
+# Changes of one case that are sent in a day, where it regresses and is fixed again and again; the others wait.
+MAX_CHANGES = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long events wait for others, and how many messages a subscription gets."""
+
+    wait_s: float = 300.0
+    urgent_wait_s: float = 60.0  # of the severity `fail`
+    per_hour: int = 6
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An event that waits."""
+
+    id: int
+    kind: EventKind
+    subject: str  # what it opens or closes: "regression 4"
+    series: str  # what must not change back and forth: "series 7"
+    at: float
+
+    @property
+    def change(self) -> SubjectChange:
+        return KINDS[self.kind].change
+
+
+@dataclass(frozen=True)
+class SentBefore:
+    """What the subscription was sent before."""
+
+    open_subjects: frozenset[str] = frozenset()  # opened by a message, and closed by none
+    changes: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by series, when events of it were sent
+    messages: Sequence[float] = ()  # when messages were made
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with the events now.  Those that are in no list wait."""
+
+    send: tuple[int, ...] = ()
+    cancel: tuple[int, ...] = ()
+    drop: tuple[int, ...] = ()
+
+
+def plan(pending: Sequence[Pending], sent: SentBefore, rules: Rules, now: float) -> Plan:
+    """Decide about the events that wait for one subscription, oldest first.
+
+    What opened and closed again before it was sent is cancelled.  The others leave together as soon as the first has
+    waited long enough, unless the messages of the hour are spent.  Times ahead of `now` are from before the clock was
+    set back, and count as now.
+    """
+    old = [one.id for one in pending if now - one.at > NEWS_S]
+    fresh = [one for one in pending if now - one.at <= NEWS_S]
+    cancelled = _cancelled(fresh, sent.open_subjects)
+    left = [one for one in fresh if one.id not in cancelled]
+    held = _held(left, sent, now)
+    ready = [one for one in left if one.id not in held]
+    spent = sum(now - HOUR_S < at <= now for at in sent.messages) >= rules.per_hour
+    due = not spent and any(_has_waited(one, rules, now) for one in ready)
+    return Plan(send=tuple(one.id for one in ready) if due else (), cancel=tuple(sorted(cancelled)), drop=tuple(old))
+
+
+def _has_waited(one: Pending, rules: Rules, now: float) -> bool:
+    wait_s = rules.urgent_wait_s if KINDS[one.kind].severity is GateAction.FAIL else rules.wait_s
+    return one.at > now or now - one.at >= wait_s
+
+
+def _cancelled(pending: Sequence[Pending], open_subjects: frozenset[str]) -> set[int]:
+    """Events that later ones undid: opened and closed, or, where it is known to be open, closed and reopened."""
+    cancelled = set[int]()
+    by_subject = defaultdict[str, list[Pending]](list)
+    for one in pending:
+        by_subject[one.subject].append(one)
+    for subject, events in by_subject.items():
+        known_open = subject in open_subjects
+        kept = list[Pending]()
+        for one in events:
+            opposite = {SubjectChange.CLOSES: SubjectChange.OPENS, SubjectChange.OPENS: SubjectChange.CLOSES}
+            undone = any(other.change is opposite.get(one.change) for other in kept)
+            if not undone:
+                kept.append(one)
+            elif (one.change is SubjectChange.CLOSES) is known_open:  # only the last of them is news
+                cancelled |= {other.id for other in kept if other.change is not SubjectChange.NOTES}
+                kept = [other for other in kept if other.change is SubjectChange.NOTES] + [one]
+            else:  # all is as it was
+                cancelled |= {other.id for other in (*kept, one)}
+                kept = []
+    return cancelled
+
+
+def _held(pending: Sequence[Pending], sent: SentBefore, now: float) -> set[int]:
+    """Events of series that changed too often during the last day."""
+    changes = Counter({series: sum(now - DAY_S < at <= now for at in times) for series, times in sent.changes.items()})
+    held = set[int]()
+    for one in pending:
+        if one.change is SubjectChange.NOTES:
+            continue
+        if changes[one.series] >= MAX_CHANGES:
+            held.add(one.id)
+        else:
+            changes[one.series] += 1
+    return held
