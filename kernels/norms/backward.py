@@ -74,7 +74,8 @@ def backward(
     weight_wanted: False for a frozen weight.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean}, offset, True)
+    by_row, each = {"dy": dy, "dresidual_out": dresidual_out}, {"rstd": rstd, "mean": mean}
+    check(x, by_row, {"weight": weight}, each, offset=offset, leading=True)
     if bias_dtype not in (None, *DTYPES):
         raise ValueError(f"bias_dtype must be {', '.join(map(str, DTYPES))} or None, not {bias_dtype}")
     shape, rows, cols = x.shape, rows_of(x), x.shape[-1]

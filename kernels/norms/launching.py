@@ -166,6 +166,8 @@ def aligned(*tensors: Tensor | None) -> list[Any]:
     """
     found = [None if tensor is None else _aligned(tensor) for tensor in tensors]
     heads = heads_of(*found)
+    if heads == 1:
+        return found
     return [
         tensor if tensor is None or tensor.ndim == 2 or tensor.shape[1] == heads else tensor.flatten(0, 1)
         for tensor in found
@@ -213,7 +215,10 @@ def rows_of(x: Tensor) -> int:
 
 def heads_of(*tensors: Tensor | None) -> int:
     """Rows of a token of the tensors, from `aligned`, that have two strides; 1 if none has."""
-    return next((tensor.shape[1] for tensor in tensors if tensor is not None and tensor.ndim > 2), 1)
+    for tensor in tensors:  # every launch asks: a generator takes twice as long
+        if tensor is not None and tensor.ndim > 2:
+            return tensor.shape[1]
+    return 1
 
 
 def vector(*tensors: Tensor | None) -> int:
