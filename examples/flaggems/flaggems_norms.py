@@ -1,16 +1,28 @@
-"""FlagGems' norms in the shape of the adapter protocol, for its commits of September 2024 to November 2025.
+"""FlagGems' norms in the shape of the adapter protocol, for its commits of September 2024 to August 2026.
 
 RMSNorm has a backward pass since April 2025.  Before May 2025 LayerNorm was a class for autograd; its backward pass is
-called with what it would have saved.
+called with what it would have saved.  FlagGems launches kernels through a cache of its own, LibEntry, which passes too
+few arguments to Triton 3.6 in the commits before February 2026; here the kernels are launched by Triton itself.
 """
 
 import importlib
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from torch import Tensor
 
+
+def launched_by_triton(module: ModuleType) -> None:
+    """Replace each LibEntry of a module by the kernel that it wraps."""
+    for name, value in list(vars(module).items()):
+        if type(value).__name__ == "LibEntry":
+            setattr(module, name, value.fn)
+
+
 rms = importlib.import_module("flag_gems.ops.rms_norm")  # the package has functions of these names, too
 layer = importlib.import_module("flag_gems.ops.layernorm")
+
+launched_by_triton(rms)
+launched_by_triton(layer)
 
 _LAYER = getattr(layer, "LayerNorm", None)
 _SAVES_BIAS = _LAYER is not None and "bias" in _LAYER.backward.__code__.co_varnames
@@ -55,5 +67,6 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) 
         module = importlib.import_module("flag_gems.fused.fused_add_rms_norm")
     except ImportError as error:
         raise NotImplementedError("this revision has no fused_add_rms_norm") from error
+    launched_by_triton(module)
     y, residual_out = module.fused_add_rms_norm(x, residual, [x.shape[1]], weight, eps)
     return y, residual_out

@@ -1,15 +1,19 @@
-"""What the service said beside what the commits did: `compare.py DATABASE.gz TRUTH.json.gz`, ids as published.
+"""What the service said beside what the commits did: `compare.py DATABASE.gz|.xz TRUTH.json.gz... [--of FOLDER/NAME]`.
+
+FOLDER/NAME-ids.txt and FOLDER/NAME-touched.txt, without --of ids.txt and touched.txt, have the published id of each
+commit, and the ops that it touched; NAME is the target.
 
 The truth counts as a change where its whole interval lies at or beyond the smallest relevant change of the case, as
 none where it lies within, else as near it.  Where a commit touched no file of the op (touched.txt) it is none, and
 exactly so.  Cases with a wrong side are compared by their times alone.
 """
 
+import argparse
 import gzip
 import json
+import lzma
 import math
 import sqlite3
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -19,13 +23,22 @@ SIGNS = {"regression": 1, "improvement": -1}
 
 
 def main() -> None:
-    packed, truth = map(Path, sys.argv[1:])
-    published = dict(line.split() for line in (HERE / "ids.txt").read_text().splitlines())
-    touched = {sha: ops for sha, *ops in map(str.split, (HERE / "touched.txt").read_text().splitlines())}
-    pairs = json.loads(gzip.decompress(truth.read_bytes()))["pairs"]
-    pairs = {(published.get(name.split()[0], name), name.split()[1]): pair for name, pair in pairs.items()}
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("database", type=Path)
+    arguments.add_argument("truths", type=Path, nargs="+")
+    arguments.add_argument("--of", default="")
+    asked = arguments.parse_args()
+    before, target = f"{asked.of}-" if asked.of else "", asked.of.rpartition("/")[2] or "liger"
+    published = dict(line.split() for line in (HERE / f"{before}ids.txt").read_text().splitlines())
+    touched = {sha: ops for sha, *ops in map(str.split, (HERE / f"{before}touched.txt").read_text().splitlines())}
+    pairs = {}
+    for truth in asked.truths:
+        for name, pair in json.loads(gzip.decompress(truth.read_bytes()))["pairs"].items():
+            sha, case = name.split()
+            pairs[published.get(sha, sha), case] = pair
+    unpack = lzma.decompress if asked.database.suffix == ".xz" else gzip.decompress
     with tempfile.NamedTemporaryFile(suffix=".db") as file:
-        file.write(gzip.decompress(packed.read_bytes()))
+        file.write(unpack(asked.database.read_bytes()))
         file.flush()
         rows = (
             sqlite3.connect(file.name)
@@ -33,13 +46,16 @@ def main() -> None:
                 'SELECT sha, subject, verdicts."case", baseline_kind, outcome, ratio, low, high,'
                 " coalesce(smallest_change, CASE WHEN verdicts.\"case\" LIKE '%' THEN 0.02 END)"
                 " FROM verdicts JOIN runs ON runs.id = run_id JOIN revisions ON revisions.id = revision_id"
-                " WHERE baseline_kind IN ('parent', 'wrong_parent') ORDER BY ordinal, verdicts.id"
+                " JOIN targets ON targets.id = revisions.target_id WHERE targets.name = ?"
+                " AND baseline_kind IN ('parent', 'wrong_parent') ORDER BY ordinal, verdicts.id",
+                (target,),
             )
             .fetchall()
         )
     counts, held, sizes = Counter(), [], []
     print("| commit | case | truth | told | as |\n|---|---|--:|--:|---|")
-    for sha, subject, case, kind, outcome, ratio, low, high, smallest in rows:
+    for own, subject, case, kind, outcome, ratio, low, high, smallest in rows:
+        sha = published.get(own, own)
         pair = pairs.get((sha, case))
         if pair is None or ratio is None:
             continue

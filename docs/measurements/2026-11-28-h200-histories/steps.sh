@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The service watches public histories on a GPU host that has torch, Triton and Python 3.12, but no package index.
-# Usage: steps.sh unpack | site | truth NAME | serve | second | measure NAME RANGE | wait SECONDS | keep
+# Usage: steps.sh unpack | site | truth NAME [FILE] | serve | second | measure NAME RANGE | wait SECONDS | keep
 # NAME is liger or flaggems.  One service watches both; GPU is the index of the GPU of a worker or of a truth.  GIFTS
 # holds what was carried: quack.tar.xz, whl/ (wheels of requirements.txt), debs/ (bubblewrap), NAME.git; results go to
 # OUT.  With MATTER, a regular expression, only those of the files that matter in the recipe matter that match it.
@@ -38,21 +38,32 @@ import sys, zipfile
 for wheel in sys.argv[2:]:
     zipfile.ZipFile(wheel).extractall(sys.argv[1])
 PY
+    mkdir -p "$PLACE/extra"  # FlagGems imports SQLAlchemy
+    for wheel in "$GIFTS"/whl/{sqlalchemy,typing_extensions}-*.whl; do
+        "$PYTHON" -c "import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])" "$wheel" "$PLACE/extra"
+    done
     for name in liger flaggems; do mkdir -p "$PLACE/$name" && cp -r "$GIFTS/$name.git" "$PLACE/$name/"; done
+}
+
+recipe_of() {  # NAME: the recipe for this card, with those of the files that matter that match MATTER
+    sed -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/tree/examples/$1/${RECIPES[$1]}" > "$PLACE/tree/examples/$1/here.toml"
+    [ -z "${MATTER:-}" ] || sed -i -e '/^matter = \[/,/^\]/{/^    /{/'"$MATTER"'/!d}}' "$PLACE/tree/examples/$1/here.toml"
+    echo "$PLACE/tree/examples/$1/here.toml"
 }
 
 truth() {  # what the commits really do; nobody else is on that device
     # shellcheck disable=SC2086
-    CUDA_VISIBLE_DEVICES=${GPU:-0} "$PYTHON" "$HERE/truth.py" "$PLACE/$1/$1.git" --recipe "$TREE/examples/$1/${RECIPES[$1]}" \
-        --work "$PLACE/$1/truth" --out "$PLACE/$1/truth.json" ${TRUTH:-} > "$PLACE/$1/truth.log" 2>&1 || true
+    CUDA_VISIBLE_DEVICES=${GPU:-0} PYTHONPATH=$PLACE/extra "$PYTHON" "$HERE/truth.py" "$PLACE/$1/$1.git" \
+        --recipe "$(recipe_of "$1")" --work "$PLACE/$1/truth" --out "$PLACE/$1/${2:-truth}.json" ${TRUTH:-} \
+        > "$PLACE/$1/${2:-truth}.log" 2>&1 || true
 }
 
 serve() {
     settings
     kw db upgrade > /dev/null
-    local quack=()
-    [ ! -d "$PLACE/quack" ] || quack=(--path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages")
-    kw stack adopt host --python "$PYTHON" "${quack[@]}"
+    local paths=(--path "$PLACE/extra")
+    [ ! -d "$PLACE/quack" ] || paths+=(--path "$PLACE/quack" --path "$PLACE/quack/nvidia_cutlass_dsl/dsl_packages")
+    kw stack adopt host --python "$PYTHON" "${paths[@]}"
     setsid "$PYTHON" -P -m service.cli up >> "$PLACE/up.log" 2>&1 < /dev/null &
     for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" > /dev/null && break || sleep 0.5; done
     kw doctor || true
@@ -65,10 +76,7 @@ second() {  # another worker of the same service, on another GPU
 
 measure() {  # NAME RANGE: each revision against its parent; those that touch nothing that matters are skipped
     settings
-    local recipe=$PLACE/tree/examples/$1/here.toml
-    sed -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/tree/examples/$1/${RECIPES[$1]}" > "$recipe"
-    [ -z "${MATTER:-}" ] || sed -i -e '/^matter = \[/,/^\]/{/^    /{/'"$MATTER"'/!d}}' "$recipe"
-    kw target add "$1" "$PLACE/$1/$1.git" --recipe "$recipe" --forge "${FORGES[$1]}" --branch main --trusted --backfill 0
+    kw target add "$1" "$PLACE/$1/$1.git" --recipe "$(recipe_of "$1")" --forge "${FORGES[$1]}" --branch main --trusted --backfill 0
     kw run backfill "$1" "$2"
 }
 
@@ -109,7 +117,9 @@ pathlib.Path("/tmp/copy.db").unlink()
 PY
     progress > "$OUT/runs.txt"
     for name in "${!RECIPES[@]}"; do
-        gzip -c "$PLACE/$name/truth.json" > "$OUT/$name-truth.json.gz" && cp "$PLACE/$name/truth.log" "$OUT/$name-truth.log" || true
+        for truth in "$PLACE/$name"/truth*.json; do
+            gzip -c "$truth" > "$OUT/$name-$(basename "$truth").gz" && cp "${truth%.json}.log" "$OUT/$name-$(basename "${truth%.json}").log" || true
+        done
     done
     cat "$PLACE/up.log" "$PLACE/second.log" "$KERNELWATCH_STATE"/logs/*.log > "$OUT/service.log" 2> /dev/null || true
     { nvidia-smi; "$PYTHON" -m pip list 2> /dev/null | grep -iE "^(torch|triton|numpy|scipy) "; uname -a; nproc; } > "$OUT/machine.txt" 2>&1 || true
