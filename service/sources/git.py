@@ -68,7 +68,7 @@ _ONE_PATH_S = 5.0
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
-_REV = re.compile(r"\w[\w./+#=@~^-]{0,199}")  # letters and digits of any script
+_REV = re.compile(r"\w[\w./+#=@~^,;!$%&'\"`()<>|-]{0,199}")  # what git allows in a name, in any script
 _PULL_REV = re.compile(r"(?:refs/)?((?:pull|merge-requests)/([1-9][0-9]{0,9})/head)([~^].*)?")
 _FORMAT = "%H%x00%P%x00%s%x00%an%x00%ct%x00"
 
