@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from service.domain.changepoints.step_test import (
+    MAX_AUTOCORRELATION,
     MIN_ERROR,
     Logs,
     Step,
@@ -18,22 +19,25 @@ from service.domain.changepoints.step_test import (
 )
 from service.domain.changepoints.types import HistoryLimits
 
-SAME = 1 / 3  # of the distance between the two levels: a nearer level is the same again
+SAME = 1 / 3  # of the distance between the two levels: a nearer level may be the same again
 # A commit that is reverted, landed again and reverted again leaves a level twice.  The third time, the machine or the
 # memory placement is the cause.
 EXCURSIONS = 3
 
 
-def without_flips(logs: Logs, starts: Sequence[int]) -> list[int]:
+def without_flips(logs: Logs, starts: Sequence[int], r: float, limits: HistoryLimits) -> list[int]:
     """`starts` without the changes between two levels that alternate for at least `EXCURSIONS` excursions.
+
+    A level is the same again if it is near, and the test that finds changes cannot tell it from the visit before:
+    commits whose effects are alike are no modes.
 
     The last excursion need not have ended, unless it is already longer than every stay before it: then a commit that
     was reverted twice may have landed for good.
     """
-    levels = [median(logs[a:b]) for a, b in pairwise([0, *starts, len(logs)])]
+    visits = [logs[a:b] for a, b in pairwise([0, *starts, len(logs)])]
     kept, first = [], 0
     while first < len(starts):
-        last = _alternating(levels, first)
+        last = _alternating(visits, first, r, limits)
         excursions = (last - first) // 2
         if excursions >= EXCURSIONS or (excursions == EXCURSIONS - 1 and _goes_on(len(logs), starts, first, last)):
             first = last
@@ -51,13 +55,15 @@ def _goes_on(count: int, starts: Sequence[int], first: int, last: int) -> bool:
     return bool(newest <= max(before))
 
 
-def _alternating(levels: Sequence[float], first: int) -> int:
-    """The last of the levels from `first` on that are in turn near to one and near to the other of two levels."""
-    visits = [levels[first]], [levels[first + 1]]
+def _alternating(visits: Sequence[Logs], first: int, r: float, limits: HistoryLimits) -> int:
+    """The last of the visits from `first` on that are in turn to one and to the other of two levels."""
+    levels = [median(visit) for visit in visits]
+    seen = [levels[first]], [levels[first + 1]]
     for number in range(first + 2, len(levels)):
-        same, other = visits[(number - first) % 2], visits[(number - first + 1) % 2]
+        same, other = seen[(number - first) % 2], seen[(number - first + 1) % 2]
         here, there = float(np.mean(same)), float(np.mean(other))
-        if abs(levels[number] - here) >= SAME * abs(there - here):
+        near = abs(levels[number] - here) < SAME * abs(there - here)
+        if not near or step_between(visits[number - 2], visits[number], r).p <= limits.alpha:
             return number - 1
         same.append(levels[number])
     return len(levels) - 1
@@ -71,6 +77,8 @@ MIN_SIDE = 5  # revisions with which a place is tested without a search
 # Twice the log likelihood ratio of a step over a drift.  Of AR(.97) noise with a fifth as much white noise, 5.7 changes
 # per 1,000 revisions are found without it and 1.3 with it.
 OVER_DRIFT = 10.0
+# Times log n: what a change must be worth in twice the log likelihood (modified BIC: Zhang and Siegmund, 2007).
+A_CHANGE = 3.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Levels:
 def levels_of(logs: Logs, limits: HistoryLimits) -> Levels:
     """Cut an epoch into levels."""
     starts, r = _settled(logs, _candidates(logs, limits), limits)
-    while len(left := without_flips(logs, starts)) < len(starts):
+    while len(left := without_flips(logs, starts, r, limits)) < len(starts):
         starts = _pruned(logs, left, r, limits)
     return Levels(logs, tuple(starts), tuple(_steps(logs, starts, r)), r)
 
@@ -126,16 +134,28 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
 
 
 def _settled(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> tuple[list[int], float]:
-    """Prune, measure the autocorrelation about the levels that are left, and repeat until no change is removed.
+    """Prune, measure the autocorrelation about the levels that are left, and repeat while noise explains what falls.
 
-    Steps that were cut out of autocorrelated noise hide its autocorrelation: each that is removed shows more of it.
+    Steps that were cut out of autocorrelated noise hide its autocorrelation: each that is removed shows more of it.  A
+    real step that is removed looks like autocorrelation, too, and would take the others with it.
     """
-    left, r = list(starts), 0.0
-    while True:
-        r = max(r, autocorrelation(logs, left))
-        before, left = left, _pruned(logs, left, r, limits)
-        if len(left) == len(before):
-            return left, r
+    r = autocorrelation(logs, starts)
+    left = _pruned(logs, starts, r, limits)
+    while (more := autocorrelation(logs, left)) > r:
+        fewer = _pruned(logs, left, more, limits)
+        if len(fewer) < len(left) and _cost(logs, fewer) >= _cost(logs, left):
+            break
+        left, r = fewer, more
+    return left, r
+
+
+def _cost(logs: Logs, starts: Sequence[int]) -> float:
+    """Minus twice the log likelihood of levels with AR(1) noise, and what their changes must be worth."""
+    away = np.concatenate([part - median(part) for part in np.split(logs, starts)])
+    before, after = away[:-1], away[1:]
+    r = min(max(float(before @ after) / max(float(before @ before), MIN_ERROR**2), 0.0), MAX_AUTOCORRELATION)
+    variance = max(float(np.mean((after - r * before) ** 2)), MIN_ERROR**2)
+    return len(after) * math.log(variance) + A_CHANGE * len(starts) * math.log(len(logs))
 
 
 def _pruned(logs: Logs, starts: Sequence[int], r: float, limits: HistoryLimits) -> list[int]:

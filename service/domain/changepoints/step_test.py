@@ -62,7 +62,8 @@ def autocorrelation(logs: Logs, starts: Sequence[int]) -> float:
     """The lag-1 autocorrelation about the levels that begin at `starts`, pooled over levels.
 
     Each level counts in its own standard deviations.  The estimate from n values is biased by -(1 + 3 r) / n (Marriott
-    and Pope, 1954).  A single level says too little: noise that is cut into levels looks uncorrelated in each.
+    and Pope, 1954).  A single level says too little: noise that is cut into levels looks uncorrelated in each.  So do
+    few revisions, which are mixed with as many as the shortest level has, without any.
     """
     total, count, levels = 0.0, 0, 0
     for begin, end in pairwise([0, *starts, len(logs)]):
@@ -78,7 +79,8 @@ def autocorrelation(logs: Logs, starts: Sequence[int]) -> float:
     if not count:
         return 0.0
     bias = levels / count
-    return min(max((total / count + bias) / max(1 - 3 * bias, 0.2), 0.0), MAX_AUTOCORRELATION)
+    r = (total / count + bias) / max(1 - 3 * bias, 0.2) * count / (count + MIN_LEVEL)
+    return min(max(r, 0.0), MAX_AUTOCORRELATION)
 
 
 def row_medians(rows: Table) -> Table:

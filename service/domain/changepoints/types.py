@@ -71,7 +71,7 @@ class HistoryLimits:
     block: float = 0.02  # smallest change of level BLOCK
     alpha: float = 3e-4  # largest p of a change
     block_alpha: float = 1e-5  # largest p of level BLOCK
-    penalty: float = 0.35  # of a change point in the search, times log n
+    penalty: float = 0.55  # of a change point in the search, times log n
     min_size: int = 5  # revisions of the shortest level
 
     def __post_init__(self) -> None:

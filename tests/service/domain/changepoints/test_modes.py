@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from service.domain.changepoints import Seen, changes
-from service.domain.changepoints.segmentation import without_flips
+from service.domain.changepoints import HistoryLimits, Seen, changes
+from service.domain.changepoints.segmentation import levels_of, without_flips
+
+LIMITS = HistoryLimits()
 
 
-def flipping(*levels: float, each: int = 20) -> tuple[np.ndarray, list[int]]:
-    return np.repeat(np.array(levels), each), [each * number for number in range(1, len(levels))]
+def flipping(*levels: float, each: int = 20, noise: float = 0.3) -> tuple[np.ndarray, list[int]]:
+    values = np.repeat(np.array(levels), each)
+    return values + np.random.default_rng(1).normal(0, noise, len(values)), [each * n for n in range(1, len(levels))]
 
 
 @pytest.mark.parametrize(
@@ -31,13 +34,26 @@ def flipping(*levels: float, each: int = 20) -> tuple[np.ndarray, list[int]]:
 )
 def test_which_changes_are_flips(levels, kept):
     values, starts = flipping(*levels) if levels else (np.zeros(10), [])
-    assert len(without_flips(values, starts)) == kept
+    assert len(without_flips(values, starts, 0.0, LIMITS)) == kept
+
+
+def test_levels_that_can_be_told_apart_are_not_the_same_level():
+    values, starts = flipping(0, 1, 0, 1.2, 0, 0.9, noise=0.03)
+    assert len(without_flips(values, starts, 0.0, LIMITS)) == 5, "they differ by some twenty errors"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_commits_whose_effects_are_alike_are_no_modes(seed):
+    random = np.random.default_rng(seed)
+    sizes = random.uniform(0.05, 0.1, 12) * np.tile([1, -1], 6)
+    logs = np.repeat(np.concatenate([[0], np.cumsum(sizes)]), 25) + random.normal(0, 0.002, 325)
+    assert len(levels_of(logs, LIMITS).starts) == 12
 
 
 @pytest.mark.parametrize(("last", "kept"), [(15, 0), (16, 5), (100, 5)])
 def test_what_landed_for_good_after_two_reverts_is_kept(last, kept):
     values = np.repeat([0, 1, 0, 1, 0, 1], [60, 15, 15, 15, 15, last])
-    assert len(without_flips(values, [60, 75, 90, 105, 120])) == kept
+    assert len(without_flips(values, [60, 75, 90, 105, 120], 0.0, LIMITS)) == kept
 
 
 @pytest.mark.parametrize("seed", range(20))
