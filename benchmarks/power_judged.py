@@ -14,10 +14,9 @@ from benchmarks.kernels.trials import say
 from kernels.cases import Case, Role
 from service.domain.attribution import collect
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState
+from service.domain.states import CellState, Outcome
 from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
-from service.domain.verdicts.samples import Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.reports.words import of_cause, of_reason
 

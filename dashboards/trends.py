@@ -16,8 +16,7 @@ from statistics import median
 from dashboards.drawing import Scale, area, bars, dots, line, place, time_ticks
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
-from service.domain.states import PointState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import Outcome, PointState
 from service.reports.views import ChangePointView, Point, RegressionView
 from service.reports.words import of_point, of_point_reason
 

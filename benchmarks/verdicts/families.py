@@ -27,10 +27,10 @@ import numpy as np
 from benchmarks.verdicts.left_out import UNITS, family_of, known_without
 from benchmarks.verdicts.simulated import CASES, NOISES, PAST, POLICY, Family, Noise, Session
 from benchmarks.verdicts.tables import tables
+from service.domain.states import Outcome
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.judge import CHANGES, Verdict, judge
-from service.domain.verdicts.samples import Outcome
 
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANTED = 0.1  # of the cases of a family that is not harmless

@@ -23,7 +23,8 @@ from service.api.access import DONE, Credentials, in_writers, permit, reader_wit
 from service.db.engine import clock, reading
 from service.db.models import Target
 from service.db.visibility import hiding
-from service.domain.access import Actor, ActorKind, Scope
+from service.domain.access import Actor, Scope
+from service.domain.states import ActorKind
 from service.errors import BadInput, NotFound, ServiceError, Stale
 from service.ledger.access import sign_ins
 from service.ledger.access.acting import acting, as_actor

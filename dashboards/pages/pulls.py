@@ -21,8 +21,7 @@ from dashboards.runs.case_names import CaseName, case_name
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target, VerdictRow
-from service.domain.states import OPEN_STATES, BaselineKind, Purpose, RunState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import OPEN_STATES, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.intake.targets import target_named

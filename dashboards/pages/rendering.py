@@ -25,10 +25,10 @@ from service.domain.states import (
     ForgeKind,
     FoundBy,
     OutboxState,
+    Outcome,
 )
 from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
-from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
 from service.forge.sign_in import providers
 from service.ledger.access.acting import acting

@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dashboards.runs.case_names import SMALL_ROWS, CaseName, case_name
-from service.domain.codefacts.comparison import Repeatability
+from service.domain.states import Outcome, Repeatability
 from service.domain.text import listed
-from service.domain.verdicts.judge import Outcome
 from service.reports.report import Report
 from service.reports.rows import CauseWords, Row
 

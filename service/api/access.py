@@ -24,7 +24,8 @@ from service.api.common import WRITING_ERRORS, in_thread_of
 from service.db.engine import clock, reading, transaction
 from service.db.models import ApiKey, Target
 from service.db.visibility import hiding
-from service.domain.access import ANONYMOUS, Actor, ActorKind, Scope
+from service.domain.access import ANONYMOUS, Actor, Scope
+from service.domain.states import ActorKind
 from service.errors import BadInput, Busy, Refused, ServiceError, Unsigned
 from service.ledger.access import accounts, keys, repeats, sign_ins
 from service.ledger.access.acting import as_actor

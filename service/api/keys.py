@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Limit
 from service.db.engine import transaction
-from service.domain.access import Actor, ActorKind, Scope, read_grants
+from service.domain.access import Actor, Scope, read_grants
+from service.domain.states import ActorKind
 from service.ledger.access import accounts, audit, keys
 from service.ledger.access.acting import acting
 from service.reports.schema.access import (

@@ -29,9 +29,8 @@ from service.api.common import (
 )
 from service.db.engine import clock
 from service.db.models import Run, Worker
-from service.domain.states import BaselineKind, CellState, Purpose
+from service.domain.states import BaselineKind, CellState, Outcome, Purpose
 from service.domain.text import WORKER_GONE_S, is_recent, printable
-from service.domain.verdicts.judge import Outcome
 from service.ledger import code_texts, queries, queue_times
 from service.ledger.intake.targets import target_named
 from service.ledger.queue_times import NO_PLACE

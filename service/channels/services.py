@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from service.channels.channel import Channel, ChannelFailed
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 from service.domain.text import one_line
 from service.settings import settings, without_secrets
 

@@ -31,18 +31,19 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr, mapped_column, relationship
 
 from kernels.cases import Metric
-from service.domain.access import ActorKind, Scope
+from service.domain.access import Scope
 from service.domain.metrics import metric_of, print_case
 from service.domain.notices.events import EventKind
-from service.domain.policy.policy import GateAction
 from service.domain.series import SeriesKey
 from service.domain.states import (
+    ActorKind,
     BaselineKind,
     CellState,
     Equal,
     FactsState,
     ForgeKind,
     FoundBy,
+    GateAction,
     MovedBy,
     NoticeState,
     Origin,

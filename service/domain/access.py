@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.states import ActorKind
 from service.errors import BadInput
 
 
@@ -31,14 +32,6 @@ class Grant:
 
     scope: Scope
     target_id: int | None = None
-
-
-class ActorKind(StrEnum):
-    ANONYMOUS = "anonymous"
-    KEY = "key"
-    PERSON = "person"
-    LOCAL = "local"  # a command on the machine that holds the database
-    SERVICE = "service"  # kernelwatch itself
 
 
 @dataclass(frozen=True)

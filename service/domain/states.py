@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 # Exit codes of commands that report verdicts, other than 0.
 REGRESSED, NOT_MEASURED, UNDECIDED, UNFIT = 1, 2, 3, 125
@@ -209,3 +210,95 @@ class MovedBy(enum.StrEnum):
     COMMIT = "commit"
     STACK = "stack"
     NOTHING = "nothing"  # the same revision with the same stack: an autotuner chose again
+
+
+class Outcome(enum.StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    STEADY = "steady"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
+    FAILED = "failed"  # it could not be measured
+    NEW = "new"  # there is nothing to compare with
+    REMOVED = "removed"  # measured on the mainline before, but no longer in the recipe
+
+
+class GateKind(enum.StrEnum):
+    """Kinds of findings for which the gate has an action."""
+
+    REGRESSION = "regression"
+    BEHIND_SOTA = "behind-sota"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+    FAILED = "failed"
+    UNREPEATABLE = "unrepeatable"
+    SLOWER_THAN_WRONG = "slower-than-wrong"  # right, and slower than its parent, which computes something else
+    NEW_FAR_BEHIND = "new-far-behind"  # nothing to compare with but SOTA, and far behind that
+
+
+class GateAction(enum.StrEnum):
+    FAIL = "fail"  # not to be merged
+    WARN = "warn"  # never green, and no failure
+    PASS = "pass"  # noqa: S105
+
+
+class GateState(enum.StrEnum):
+    PASS = "pass"  # noqa: S105
+    WARN = "warn"
+    UNDECIDED = "undecided"
+    FAIL = "fail"
+
+
+class Repeatability(enum.StrEnum):
+    """Whether the head lost or gained repeatability: the same bits for the same inputs."""
+
+    LOST = "lost"
+    GAINED = "gained"
+
+
+class ComparisonMethod(enum.StrEnum):
+    """How the two revisions were compared at a case."""
+
+    PAIRED = "paired"  # in turns, in one session
+    BASELINE = "baseline"  # each in a session with the same third revision
+    SOTA = "sota"  # each in a session with the same SOTA provider
+    CHAIN = "chain"  # through the sessions of the revisions between them
+    UNPAIRED = "unpaired"  # two medians of different sessions, without a ratio
+
+
+class Ending(enum.StrEnum):
+    """How a bisection ended; finer than its states."""
+
+    PROVED = "proved"
+    UNTESTED = "untested"  # an end cannot be measured
+    STEADY = "steady"  # the bad end is not slower
+    UNDECIDED = "undecided"  # whether the bad end is slower stayed open
+    ONCE = "once"  # the bad end was slow in one session, and not in the next
+    UNPROVED = "unproved"  # one revision is left, and its proof was undecided
+    SKIPPED = "skipped"  # revisions between the last good and the first bad one could not be tested
+    CONTRADICTED = "contradicted"  # a good one after a bad one, repeatedly
+    SMALL_STEPS = "small steps"  # no revision is slower than its parent: the slow-down came gradually
+    SPENT = "spent"  # of the budget
+
+    @property
+    def state(self) -> SearchState:
+        match self:
+            case Ending.PROVED:
+                return SearchState.FOUND
+            case Ending.UNTESTED | Ending.STEADY | Ending.UNDECIDED | Ending.ONCE:
+                return SearchState.NOT_REPRODUCED
+            case Ending.SPENT:
+                return SearchState.STOPPED
+            case _:
+                return SearchState.RANGE
+
+
+class ActorKind(enum.StrEnum):
+    ANONYMOUS = "anonymous"
+    KEY = "key"
+    PERSON = "person"
+    LOCAL = "local"  # a command on the machine that holds the database
+    SERVICE = "service"  # kernelwatch itself
+
+
+Direction = Literal["slower", "faster", "same", "unknown"]

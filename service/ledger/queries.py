@@ -33,12 +33,12 @@ from service.domain.states import (
     OPEN_REGRESSIONS,
     OPEN_STATES,
     BaselineKind,
+    Outcome,
     Purpose,
     RegressionState,
     RunState,
 )
 from service.domain.text import WORKER_GONE_S, is_recent, short
-from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
 from service.forge.clients import addresses
 from service.ledger.renames import on_device

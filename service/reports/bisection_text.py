@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.bisection.classify import Answer, Series, StepVerdict
-from service.domain.bisection.search import Aim, Answered, Ending, Progress
+from service.domain.bisection.search import Aim, Answered, Progress
 from service.domain.metrics import metric_of, percent
+from service.domain.states import Ending, Outcome
 from service.domain.text import interval, listed, short
-from service.domain.verdicts.judge import Outcome
 
 MAX_REASONS = 3  # of what could not be tested, in one sentence
 _SMALLEST_SHARE = 0.75  # of the slow-down: below this, other revisions caused the rest

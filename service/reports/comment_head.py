@@ -13,11 +13,9 @@ from kernels.cases import Metric
 from service.domain.forges import commit_address, compare_address, lines_address
 from service.domain.markup import code, escaped, row_of
 from service.domain.metrics import WORDS, amount, in_range, percent, signed
-from service.domain.policy.policy import CommentWhen, GateKind
-from service.domain.states import OPEN_STATES, Purpose, RunState
+from service.domain.policy.policy import CommentWhen
+from service.domain.states import OPEN_STATES, GateKind, GateState, Outcome, Purpose, RunState
 from service.domain.text import in_percent, listed, one_line, share_in_words
-from service.domain.verdicts.judge import Outcome
-from service.reports.gate import GateState
 from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 

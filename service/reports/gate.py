@@ -7,12 +7,22 @@ them is greener than another.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from service.domain.codefacts.comparison import Repeatability
-from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import CODES, NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, Purpose, RunState
-from service.domain.verdicts.judge import Outcome
+from service.domain.policy.policy import Policy
+from service.domain.states import (
+    CODES,
+    NOT_MEASURED,
+    REGRESSED,
+    UNDECIDED,
+    UNFIT,
+    GateAction,
+    GateKind,
+    GateState,
+    Outcome,
+    Purpose,
+    Repeatability,
+    RunState,
+)
 from service.reports.rows import Row
 
 _KINDS = {
@@ -40,13 +50,6 @@ _EXIT_CODES = {
     GateKind.SLOWER_THAN_WRONG: REGRESSED,
     GateKind.NEW_FAR_BEHIND: REGRESSED,
 }
-
-
-class GateState(StrEnum):
-    PASS = "pass"  # noqa: S105
-    WARN = "warn"
-    UNDECIDED = "undecided"
-    FAIL = "fail"
 
 
 @dataclass(frozen=True)

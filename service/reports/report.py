@@ -11,19 +11,27 @@ from pydantic import ValidationError
 from kernels.cases import PACKAGES, Metric, Role, Rounding
 from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow
 from service.domain import roofline
-from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.measured import Measured
 from service.domain.metrics import metric_of, words
 from service.domain.policy.policy import Policy, Written
 from service.domain.policy.recipes import Recipe, parse
-from service.domain.states import BaselineKind, CellState, ForgeKind, FoundBy, Purpose, RunState
+from service.domain.states import (
+    BaselineKind,
+    CellState,
+    ForgeKind,
+    FoundBy,
+    GateState,
+    Outcome,
+    Purpose,
+    Repeatability,
+    RunState,
+)
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.totals import Summary
 from service.errors import BadInput
-from service.reports.gate import GateResult, GateState, gate
+from service.reports.gate import GateResult, gate
 from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, BaselineRow, Known, Row, Unsupported, WithoutSota
 from service.reports.words import cause_of, of_verdict
 

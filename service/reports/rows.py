@@ -3,23 +3,21 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 from kernels.cases import Metric
 from service.db.models import FactsCheck, Revision
 from service.domain.attribution.causes import Kind
-from service.domain.codefacts.comparison import Repeatability, differences, grown_errors, repeatability
+from service.domain.codefacts.comparison import differences, grown_errors, repeatability
 from service.domain.codefacts.diff import moved_definition
 from service.domain.codefacts.measured import Measured
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import amount, instead, metric_of, percent
-from service.domain.states import CellState
+from service.domain.states import CellState, ComparisonMethod, Direction, Outcome, Repeatability
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.estimation import Direction, PairedRatio
-from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.estimation import PairedRatio
 from service.domain.verdicts.totals import slower_than_wrong
 
 NOT_CAUSED_BY_IT = "not caused by this revision"
@@ -349,16 +347,6 @@ class FactsDiff:
         """Pairs by what is known of their code: same, changed or unknown."""
         names = {True: "same", False: "changed", None: "unknown"}
         return Counter(names[pair.same_code] for pair in self.pairs)
-
-
-class ComparisonMethod(StrEnum):
-    """How the two revisions were compared at a case."""
-
-    PAIRED = "paired"  # in turns, in one session
-    BASELINE = "baseline"  # each in a session with the same third revision
-    SOTA = "sota"  # each in a session with the same SOTA provider
-    CHAIN = "chain"  # through the sessions of the revisions between them
-    UNPAIRED = "unpaired"  # two medians of different sessions, without a ratio
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from service.db.models import Measurement, VerdictRow, pack
 from service.domain.attribution.causes import CauseCode, Kind
 from service.domain.attribution.explanations import By
 from service.domain.metrics import metric_of
-from service.domain.states import BaselineKind, CellState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import BaselineKind, CellState, Outcome
 from service.domain.verdicts.reasons import ReasonCode
 from tests.big.bulk import Bulk
 from tests.big.story import LONG_KERNEL, ROLES

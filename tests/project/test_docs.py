@@ -31,21 +31,10 @@ from service.domain import states
 from service.domain.attribution.causes import CauseCode
 from service.domain.attribution.explanations import By
 from service.domain.policy import recipes
-from service.domain.policy.policy import (
-    GATES,
-    METRICS,
-    Bisecting,
-    Calibrating,
-    CasePolicy,
-    FactsPolicy,
-    GateAction,
-    GateKind,
-    Policy,
-)
-from service.domain.states import Purpose, RunState
+from service.domain.policy.policy import GATES, METRICS, Bisecting, Calibrating, CasePolicy, FactsPolicy, Policy
+from service.domain.states import GateAction, GateKind, Outcome, Purpose, RunState
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.reasons import ReasonCode
-from service.domain.verdicts.samples import Outcome
 from service.reports.gate import GateReason, GateResult, _done, gate
 from service.settings import GIB, MIB, Settings
 from tests.needs import reason

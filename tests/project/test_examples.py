@@ -11,7 +11,7 @@ import pytest
 
 from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
 from service.domain.policy import recipes
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import Outcome
 from tests.fakes import demo as expectations
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,10 +12,9 @@ from dashboards.pages import MODULES
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target, Worker
 from service.db.visibility import hidden_tables
-from service.domain.access import ActorKind
 from service.domain.exports import Exportable
 from service.domain.notices.events import EventKind, NotableEvent
-from service.domain.policy.policy import GateAction
+from service.domain.states import ActorKind, GateAction
 from service.ledger.notices.happenings import record
 from tests import world
 from tests.dashboards import seed_deciding

@@ -24,12 +24,12 @@ from kernels.cases import Case, Metric, Role
 from service.domain.codefacts.texts import KernelText
 from service.domain.policy.policy import Policy
 from service.domain.roofline import number
-from service.domain.states import BaselineKind, CellState, Rounds
+from service.domain.states import BaselineKind, CellState, Outcome, Rounds
 from service.domain.text import one_line
 from service.domain.verdicts import judge
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.baselines import judge_baseline
-from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import ContenderResult, cells, inexact_cases
 from service.settings import settings
 from workers.device import DeviceHere

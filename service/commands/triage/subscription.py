@@ -7,7 +7,7 @@ import typer
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 
 if TYPE_CHECKING:
     from service.commands.output.views import View

@@ -19,11 +19,11 @@ from kernels.cases import Comparison, Role
 from service.domain.attribution.causes import CaseMove, Cause, CauseCode, Kind, cause
 from service.domain.metrics import metric_of, quotient
 from service.domain.roofline import ceilings
-from service.domain.states import BaselineKind
+from service.domain.states import BaselineKind, Outcome
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.baselines import RULES, BaselineVerdict
 from service.domain.verdicts.judge import CHANGES, Verdict
-from service.domain.verdicts.samples import Cell, Name, Outcome
+from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import (
     ContenderResult,
     MachineReadings,

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.domain.verdicts.judge import CHANGES, Outcome
+from service.domain.states import Outcome
+from service.domain.verdicts.judge import CHANGES
 
 Series = tuple[str, str]  # provider and case
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.domain.bisection.classify import Answer, BisectionStep, Series, classify, moved, slower
-from service.domain.states import SearchState
+from service.domain.states import Ending, SearchState
 
 REPEATS = 3  # how often one question is measured until it is decided
 
@@ -43,33 +43,6 @@ class Answered:
     question: Question
     step: BisectionStep
     answer: Answer
-
-
-class Ending(StrEnum):
-    """How a bisection ended; finer than its states."""
-
-    PROVED = "proved"
-    UNTESTED = "untested"  # an end cannot be measured
-    STEADY = "steady"  # the bad end is not slower
-    UNDECIDED = "undecided"  # whether the bad end is slower stayed open
-    ONCE = "once"  # the bad end was slow in one session, and not in the next
-    UNPROVED = "unproved"  # one revision is left, and its proof was undecided
-    SKIPPED = "skipped"  # revisions between the last good and the first bad one could not be tested
-    CONTRADICTED = "contradicted"  # a good one after a bad one, repeatedly
-    SMALL_STEPS = "small steps"  # no revision is slower than its parent: the slow-down came gradually
-    SPENT = "spent"  # of the budget
-
-    @property
-    def state(self) -> SearchState:
-        match self:
-            case Ending.PROVED:
-                return SearchState.FOUND
-            case Ending.UNTESTED | Ending.STEADY | Ending.UNDECIDED | Ending.ONCE:
-                return SearchState.NOT_REPRODUCED
-            case Ending.SPENT:
-                return SearchState.STOPPED
-            case _:
-                return SearchState.RANGE
 
 
 @dataclass(frozen=True)

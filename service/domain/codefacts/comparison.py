@@ -9,7 +9,6 @@ of Myers (An O(ND) difference algorithm, 1986) ends after a fixed number of diff
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ from service.domain.codefacts.compiled import whole
 from service.domain.codefacts.measured import interchangeable
 from service.domain.codefacts.releases import releases
 from service.domain.roofline import number
+from service.domain.states import Repeatability
 from service.domain.text import apart
 
 LABELS = {
@@ -42,13 +42,6 @@ _NAMED_WHERE_SAME = ("spills", "registers", "shared", "kernels")
 # An error grew by this factor, and by this part of what one rounding of the output adds.
 MIN_GROWTH, MIN_GROWN = 1.25, 0.25
 MANTISSA_BITS = {"bf16": 8, "fp16": 11, "fp32": 24}  # with the hidden one
-
-
-class Repeatability(StrEnum):
-    """Whether the head lost or gained repeatability: the same bits for the same inputs."""
-
-    LOST = "lost"
-    GAINED = "gained"
 
 
 def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeatability | None:

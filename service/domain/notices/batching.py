@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.notices.events import KINDS, EventKind, SubjectChange
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 NEWS_S = 7 * DAY_S  # an older event is dropped: a channel that was away for a month must not be flooded

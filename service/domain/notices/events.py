@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 
 # Severities are the words of the gate.  An event that closes something is as severe as what it closes, so that every
 # subscription that sends the one sends the other.

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.toml_errors import TomlMistake, mistakes
+from service.domain.states import GateAction, GateKind
 from service.domain.stats import counts
 from service.errors import BadInput
 
@@ -36,25 +37,6 @@ METHOD = 5
 # Less would call nearly every control off.  It also refuses what was written when the limit was no share: 0.02 for 2 %.
 MIN_CONTROL = 0.1
 CONTROL_LIMIT = "Share of the smallest change; an A/A control beyond it makes the case inconclusive."
-
-
-class GateKind(StrEnum):
-    """Kinds of findings for which the gate has an action."""
-
-    REGRESSION = "regression"
-    BEHIND_SOTA = "behind-sota"
-    INCONCLUSIVE = "inconclusive"
-    INVALID = "invalid"
-    FAILED = "failed"
-    UNREPEATABLE = "unrepeatable"
-    SLOWER_THAN_WRONG = "slower-than-wrong"  # right, and slower than its parent, which computes something else
-    NEW_FAR_BEHIND = "new-far-behind"  # nothing to compare with but SOTA, and far behind that
-
-
-class GateAction(StrEnum):
-    FAIL = "fail"  # not to be merged
-    WARN = "warn"  # never green, and no failure
-    PASS = "pass"  # noqa: S105
 
 
 class CommentWhen(StrEnum):

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from service.domain.attribution.causes import Kind
-from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.verdicts.judge import CHANGES, Outcome
+from service.domain.states import OPEN_REGRESSIONS, Outcome, RegressionState
+from service.domain.verdicts.judge import CHANGES
 from service.errors import BadInput, Conflict
 
 KERNELWATCH = "kernelwatch"  # the actor where no person acted

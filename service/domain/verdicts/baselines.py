@@ -15,14 +15,14 @@ from types import MappingProxyType
 
 from kernels.cases import Comparison, Role
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind
+from service.domain.states import BaselineKind, Outcome
 from service.domain.stats.counts import smallest
 from service.domain.stats.estimates import Estimate, benjamini_hochberg
 from service.domain.stats.offsets import Offset
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.estimation import comparison, counted, family, group_of, usual
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Name, Outcome, Pairs
+from service.domain.verdicts.samples import Name, Pairs
 
 
 class Method(StrEnum):

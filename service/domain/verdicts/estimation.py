@@ -13,17 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from kernels.cases import Comparison, Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
+from service.domain.states import Direction, Outcome
 from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.sequential import Effects
 from service.domain.stats.variance_prior import Prior, priors
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Outcome, Pairs, Rounds
+from service.domain.verdicts.samples import Cell, Pairs, Rounds
 
 
 def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
@@ -68,7 +68,6 @@ def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None)
     return median(took) if took else None
 
 
-Direction = Literal["slower", "faster", "same", "unknown"]
 MAX_LINKS = 8  # ratios in a chain; the interval of a longer one says nothing
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from kernels.cases import Comparison
 from service.domain.policy.policy import Policy
+from service.domain.states import Outcome
 from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
@@ -23,7 +24,7 @@ from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, 
 from service.domain.verdicts.baselines import NO_OFFSET, SessionOffset
 from service.domain.verdicts.estimation import compare, compare_counts, comparison
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
+from service.domain.verdicts.samples import Cell, Name, Pairs
 
 __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "wanted"]
 

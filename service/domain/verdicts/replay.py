@@ -12,10 +12,11 @@ from enum import StrEnum
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
+from service.domain.states import Outcome
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances, Reading, readings
 from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
-from service.domain.verdicts.samples import Cell, Name, Outcome
+from service.domain.verdicts.samples import Cell, Name
 
 
 class Fate(StrEnum):

@@ -2,26 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 
+from service.domain.states import Outcome
 from service.domain.stats import counts
 from service.domain.stats.estimates import trial_effects
 from service.domain.verdicts.reasons import Quarantined, Reason
 
 Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost
 Name = tuple[str, str]  # provider and case
-
-
-class Outcome(StrEnum):
-    REGRESSION = "regression"
-    IMPROVEMENT = "improvement"
-    STEADY = "steady"
-    INCONCLUSIVE = "inconclusive"
-    INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
-    FAILED = "failed"  # it could not be measured
-    NEW = "new"  # there is nothing to compare with
-    REMOVED = "removed"  # measured on the mainline before, but no longer in the recipe
 
 
 @dataclass(frozen=True)

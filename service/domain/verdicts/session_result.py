@@ -13,12 +13,12 @@ from service.domain.codefacts.measured import choices
 from service.domain.codefacts.releases import same_compilers
 from service.domain.codefacts.texts import KernelText
 from service.domain.roofline import number
-from service.domain.states import BaselineKind, CellState, Rounds
+from service.domain.states import BaselineKind, CellState, Outcome, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
 from service.domain.verdicts.estimation import usual
 from service.domain.verdicts.reasons import Quarantined, Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs, Trouble
+from service.domain.verdicts.samples import Cell, Name, Pairs, Trouble
 
 
 @dataclass(frozen=True)

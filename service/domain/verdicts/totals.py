@@ -13,9 +13,10 @@ from typing import Any, Self
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
+from service.domain.states import Outcome
 from service.domain.stats.estimates import Estimate
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Outcome
+from service.domain.verdicts.samples import Cell
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock
 from service.db.models import Account, ApiKey, KeyGrant, Target
-from service.domain.access import Actor, ActorKind, Grant, NamedGrant, Scope
+from service.domain.access import Actor, Grant, NamedGrant, Scope
+from service.domain.states import ActorKind
 from service.errors import BadInput, NotFound, Refused, Unsigned
 from service.ledger.access import audit, sign_ins
 from service.ledger.access.acting import acting

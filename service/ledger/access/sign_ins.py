@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.db.models import Account, Role, SignIn, Target
-from service.domain.access import Actor, ActorKind, Grant, NamedGrant, Scope, local, read_grants
+from service.domain.access import Actor, Grant, NamedGrant, Scope, local, read_grants
+from service.domain.states import ActorKind
 from service.errors import Refused
 from service.settings import settings
 

@@ -10,9 +10,17 @@ from sqlalchemy.orm import Session, selectinload, undefer
 from service.db.models import Bisection, Revision, Run, RunTotals, Target, VerdictRow
 from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict
 from service.domain.bisection.search import decide
-from service.domain.states import OPEN_SEARCHES, OPEN_STATES, BaselineKind, Purpose, RunState, SearchState, TargetKind
+from service.domain.states import (
+    OPEN_SEARCHES,
+    OPEN_STATES,
+    BaselineKind,
+    Outcome,
+    Purpose,
+    RunState,
+    SearchState,
+    TargetKind,
+)
 from service.domain.text import one_line, short
-from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
 from service.ledger.runs.revisions import revisions_known
 from service.reports import words

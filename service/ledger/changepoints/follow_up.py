@@ -35,13 +35,13 @@ from service.domain.states import (
     BaselineKind,
     CellState,
     FoundBy,
+    Outcome,
     PointReason,
     PointState,
     RegressionState,
     RunState,
     SearchState,
 )
-from service.domain.verdicts.judge import Outcome
 from service.errors import ServiceError
 from service.ledger.bisections import bisections
 from service.ledger.calibration.quarantines import quarantined

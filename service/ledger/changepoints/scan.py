@@ -23,8 +23,8 @@ from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of,
 from service.domain.changepoints.series_table import Histories
 from service.domain.metrics import metric_of
 from service.domain.series import SeriesKey
-from service.domain.states import BaselineKind, PointReason, PointState
-from service.domain.verdicts.samples import Name, Outcome
+from service.domain.states import BaselineKind, Outcome, PointReason, PointState
+from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import same_code
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import close, follow_scanned, policy_of

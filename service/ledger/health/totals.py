@@ -11,9 +11,8 @@ from service.db.engine import clock
 from service.db.models import CalibrationTotals, Measurement, Run, RunTotals, VerdictRow
 from service.domain import roofline
 from service.domain.metrics import metric_of
-from service.domain.states import BaselineKind, CellState
+from service.domain.states import BaselineKind, CellState, Outcome
 from service.domain.verdicts.calibration import Compared
-from service.domain.verdicts.samples import Outcome
 from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_than_wrong, totals
 
 

@@ -27,9 +27,8 @@ from service.domain.attribution.causes import Kind
 from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Priority, Purpose
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Outcome, Priority, Purpose
 from service.domain.text import is_recent, one_line
-from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.locking import insert_if_absent
 from service.reports import words

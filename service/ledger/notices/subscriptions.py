@@ -10,10 +10,9 @@ from service.channels import checks
 from service.db.engine import clock
 from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, Subscription, Target
 from service.db.paging import ResultPage, paged
-from service.domain.access import Actor, ActorKind, local
+from service.domain.access import Actor, local
 from service.domain.notices.events import EventKind
-from service.domain.policy.policy import GateAction
-from service.domain.states import NoticeState, OutboxState
+from service.domain.states import ActorKind, GateAction, NoticeState, OutboxState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import audit, keys, sign_ins
 from service.reports.views import ChannelView, SubscriptionView

@@ -26,8 +26,7 @@ from service.db.models import (
 from service.db.paging import distinct
 from service.domain import roofline
 from service.domain.metrics import split_metric
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Purpose, RunState
-from service.domain.verdicts.samples import Outcome
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
 from service.ledger import queries
 from service.ledger.reading.revisions import named

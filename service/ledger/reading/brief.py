@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 
 from kernels.cases import Role
 from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow, storable, unpack
-from service.domain.states import BaselineKind, Rounds
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import BaselineKind, Outcome, Rounds
 from service.errors import NotFound
 from service.ledger import queries
 from service.reports.report import Report, RunContents

@@ -12,10 +12,9 @@ from service.db.models import WATCHED, Measurement, Pull, Revision, Run, Stack, 
 from service.domain.attribution.causes import moved
 from service.domain.metrics import split_metric
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind, Purpose, RunState
+from service.domain.states import BaselineKind, ComparisonMethod, Direction, Outcome, Purpose, RunState
 from service.domain.text import listed
-from service.domain.verdicts.estimation import MAX_LINKS, Direction, PairedRatio, direction, paired, product
-from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.estimation import MAX_LINKS, PairedRatio, direction, paired, product
 from service.domain.verdicts.samples import Name
 from service.errors import Conflict, NotFound
 from service.ledger import queries
@@ -23,7 +22,7 @@ from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
 from service.ledger.server_policy import effective
 from service.reports.report import readable
-from service.reports.rows import ComparedCase, ComparedSide, ComparisonMethod, RevisionsCompared
+from service.reports.rows import ComparedCase, ComparedSide, RevisionsCompared
 from service.reports.views import MeasuredCase, MeasuredSeries
 
 MAINLINE = "mainline"

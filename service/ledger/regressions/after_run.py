@@ -21,13 +21,23 @@ from sqlalchemy.orm import Session, aliased, contains_eager
 
 from service.db.engine import clock
 from service.db.models import WATCHED, Gap, RecipeRow, RegressionRow, Revision, Run, Series, Target, VerdictRow
-from service.domain.policy.policy import GateAction, GateKind, Policy
+from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
 from service.domain.regressions.lifecycle import Action, CaseStep, Transition, fixed_by_run, unexplained
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, CellState, FoundBy, RegressionState, RunState
+from service.domain.states import (
+    OPEN_REGRESSIONS,
+    BaselineKind,
+    CellState,
+    FoundBy,
+    GateAction,
+    GateKind,
+    Outcome,
+    RegressionState,
+    RunState,
+)
 from service.domain.text import short
 from service.domain.verdicts.baselines import OWN_CODE
-from service.domain.verdicts.judge import CHANGES, Outcome
+from service.domain.verdicts.judge import CHANGES
 from service.domain.verdicts.samples import Name
 from service.ledger.locking import lock
 from service.ledger.notices import happenings

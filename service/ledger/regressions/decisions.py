@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Incident, Pull, RegressionEvent, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, changes, possible
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, RegressionState, RunState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, RegressionState, RunState
 from service.errors import Conflict, LaterChange, NotFound, Stale
 from service.ledger.access import audit
 from service.ledger.locking import lock

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session, aliased
 from kernels.cases import Role
 from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.attribution.causes import Kind
-from service.domain.states import BaselineKind, CellState, Purpose, RegressionState, RunState
-from service.domain.verdicts.samples import Name, Outcome
+from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RegressionState, RunState
+from service.domain.verdicts.samples import Name
 from service.ledger.renames import on_device
 
 MAX_BASELINE_DISTANCE = 20  # parents back to a usable baseline

@@ -20,13 +20,13 @@ from service.domain.attribution.causes import Cause, replaced
 from service.domain.attribution.collect import GapSide, Shift, gap_cause
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
-from service.domain.states import BaselineKind, Purpose, RunState
+from service.domain.states import BaselineKind, Outcome, Purpose, RunState
 from service.domain.text import short
 from service.domain.verdicts import totals
 from service.domain.verdicts.baselines import OTHER_CODE, OWN_REVISIONS, BaselineVerdict, judge_baseline
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.reasons import Reason
-from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases
 from service.domain.verdicts.totals import SotaDistance
 from service.ledger.locking import lock

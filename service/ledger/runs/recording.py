@@ -36,12 +36,12 @@ from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
 from service.domain.series import SeriesKey
-from service.domain.states import BaselineKind, MovedBy, Purpose, RunState
+from service.domain.states import BaselineKind, MovedBy, Outcome, Purpose, RunState
 from service.domain.text import one_line, short
 from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
-from service.domain.verdicts.samples import Cell, Name, Outcome
+from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
 from service.domain.verdicts.totals import summaries
 from service.ledger import code_texts, renames

@@ -9,12 +9,12 @@ from sqlalchemy.orm import Session
 from kernels.cases import Role
 from service.db.models import Calibration, RegressionRow, Series, Target
 from service.domain.policy.policy import Policy, Written
-from service.domain.states import BaselineKind, Purpose, RegressionState
+from service.domain.states import BaselineKind, Outcome, Purpose, RegressionState
 from service.domain.verdicts import calibration
 from service.domain.verdicts.baselines import SessionOffset, judge_baseline
 from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
-from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import baseline_cases
 from service.ledger.calibration.known_variances import known_variances
 from service.ledger.runs.reload import Rebuilt, rebuilt

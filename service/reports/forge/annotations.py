@@ -11,7 +11,7 @@ from service.domain.codefacts.findings import KernelFindings
 from service.domain.codefacts.releases import ARCH_OF
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import in_range
-from service.domain.policy.policy import GateAction, GateKind
+from service.domain.states import GateAction, GateKind
 from service.domain.text import one_line
 from service.reports.comment_head import times
 from service.reports.report import Report

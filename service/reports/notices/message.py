@@ -9,7 +9,7 @@ from itertools import groupby
 
 from service.domain.markup import span
 from service.domain.notices.events import SEVERITIES, NotableEvent, SubjectChange
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 from service.domain.text import one_line
 from service.reports.notices.titles import subject
 from service.reports.schema.notices.subscriptions import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem

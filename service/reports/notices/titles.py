@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from service.domain import metrics
 from service.domain.attribution.causes import Kind
 from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent, SubjectChange
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 from service.domain.text import listed, one_line, short
 
 _MAX = 120  # characters of a subject line, and of a name in it

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, WithJsonSchema
 
 from service.db.models import Account, ApiKey, AuditEntry
-from service.domain.access import GRANT_PATTERN, ActorKind, NamedGrant
+from service.domain.access import GRANT_PATTERN, NamedGrant
+from service.domain.states import ActorKind
 from service.reports.schema.base import Document, Instant, Moment, Real, columns
 from service.reports.schema.requests import Name, RequestDocument
 

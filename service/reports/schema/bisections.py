@@ -6,8 +6,7 @@ from typing import Self
 from pydantic import Field
 
 from service.db.models import Bisection, Quarantine
-from service.domain.bisection.search import Ending
-from service.domain.states import Equal, SearchState
+from service.domain.states import Ending, Equal, SearchState
 from service.reports.bisection_text import answer_in_words
 from service.reports.schema.base import Document, Moment, Number, columns
 from service.reports.views import BisectionView, CaseRate, MetricRate, StepView

@@ -6,20 +6,10 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from service.db.models import FactsCheck, KernelTextRow
-from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.findings import Findings
 from service.domain.metrics import metric_of, percent
-from service.domain.states import CellState, FactsState
-from service.domain.verdicts.estimation import Direction
-from service.reports.rows import (
-    ComparedCase,
-    ComparedSide,
-    ComparisonMethod,
-    FactsDiff,
-    FactsPair,
-    FactsSide,
-    RevisionsCompared,
-)
+from service.domain.states import CellState, ComparisonMethod, Direction, FactsState, Repeatability
+from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared
 from service.reports.schema.base import Document, Moment, Number, SourceItem, columns, moment, without_tables
 
 

@@ -7,14 +7,22 @@ from pydantic import Field
 
 from service.db.models import Measurement, Run, VerdictRow, Worker
 from service.domain import roofline
-from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
-from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState
+from service.domain.policy.policy import Policy
+from service.domain.states import (
+    BaselineKind,
+    CellState,
+    GateAction,
+    GateKind,
+    GateState,
+    Outcome,
+    Purpose,
+    Repeatability,
+    Rounds,
+    RunState,
+)
 from service.domain.stats import counts
-from service.domain.verdicts.judge import Outcome
 from service.reports import words
-from service.reports.gate import GateState
 from service.reports.notes import notes
 from service.reports.report import Report
 from service.reports.rows import Row

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from dashboards.compared import WIDTH, Show, Sort, compose
-from service.domain.verdicts.estimation import Direction, PairedRatio
-from service.reports.rows import ComparedCase, ComparisonMethod
+from service.domain.states import ComparisonMethod, Direction
+from service.domain.verdicts.estimation import PairedRatio
+from service.reports.rows import ComparedCase
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded
 

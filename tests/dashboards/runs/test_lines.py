@@ -12,8 +12,7 @@ from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rou
 from kernels.cases import Role
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
-from service.domain.states import CellState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import CellState, Outcome
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row
 
 WIDE, NARROW = "rmsnorm.fwd.4096x8192.bf16", "rmsnorm.fwd.4096x1024.bf16"

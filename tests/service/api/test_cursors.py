@@ -32,10 +32,8 @@ from service.db.models import (
     Target,
     Worker,
 )
-from service.domain.access import ActorKind
-from service.domain.policy.policy import GateAction
 from service.domain.series import SeriesKey
-from service.domain.states import RunState, TargetKind
+from service.domain.states import ActorKind, GateAction, RunState, TargetKind
 from service.ledger.access import audit
 from service.ledger.renames import series_of
 from service.ledger.studies import sessions

@@ -6,7 +6,7 @@ import pytest
 
 from kernelwatch.client.models import GateItem, GateReasonItem, RunDocument
 from service.commands.measure.fail_on import EXIT_CODES, NAMES, GateFinding, exit_code, read_findings
-from service.domain.policy.policy import GateKind
+from service.domain.states import GateKind
 from service.errors import BadInput
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict, classify, moved, slower
-from service.domain.bisection.search import REPEATS, Aim, Ending, Progress, Question, decide
-from service.domain.states import SearchState
-from service.domain.verdicts.judge import Outcome
+from service.domain.bisection.search import REPEATS, Aim, Progress, Question, decide
+from service.domain.states import Ending, Outcome, SearchState
 from service.reports.bisection_text import Merge, Names, answer_in_words, said
 
 FAST, WIDE, TALL = (

@@ -6,7 +6,7 @@ import pytest
 
 from service.domain.health.queue_end import CurrentRun, WaitingRuns, ends_in_s, usual_durations
 from service.domain.health.strips import DeviceResult, Mark, StripRevision, mark_of, trend
-from service.domain.verdicts.samples import Outcome
+from service.domain.states import Outcome
 from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, SotaMean, change, joined, totals
 
 STEADY = DeviceResult(done=True)

@@ -21,8 +21,7 @@ from service.domain.regressions.lifecycle import (
     possible,
     unexplained,
 )
-from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import OPEN_REGRESSIONS, Outcome, RegressionState
 from service.errors import BadInput, Conflict
 
 OPEN, ACKNOWLEDGED, BISECTING = RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.BISECTING

@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 
 from service.db.engine import transaction
 from service.db.models import PolicyRow
-from service.domain.policy.policy import NOTHING, GateAction, GateKind, Policy, Written, read
+from service.domain.policy.policy import NOTHING, Policy, Written, read
 from service.domain.policy.recipes import parse
+from service.domain.states import GateAction, GateKind
 from service.errors import BadInput
 from service.ledger import server_policy
 from service.ledger.runs import policy_versions

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 from service.db import models as m
 from service.db.engine import reading as reading_only
 from service.db.engine import transaction
-from service.domain.states import FoundBy, PointState, Priority, RegressionState, RunState, TargetKind
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import FoundBy, Outcome, PointState, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, NotFound
 from service.ledger import queries
 from service.ledger.changepoints import load

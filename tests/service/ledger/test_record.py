@@ -20,9 +20,8 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.states import CellState, RegressionState, RunState
+from service.domain.states import CellState, Outcome, RegressionState, RunState
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.queries import found_in, series, stack_change, whole_run
 from service.ledger.runs import baseline_choice, queue, recording

@@ -16,11 +16,11 @@ from service.cli import app
 from service.db.engine import reading, transaction
 from service.db.models import Base, RegressionRow, Run, VerdictRow, pack
 from service.domain.policy.policy import NOTHING, Policy, read
-from service.domain.states import CellState, Purpose, RegressionState
+from service.domain.states import CellState, Outcome, Purpose, RegressionState
 from service.domain.verdicts.judge import Verdict, judge
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
-from service.domain.verdicts.samples import Cell, Outcome, Pairs
+from service.domain.verdicts.samples import Cell, Pairs
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.runs import queue, recording, reload, replays
 from service.reports import words

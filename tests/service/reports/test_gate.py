@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.policy.policy import GateKind, Policy
-from service.domain.states import CellState, Purpose, RunState, worst_exit_code
-from service.domain.verdicts.judge import Outcome
+from service.domain.policy.policy import Policy
+from service.domain.states import CellState, GateKind, GateState, Outcome, Purpose, RunState, worst_exit_code
 from service.reports import comment_head, markdown
-from service.reports.gate import GateState
 from service.reports.report import Report
 from service.reports.rows import BaselineRow, Row
 from service.reports.schema.runs import GateItem

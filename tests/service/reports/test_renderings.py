@@ -16,9 +16,8 @@ from service.domain import markup
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState, ForgeKind, Purpose, RunState
+from service.domain.states import CellState, ForgeKind, Outcome, Purpose, RunState
 from service.domain.text import one_line, printable
-from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.totals import Summary
 from service.reports import comment_head, markdown
 from service.reports.notes import notes, without_sota

@@ -8,9 +8,8 @@ from sqlalchemy.orm import Session
 from service.db.engine import reading
 from service.domain.codefacts.comparison import differences
 from service.domain.policy.policy import NOTHING
-from service.domain.states import RunState
+from service.domain.states import Outcome, RunState
 from service.domain.text import last_lines, one_line, printable
-from service.domain.verdicts.judge import Outcome
 from service.ledger.queries import whole_run
 from service.reports.report import Report, report
 from service.reports.rows import Row

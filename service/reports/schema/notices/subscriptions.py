@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from service.domain.notices.events import EventKind, NotableEvent
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 from service.reports.notices.titles import title
 from service.reports.schema.base import Document, Flag, Moment, Number, columns
 from service.reports.schema.requests import Name, RequestDocument, Word

@@ -11,9 +11,8 @@ from service.api.access import WritingRoute
 from service.app import create_app
 from service.db.engine import transaction
 from service.db.models import Bisection, Subscription
-from service.domain.access import ActorKind, Scope
-from service.domain.policy.policy import GateAction
-from service.domain.states import FoundBy, RunState
+from service.domain.access import Scope
+from service.domain.states import ActorKind, FoundBy, GateAction, RunState
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from tests import world

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind
+from service.domain.states import BaselineKind, Outcome
 from service.domain.stats.offsets import Offset
 from service.domain.verdicts.baselines import (
     OTHER_CODE,
@@ -20,7 +20,7 @@ from service.domain.verdicts.baselines import (
 )
 from service.domain.verdicts.reasons import ReasonCode as R
 from service.domain.verdicts.reasons import reason
-from service.domain.verdicts.samples import Outcome, Pairs
+from service.domain.verdicts.samples import Pairs
 
 UNFIT = reason(R.BASELINE_UNFIT, baseline="v1.2", state="failed", said="it does not build")
 POLICY = Policy(leak=0.03, behind_sota=0.05)

@@ -4,12 +4,12 @@ import pytest
 
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind
+from service.domain.states import BaselineKind, Outcome
 from service.domain.stats import counts
 from service.domain.verdicts.baselines import BaselineCase, best_of, judge_baseline
 from service.domain.verdicts.judge import judge, wanted
 from service.domain.verdicts.reasons import Quarantined, ReasonCode
-from service.domain.verdicts.samples import Cell, Outcome, Pairs
+from service.domain.verdicts.samples import Cell, Pairs
 from service.domain.verdicts.totals import summaries
 
 SHAPE = "rmsnorm.fwd.4096x1024.bf16"

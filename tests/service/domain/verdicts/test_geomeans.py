@@ -6,7 +6,8 @@ import pytest
 
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.samples import Cell, Outcome, Pairs
+from service.domain.states import Outcome
+from service.domain.verdicts.samples import Cell, Pairs
 from service.domain.verdicts.totals import Summary, summaries
 
 POLICY = Policy(screening=(3, 5))

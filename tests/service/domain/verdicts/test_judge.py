@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from kernels.cases import Metric
 from service.domain.policy.policy import Policy
+from service.domain.states import Outcome
 from service.domain.stats.case_variances import CaseVariances
 from service.domain.stats.offsets import Offset
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import (
     CHANGES,
     Cell,
-    Outcome,
     Pairs,
     compare,
     controls_are_off,

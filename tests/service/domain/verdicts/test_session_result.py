@@ -8,9 +8,8 @@ from types import MappingProxyType
 import pytest
 
 from kernels.cases import Case, Metric, Role
-from service.domain.states import BaselineKind, CellState
+from service.domain.states import BaselineKind, CellState, Outcome
 from service.domain.verdicts.baselines import BaselineCase
-from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.reasons import Quarantined, ReasonCode, reason
 from service.domain.verdicts.samples import Name, Trouble
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases, cells, same_code

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 from kernels.cases import Case, Role
 from service.db.engine import clock, transaction
 from service.db.models import Calibration, Notice, Run, Target
-from service.domain.policy.policy import GateAction, Policy
+from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import CellState, FoundBy, Priority, Purpose, RunState
+from service.domain.states import CellState, FoundBy, GateAction, Priority, Purpose, RunState
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import ContenderResult
 from service.domain.verdicts.totals import SotaDistance

@@ -11,9 +11,8 @@ from sqlalchemy import select, update
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import ChannelHealth, Notice, NoticeMessage, RegressionRow, Run, Target, Worker
-from service.domain.policy.policy import GateAction
 from service.domain.regressions.lifecycle import Action, Transition
-from service.domain.states import FoundBy, NoticeState, OutboxState, Priority, RunState
+from service.domain.states import FoundBy, GateAction, NoticeState, OutboxState, Priority, RunState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.notices import happenings, subscriptions
 from service.ledger.notices import happenings as silent_workers

@@ -35,8 +35,7 @@ from service.db.models import (
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.series import SeriesKey
-from service.domain.states import OPEN_REGRESSIONS, FoundBy, Purpose, RegressionState, RunState, SearchState
-from service.domain.verdicts.judge import Outcome
+from service.domain.states import OPEN_REGRESSIONS, FoundBy, Outcome, Purpose, RegressionState, RunState, SearchState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import bisections
 from service.ledger.intake import targets

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.domain.notices.events import EventKind, NotableEvent
-from service.domain.policy.policy import GateAction
+from service.domain.states import GateAction
 from service.reports.notices import message
 from service.reports.schema.notices.subscriptions import NoticeDocument
 
