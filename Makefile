@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel client-models commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -101,9 +101,6 @@ interpreted: $(VENV)/.dev  ## Interpret the kernels, and note that these sources
 
 skipped: $(VENV)/.dev  ## Write how many tests each mark and each lack leaves out, in tests/skipped.toml
 	$(PY) -m tests.skipped
-
-client-models: $(VENV)/.dev  ## Write the documents of the Python client from the OpenAPI
-	$(PY) -m tests.client.openapi_models
 
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
 	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))

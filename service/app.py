@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kernelwatch.documents.base import Problem
 from service.api import health, ingest, keys, progress, regressions, runs, subscriptions, targets, webhooks, writes
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
@@ -31,7 +32,6 @@ from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import cases, exports, studies, weekly
 from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
-from service.reports.schema.base import Problem
 from service.settings import settings
 
 log = structlog.get_logger()

@@ -13,20 +13,14 @@ from dashboards import assets
 from dashboards.links import SERVICE, with_row_links
 from dashboards.revision_strips import SearchStrip, search_strip
 from kernels.cases import Metric
+from kernelwatch.documents.base import moment
 from service.db.models import Target
 from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text, signed
-from service.domain.states import (
-    OPEN_REGRESSIONS,
-    CellState,
-    ForgeKind,
-    FoundBy,
-    OutboxState,
-    Outcome,
-)
+from service.domain.states import OPEN_REGRESSIONS, CellState, ForgeKind, FoundBy, OutboxState, Outcome
 from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
 from service.forge.clients import addresses
@@ -35,7 +29,7 @@ from service.ledger.access.acting import acting
 from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted
 from service.reports.rows import Row
-from service.reports.schema.base import moment, rfc3339
+from service.reports.schema.base import rfc3339
 from service.reports.views import BisectionView
 
 # Each outcome has its own mark, so that they can be distinguished without colours.

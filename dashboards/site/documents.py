@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from dashboards.site.folder import SiteFolder
+from kernelwatch.documents.base import Document, Moment, Number, moment
 from service.domain.exports import FileFormat
 from service.domain.metrics import split_metric
 from service.domain.verdicts.samples import Name
@@ -16,7 +17,7 @@ from service.ledger.reading.board import BoardCase, BoardRun
 from service.ledger.reading.histories import MainlineRun
 from service.reports.encoders import Encoder, encoder
 from service.reports.rows import ComparedCase, RevisionsCompared
-from service.reports.schema.base import Document, Moment, Number, moment, rfc3339
+from service.reports.schema.base import rfc3339
 from service.reports.views import Point
 
 SCHEMA = 1  # of the data; raised when a field is removed or means something else

@@ -9,8 +9,9 @@
 `AsyncClient` has the same resources with awaitable methods.  Errors are subclasses of `KernelwatchError`.
 """
 
+from kernelwatch.documents.base import Page
+
 from . import models
-from .calls import Page
 from .clients import AsyncClient, Client
 from .drivers import AsyncPages, Pages
 from .errors import (

@@ -9,21 +9,16 @@ from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic_core import to_json
+
+from kernelwatch.documents.base import Page
 
 from .errors import BadArgument
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 Value: TypeAlias = Any  # of a parameter: text, a number, a flag, a list of texts, or None for none
-
-
-class Page(BaseModel, Generic[Item]):
-    """Part of a list; `next` is the cursor of the following page, None on the last."""
-
-    items: list[Item]
-    next: str | None = None
 
 
 class SlashedName(str):

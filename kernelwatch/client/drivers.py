@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from kernelwatch.client.exchange import Emit, NextPart, Stream, WholeFile
+from kernelwatch.documents.base import Page
 
-from .calls import Item, Listing, Page
+from .calls import Item, Listing
 from .exchange import Answer, Exchange, Flow, Lost, Reply, Send, Sleep
 
 T = TypeVar("T")

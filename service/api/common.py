@@ -15,6 +15,9 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.regressions import RegressionItem
+from kernelwatch.documents.runs import RunItem
 from service.db.models import Target
 from service.db.paging import MAX_CURSOR, ResultPage
 from service.domain.states import RegressionState, RunState
@@ -23,9 +26,9 @@ from service.ledger.queries import Glance
 from service.ledger.reading import runs
 from service.ledger.reading.runs import CaseFilter, RunFilter
 from service.ledger.regressions import listing
-from service.reports.schema.base import Instant, Page
-from service.reports.schema.regressions import RegressionItem
-from service.reports.schema.runs import RunItem
+from service.reports.schema.base import Instant
+from service.reports.schema.regressions import regression_item
+from service.reports.schema.runs import run_item
 
 LARGEST_KEY = 2**63 - 1
 Item = TypeVar("Item")
@@ -179,13 +182,13 @@ def page_of_runs(
     """Runs that fit, the newest first."""
     found = runs.listed(session, which, cursor, limit)
     if not expand:
-        return page_of(found, RunItem.of)
+        return page_of(found, run_item)
     return Page(items=run_items(queries.glances(session, found.items)), next=found.next)
 
 
 def run_items(glances: Iterable[Glance]) -> list[RunItem]:
     """Runs with the number of their cases by outcome."""
-    return [RunItem.of(one.run, one.counts, one.behind) for one in glances]
+    return [run_item(one.run, one.counts, one.behind) for one in glances]
 
 
 def page_of_regressions(
@@ -199,4 +202,4 @@ def page_of_regressions(
     """Regressions of a target or of all, the newest first."""
     found = listing.listed(session, target, states or (), cursor, limit)
     events = listing.events(session, [one.row.id for one in found.items]) if expand else {}
-    return page_of(found, lambda one: RegressionItem.of(one, events.get(one.row.id)))
+    return page_of(found, lambda one: regression_item(one, events.get(one.row.id)))

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.ingest import BatchItem, IngestedSeriesDocument
 from service.api.access import Acting, Reading, ReadingRoute, Upload, WritingRoute, needs, permit
 from service.api.common import Cursor, Key, Limit, problems
 from service.db.engine import reading
@@ -13,8 +15,7 @@ from service.domain.ingest import MAX_LINE, MAX_SAMPLES
 from service.errors import UnsupportedMedia
 from service.ledger.ingest import batches
 from service.ledger.intake.targets import target_named
-from service.reports.schema.base import Page
-from service.reports.schema.ingest import BatchItem, IngestedSeriesDocument
+from service.reports.schema.ingest import batch_item, ingested_series_document
 
 MAX_UPLOAD = 128 << 20  # bytes
 LINES = "application/x-ndjson"
@@ -61,7 +62,7 @@ def ingest(name: str, request: Request, body: Upload, actor: Acting) -> BatchIte
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         raise UnsupportedMedia(f"Content-Encoding may be gzip or identity, not {encoding}.")
-    return BatchItem.of(batches.receive(target, body, compressed=encoding == "gzip"), name)
+    return batch_item(batches.receive(target, body, compressed=encoding == "gzip"), name)
 
 
 def _permitted(name: str, actor: Acting) -> Target:
@@ -75,7 +76,7 @@ def _permitted(name: str, actor: Acting) -> Target:
 def list_batches(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[BatchItem]:
     """List batches of measurements made elsewhere, the newest first."""
     page = batches.listed(session, target_named(session, name), cursor, limit)
-    return Page(items=[BatchItem.of(row, name) for row in page.items], next=page.next)
+    return Page(items=[batch_item(row, name) for row in page.items], next=page.next)
 
 
 @_reads.get("/targets/{name}/ingested/series", response_model=IngestedSeriesDocument)
@@ -91,7 +92,7 @@ def get_ingested_series(
     """Get what was sent of one series, the newest first."""
     key = {"device": device, "provider": provider, "case": case}
     page = batches.series(session, target_named(session, name), cursor=cursor, limit=limit, **key)
-    return IngestedSeriesDocument.whole(page.items, page.next, target=name, **key)
+    return ingested_series_document(page.items, page.next, target=name, **key)
 
 
 @_writes.delete("/ingested/{batch_id}", status_code=204, response_class=Response)

@@ -6,6 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy.orm import Session
 
+from kernelwatch.documents.access import AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
+from kernelwatch.documents.base import Page
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Limit
 from service.db.engine import transaction
@@ -13,16 +15,7 @@ from service.domain.access import Actor, Scope, read_grants
 from service.domain.states import ActorKind
 from service.ledger.access import accounts, audit, keys
 from service.ledger.access.acting import acting
-from service.reports.schema.access import (
-    AuditItem,
-    KeyItem,
-    KeyRequest,
-    MeDocument,
-    NewKeyDocument,
-    PersonItem,
-    RotateRequest,
-)
-from service.reports.schema.base import Page
+from service.reports.schema.access import KeyRequest, RotateRequest, key_item, new_key_document
 
 
 class PersonChange(StrEnum):
@@ -46,7 +39,7 @@ def list_keys(
 ) -> Page[KeyItem]:
     """List API keys, the newest first: all for administrators, their own for people who signed in."""
     found = keys.listed(session, account_id=owner_to_list(actor), ended=ended)
-    return Page(items=[KeyItem.of(row, keys.named_grants(session, row)) for row in found])
+    return Page(items=[key_item(row, keys.named_grants(session, row)) for row in found])
 
 
 @_reads.get("/me", response_model=MeDocument)
@@ -62,7 +55,7 @@ def list_people(session: Reading, actor: Acting, cursor: Cursor = None, limit: L
     """List people who have signed in, the newest first."""
     permit(actor, Scope.ADMIN)
     page = accounts.listed(session, cursor, limit)
-    return Page(items=[PersonItem.of(row) for row in page.items], next=page.next)
+    return Page(items=[PersonItem.model_validate(row) for row in page.items], next=page.next)
 
 
 @_writes.post("/people/{login}/{change}", response_model=PersonItem, tags=["people"])
@@ -71,7 +64,7 @@ def change_person(login: Login, change: PersonChange, actor: Acting) -> PersonIt
     """Keep a person out, from their next request on, or let them in again."""
     permit(actor, Scope.ADMIN)
     with transaction() as session:
-        return PersonItem.of(accounts.disable(session, login, disabled=change is PersonChange.DISABLE))
+        return PersonItem.model_validate(accounts.disable(session, login, disabled=change is PersonChange.DISABLE))
 
 
 @_writes.post("/keys", response_model=NewKeyDocument, status_code=201)
@@ -86,7 +79,7 @@ def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
     expires_at = body.expires_at.timestamp() if body.expires_at else None
     with transaction() as session:
         row, text = keys.create(session, body.name, grants, expires_at=expires_at, account_id=account_id)
-        return NewKeyDocument.made(row, grants, text)
+        return new_key_document(row, grants, text)
 
 
 @_writes.post("/keys/{which}/rotate", response_model=NewKeyDocument, status_code=201)
@@ -96,7 +89,7 @@ def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocume
     with transaction() as session:
         check_own(session, which, actor)
         row, text = keys.rotate(session, which, overlap_s=body.overlap_s)
-        return NewKeyDocument.made(row, keys.named_grants(session, row), text)
+        return new_key_document(row, keys.named_grants(session, row), text)
 
 
 @_writes.post("/keys/{which}/revoke", response_model=KeyItem)
@@ -106,7 +99,7 @@ def revoke_key(which: Which, actor: Acting) -> KeyItem:
     with transaction() as session:
         check_own(session, which, actor)
         row = keys.revoke(session, which)
-        return KeyItem.of(row, keys.named_grants(session, row))
+        return key_item(row, keys.named_grants(session, row))
 
 
 @_reads.get("/audit", response_model=Page[AuditItem], tags=["audit"])
@@ -125,7 +118,7 @@ def list_audit(
     """List what was changed, by whom and from where, the newest first."""
     permit(actor, Scope.ADMIN)
     page = audit.listed(session, target=target, actor=by, action=action, cursor=cursor, limit=limit)
-    return Page(items=[AuditItem.of(row) for row in page.items], next=page.next)
+    return Page(items=[AuditItem.model_validate(row) for row in page.items], next=page.next)
 
 
 def owner_to_list(actor: Actor) -> int | None:

@@ -19,6 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from kernelwatch.documents.runs import ProgressItem
 from service.api.access import Credentials, ReadingRoute, do_afterwards, reader_with
 from service.api.common import Key, in_thread_of
 from service.api.gateway.connections import IS_HEAD, STREAMS
@@ -28,7 +29,7 @@ from service.db.visibility import hiding
 from service.domain.states import OPEN_STATES
 from service.errors import Busy, NotFound, ServiceError
 from service.ledger import queue_times
-from service.reports.schema.runs import ProgressItem
+from service.reports.schema.runs import progress_item
 from service.settings import settings
 
 log = structlog.get_logger()
@@ -168,7 +169,7 @@ def _items(session: Session, run_ids: Iterable[int]) -> dict[int, ProgressItem]:
 
 def _item(run: Run, place: queue_times.QueuePlace) -> ProgressItem:
     eta_s = None if place.eta_s is None else round(place.eta_s)
-    return ProgressItem.placed(run, place.position, eta_s)
+    return progress_item(run, place.position, eta_s)
 
 
 async def _until_ended(follower: Follower) -> AsyncIterator[ProgressItem]:

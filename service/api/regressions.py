@@ -4,6 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.bisections import BisectionDocument, BisectionItem, CalibrationDocument, QuarantineItem
+from kernelwatch.documents.regressions import ChangePointItem, IncidentItem, RegressionDocument, RegressionItem
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (
     CACHED,
@@ -24,9 +27,8 @@ from service.ledger.calibration import quarantines, rates
 from service.ledger.changepoints import load
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
-from service.reports.schema.base import Page
-from service.reports.schema.bisections import BisectionDocument, BisectionItem, CalibrationDocument, QuarantineItem
-from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionDocument, RegressionItem
+from service.reports.schema.bisections import bisection_document, bisection_item, calibration_document, quarantine_item
+from service.reports.schema.regressions import change_point_item, incident_item, regression_document
 
 router = APIRouter(route_class=ReadingRoute)
 DAY_S = 86_400.0
@@ -48,7 +50,7 @@ def list_all_regressions(
 @router.get("/regressions/{regression_id}", response_model=RegressionDocument, responses=CACHED, tags=["regressions"])
 def get_regression(request: Request, regression_id: Key, session: Reading) -> Response:
     """Get one regression with its history, its incident and its bisections."""
-    return tagged_json(request, RegressionDocument.whole(listing.one(session, regression_id)))
+    return tagged_json(request, regression_document(listing.one(session, regression_id)))
 
 
 @router.get("/incidents", response_model=Page[IncidentItem], tags=["regressions"])
@@ -56,13 +58,13 @@ def list_all_incidents(
     session: Reading, closed: WithClosed = False, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[IncidentItem]:
     """List incidents of all targets, the newest first."""
-    return page_of(listing.incidents(session, open_only=not closed, cursor=cursor, limit=limit), IncidentItem.of)
+    return page_of(listing.incidents(session, open_only=not closed, cursor=cursor, limit=limit), incident_item)
 
 
 @router.get("/incidents/{incident_id}", response_model=IncidentItem, tags=["regressions"])
 def get_incident(incident_id: Key, session: Reading) -> IncidentItem:
     """Get one incident with its regressions."""
-    return IncidentItem.of(listing.incident(session, incident_id))
+    return incident_item(listing.incident(session, incident_id))
 
 
 @router.get("/bisections", response_model=Page[BisectionItem], tags=["bisections"])
@@ -76,13 +78,13 @@ def list_bisections(
     """List bisections, the newest first."""
     of = target_named(session, target) if target else None
     found = bisections.listed(session, of, open_only=running, cursor=cursor, limit=limit)
-    return page_of(found, lambda row: BisectionItem.of(row, row.target.name))
+    return page_of(found, lambda row: bisection_item(row, row.target.name))
 
 
 @router.get("/bisections/{bisection_id}", response_model=BisectionDocument, responses=CACHED, tags=["bisections"])
 def get_bisection(request: Request, bisection_id: Key, session: Reading) -> Response:
     """Get one bisection with its steps; each step is a run."""
-    return tagged_json(request, BisectionDocument.whole(bisections.one(session, bisection_id)))
+    return tagged_json(request, bisection_document(bisections.one(session, bisection_id)))
 
 
 @router.get("/calibration", response_model=CalibrationDocument, responses=CACHED, tags=["calibration"])
@@ -100,7 +102,7 @@ def get_calibration(
     since = clock(session) - days * DAY_S
     found = rates.rates(session, of, device=device, worker=worker, since=since)
     quarantined = quarantines.listed(session, of, device=device)
-    return tagged_json(request, CalibrationDocument.of(rates.by_metric(found), found[:limit], quarantined))
+    return tagged_json(request, calibration_document(rates.by_metric(found), found[:limit], quarantined))
 
 
 @router.get("/quarantines", response_model=Page[QuarantineItem], tags=["calibration"])
@@ -114,7 +116,7 @@ def list_quarantines(
     """List quarantined cases, the newest first."""
     of = target_named(session, target) if target else None
     found = quarantines.page(session, of, released=released, cursor=cursor, limit=limit)
-    return page_of(found, lambda row: QuarantineItem.of(*row))
+    return page_of(found, lambda row: quarantine_item(*row))
 
 
 @router.get("/targets/{name}/incidents", response_model=Page[IncidentItem], tags=["regressions"])
@@ -127,7 +129,7 @@ def list_incidents(
 ) -> Page[IncidentItem]:
     """List incidents: regressions with one cause, the newest first."""
     found = listing.incidents(session, target_named(session, name), open_only=not closed, cursor=cursor, limit=limit)
-    return page_of(found, IncidentItem.of)
+    return page_of(found, incident_item)
 
 
 @router.get("/targets/{name}/change-points", response_model=Page[ChangePointItem], tags=["targets"])
@@ -141,4 +143,4 @@ def list_change_points(
 ) -> Page[ChangePointItem]:
     """List steps in the histories of its cases, those of the newest revisions first."""
     found = load.points(session, target_named(session, name), device, state, cursor=cursor, limit=limit)
-    return page_of(found, ChangePointItem.of)
+    return page_of(found, change_point_item)

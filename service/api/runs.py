@@ -6,6 +6,17 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from kernels.cases import Role
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.code import KernelTextItem
+from kernelwatch.documents.runs import (
+    MeasurementItem,
+    QueueItem,
+    RunDocument,
+    RunItem,
+    SamplesDocument,
+    VerdictItem,
+    WorkerItem,
+)
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (
     CACHED,
@@ -38,17 +49,8 @@ from service.ledger.reading import runs
 from service.ledger.reading.runs import RunFilter
 from service.ledger.runs import build_logs
 from service.reports import markdown
-from service.reports.schema.base import Page
-from service.reports.schema.code import KernelTextItem
-from service.reports.schema.runs import (
-    MeasurementItem,
-    QueueItem,
-    RunDocument,
-    RunItem,
-    SamplesDocument,
-    VerdictItem,
-    WorkerItem,
-)
+from service.reports.schema.code import kernel_text_item
+from service.reports.schema.runs import measurement_item, queue_item, samples_document, verdict_item, worker_item
 
 router = APIRouter(route_class=ReadingRoute, tags=["runs"])
 
@@ -101,7 +103,7 @@ def list_measurements(
 ) -> Page[MeasurementItem]:
     """List what the contenders of a run took."""
     found = runs.measurements(session, run_id, cases, role=role, state=state, cursor=cursor, limit=limit)
-    return page_of(found.page, lambda row: MeasurementItem.of(row, found.ceilings, tables=tables))
+    return page_of(found.page, lambda row: measurement_item(row, found.ceilings, tables=tables))
 
 
 @router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem])
@@ -119,7 +121,7 @@ def list_verdicts(
         session, run_id, cases, outcomes=outcome or (), baseline_kind=baseline_kind, cursor=cursor, limit=limit
     )
     rows = {(row.provider, row.case): row for row in report.rows}
-    return page_of(page, lambda one: VerdictItem.of(one, rows.get((one.provider, one.case)), report.policy))
+    return page_of(page, lambda one: verdict_item(one, rows.get((one.provider, one.case)), report.policy))
 
 
 @router.get("/runs/{run_id}/samples", response_model=SamplesDocument, responses=CACHED)
@@ -134,7 +136,7 @@ def get_samples(
     found = runs.samples(session, run_id, contender, case)
     return tagged_json(
         request,
-        SamplesDocument.of(
+        samples_document(
             found.measurement, screening=found.screening, confirmation=found.confirmation, apart=found.apart
         ),
     )
@@ -167,7 +169,7 @@ def list_code(
     limit: Limit = 50,
 ) -> Page[KernelTextItem]:
     """List the stored texts of compiled code of a run, and of the facts check of its revision."""
-    return page_of(code_texts.listed(session, run_id, case, cursor, limit), KernelTextItem.of)
+    return page_of(code_texts.listed(session, run_id, case, cursor, limit), kernel_text_item)
 
 
 @router.get("/runs/{run_id}/code/{sha256}", response_class=PlainTextResponse, responses=CACHED)
@@ -187,7 +189,7 @@ def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> 
     now = clock(session)
 
     def shown(row: Worker) -> WorkerItem:
-        return WorkerItem.of(row, online=is_recent(row.seen_at, now, WORKER_GONE_S))
+        return worker_item(row, online=is_recent(row.seen_at, now, WORKER_GONE_S))
 
     return page_of(queries.workers_by_name(session, cursor, limit), shown)
 
@@ -199,6 +201,6 @@ def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> P
 
     def shown(run: Run) -> QueueItem:
         place = places.get(run.id, NO_PLACE)
-        return QueueItem.placed(run, place.position, place.eta_s)
+        return queue_item(run, place.position, place.eta_s)
 
     return page_of(queries.queue(session, cursor, limit), shown)

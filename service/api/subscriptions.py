@@ -5,6 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import ColumnElement
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.subscriptions import ChannelItem, SubscriptionItem, TrialDocument
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Key, Limit, page_of
 from service.api.writes.objects import permitted_target
@@ -13,13 +15,7 @@ from service.db.models import Subscription, Target
 from service.domain.access import Actor, Scope
 from service.ledger.intake.targets import target_named
 from service.ledger.notices import deliver, subscriptions
-from service.reports.schema.base import Page
-from service.reports.schema.notices.subscriptions import (
-    ChannelItem,
-    SubscriptionItem,
-    SubscriptionRequest,
-    TrialDocument,
-)
+from service.reports.schema.notices.subscriptions import SubscriptionRequest, subscription_item
 
 router = APIRouter()
 _reads = APIRouter(route_class=ReadingRoute, tags=["subscriptions"])
@@ -39,7 +35,7 @@ def list_subscriptions(
     where = list(_triaged(actor))
     if target is not None:
         where.append(Subscription.target_id == target_named(session, target).id)
-    return page_of(subscriptions.listed(session, where=where, cursor=cursor, limit=limit), SubscriptionItem.of)
+    return page_of(subscriptions.listed(session, where=where, cursor=cursor, limit=limit), subscription_item)
 
 
 @_reads.get("/channels", response_model=Page[ChannelItem])
@@ -47,7 +43,7 @@ def list_subscriptions(
 def list_channels(session: Reading, actor: Acting) -> Page[ChannelItem]:
     """List the channels that the operator named, without their addresses, and how they work."""
     _triaged(actor)
-    return Page(items=[ChannelItem.of(one) for one in subscriptions.known_channels(session)])
+    return Page(items=[ChannelItem.model_validate(one) for one in subscriptions.known_channels(session)])
 
 
 @_writes.post("/subscriptions", response_model=SubscriptionItem, status_code=201)
@@ -69,7 +65,7 @@ def create_subscription(body: SubscriptionRequest, actor: Acting) -> Subscriptio
             severity=body.severity,
             kinds=body.kinds,
         )
-        return SubscriptionItem.of(made)
+        return subscription_item(made)
 
 
 @_writes.post("/subscriptions/{subscription_id}/test", response_model=TrialDocument)

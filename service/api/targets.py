@@ -4,6 +4,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.regressions import RegressionItem
+from kernelwatch.documents.runs import RunItem
+from kernelwatch.documents.targets import DriftItem, GapItem, RevisionDocument, RevisionItem, TargetDocument, TargetItem
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (
     CACHED,
@@ -29,16 +33,13 @@ from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
 from service.ledger.reading import histories, revisions
 from service.ledger.reading.runs import RunFilter
-from service.reports.schema.base import Page
-from service.reports.schema.regressions import RegressionItem
-from service.reports.schema.runs import RunItem
 from service.reports.schema.targets import (
-    DriftItem,
-    GapItem,
-    RevisionDocument,
-    RevisionItem,
-    TargetDocument,
-    TargetItem,
+    drift_item,
+    gap_item,
+    revision_document,
+    revision_item,
+    target_document,
+    target_item,
 )
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])
@@ -54,9 +55,9 @@ def list_targets(
     """List targets by name."""
     found = by_name(session, cursor, limit)
     if not expand:
-        return page_of(found, TargetItem.of)
+        return page_of(found, target_item)
     counts = queries.open_counts(session, [target.id for target in found.items])
-    return page_of(found, lambda target: TargetItem.of(target, *counts[target.id]))
+    return page_of(found, lambda target: target_item(target, *counts[target.id]))
 
 
 @router.get("/{name}", response_model=TargetDocument, responses=CACHED)
@@ -64,7 +65,7 @@ def get_target(request: Request, name: str, session: Reading) -> Response:
     """Get one target with its recipe and the numbers of its open regressions and cases behind SOTA."""
     target = target_named(session, name)
     regressions, behind = queries.open_counts(session, [target.id])[target.id]
-    return tagged_json(request, TargetDocument.whole(target, open_regressions=regressions, behind_sota=behind))
+    return tagged_json(request, target_document(target, open_regressions=regressions, behind_sota=behind))
 
 
 @router.get("/{name}/revisions", response_model=Page[RevisionItem])
@@ -78,9 +79,9 @@ def list_revisions(
     """List its revisions, the newest first."""
     found = queries.revisions(session, target_named(session, name), cursor, limit)
     if not expand:
-        return page_of(found, RevisionItem.of)
+        return page_of(found, revision_item)
     runs = revisions.runs_of(session, [row.id for row in found.items])
-    return page_of(found, lambda row: RevisionItem.of(row, run_items(runs.get(row.id, ()))))
+    return page_of(found, lambda row: revision_item(row, run_items(runs.get(row.id, ()))))
 
 
 @router.get("/{name}/revisions/{revision}", response_model=RevisionDocument, responses=CACHED)
@@ -92,7 +93,7 @@ def get_revision(
 ) -> Response:
     """Get one revision with its runs and the checks of its code."""
     found = revisions.one(session, target_named(session, name), revision)
-    return tagged_json(request, RevisionDocument.whole(found.row, run_items(found.runs), found.checks))
+    return tagged_json(request, revision_document(found.row, run_items(found.runs), found.checks))
 
 
 @router.get("/{name}/runs", response_model=Page[RunItem])
@@ -131,7 +132,7 @@ def list_regressions(
 @router.get("/{name}/gaps", response_model=Page[GapItem])
 def list_gaps(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[GapItem]:
     """List its mainline cases that are slower than SOTA, the largest gap first."""
-    return page_of(queries.gaps(session, target_named(session, name), cursor, limit), GapItem.of)
+    return page_of(queries.gaps(session, target_named(session, name), cursor, limit), gap_item)
 
 
 @router.get("/{name}/drifts", response_model=Page[DriftItem])
@@ -146,4 +147,4 @@ def list_drifts(
     """List its configurations that changed, the newest first."""
     where = histories.drifts_of(target_named(session, name), device, by)
     found = histories.drift_page(session, where, cursor, limit)
-    return page_of(found, DriftItem.of)
+    return page_of(found, drift_item)

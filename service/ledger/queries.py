@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased, contains_eager, selectinload, undef
 from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
+from kernelwatch.documents.runs import RunDocument
 from service.db.engine import clock
 from service.db.models import (
     WATCHED,
@@ -47,7 +48,7 @@ from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
 from service.reports.rows import Known
-from service.reports.schema.runs import RunDocument
+from service.reports.schema.runs import run_with_report
 from service.reports.views import GapView, Point
 from service.settings import settings
 
@@ -146,7 +147,7 @@ def report_on(session: Session, run: Run, contents: RunContents | None = None) -
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
     """The document of a run, as the API and the command line give it.  Raises NotFound."""
     run = whole_run(session, run_id)
-    return RunDocument.whole(run, report_on(session, run), tables=tables)
+    return run_with_report(run, report_on(session, run), tables=tables)
 
 
 def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> dict[tuple[str, str], Known]:

@@ -259,6 +259,6 @@ def _without_none(annotation: Any) -> Any:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = [one for one in typing.get_args(annotation) if one is not types.NoneType]
-        if len(kinds) == 1:
-            return _without_none(kinds[0])
+        if len(kinds) == 1 or str in kinds:  # an enumeration, or text that is none of its values
+            return _without_none(kinds[-1])
     return annotation

@@ -215,7 +215,7 @@ def test_the_client_is_typed_where_it_is_installed(small: Environment) -> None:
     (small.folder / "typed.py").write_text(code)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", small.python, "typed.py"]
     done = subprocess.run(command, cwd=small.folder, capture_output=True, text=True, check=False)
-    assert 'Revealed type is "kernelwatch.client.models.RunDocument"' in done.stdout, done.stdout
+    assert 'Revealed type is "kernelwatch.documents.runs.RunDocument"' in done.stdout, done.stdout
 
 
 def test_without_its_extra_the_command_names_it(small: Environment) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
 from dashboards.pages.rendering import page
+from kernelwatch.documents.replay import ReplayDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import clock, reading
@@ -32,7 +33,7 @@ from service.ledger.intake.targets import target_named
 from service.ledger.runs import reload, replays
 from service.ledger.server_policy import effective, server_policy
 from service.reports.report import readable
-from service.reports.schema.replay import ReplayDocument
+from service.reports.schema.replay import replay_document
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 Device = Annotated[str, Query(max_length=40)]
@@ -184,7 +185,7 @@ def _replay(name: str, device: str, sent: Sent, _actor: Actor) -> Response:
         written = _with(recipe.policy.written, changed)
         stored = reload.count(session, target, device=device)
         found = replays.replayed(session, written, server_policy(), target, device, within_s=WITHIN_S)
-        answer = ReplayDocument.of(found)
+        answer = replay_document(found)
     with reading() as session:
         target = target_named(session, name)
         values = form.with_values(sent.values)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from dashboards.pages import forms
 from dashboards.pages.forms import MAX_CODE, ActionForm, Done, DryRun, Field, FieldKind, Sent
 from dashboards.pages.rendering import page
+from kernelwatch.documents.targets import RecipeDocument
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock, reading
 from service.domain.access import Actor, Scope
@@ -27,7 +28,7 @@ from service.ledger.intake.targets import RECIPE as BRANCH_FILE
 from service.ledger.intake.targets import check_adapters, find
 from service.ledger.server_policy import effective
 from service.reports.schema.requests import TargetRequest
-from service.reports.schema.targets import RecipeDocument
+from service.reports.schema.targets import recipe_document
 
 RECIPE = "recipe"  # the field
 DO, CHECK, SAVE = "do", "check", "save"  # the button that was pressed
@@ -42,7 +43,7 @@ def plan(text: str, adapters: Mapping[str, str]) -> RecipeDocument:
     """What a recipe measures, as `POST /api/v1/recipes/check` answers.  Raises BadInput for its mistakes."""
     recipe = recipes.parse(text)
     check_adapters(recipe, adapters)
-    return RecipeDocument.planned(recipe, {device: effective(recipe, device) for device in recipe.devices})
+    return recipe_document(recipe, {device: effective(recipe, device) for device in recipe.devices})
 
 
 def marked(form: ActionForm, problem: ServiceError | None) -> ActionForm:

@@ -13,6 +13,7 @@ from dashboards.pages.forms import ActionForm, DryRun, Sent
 from dashboards.pages.rendering import page
 from dashboards.pages.watching import new, recipe_changes
 from dashboards.pages.watching.recipe_changes import RecipeChanges
+from kernelwatch.documents.targets import RecipeDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import clock, reading
@@ -22,7 +23,6 @@ from service.errors import BadInput, Conflict, ServiceError, Stale
 from service.ledger.intake import registry
 from service.ledger.intake.targets import RECIPE as BRANCH_FILE
 from service.ledger.intake.targets import target_named
-from service.reports.schema.targets import RecipeDocument
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

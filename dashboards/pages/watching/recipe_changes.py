@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.pages.rendering import flat
-from service.reports.schema.targets import DevicePlanItem, RecipeDocument
+from kernelwatch.documents.targets import DevicePlanItem, RecipeDocument
 
 MAX_LINES = 400  # of differing lines that are shown
 _DEVICE_KEYS = ("suite", "sota", "baselines", "providers")

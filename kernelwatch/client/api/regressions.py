@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ..calls import Call, Listing, Page, Value, get, get_list, post
+from ..calls import Call, Listing, Value, get, get_list, post
 from ..models import (
     BisectionDocument,
     BisectionItem,
     CalibrationDocument,
     IncidentItem,
+    Page,
     PolicyDocument,
     PolicyItem,
     QuarantineItem,

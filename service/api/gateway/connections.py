@@ -24,8 +24,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kernelwatch.documents.base import Problem
 from service.errors import BadInput
-from service.reports.schema.base import Problem
 from service.settings import settings
 
 # In the state of a request: its response is a stream without a time limit.  True for one of events; for a file, the

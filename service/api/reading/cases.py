@@ -4,6 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.code import CompareDocument, FactsCheckItem, FactsDiffDocument
+from kernelwatch.documents.targets import CaseItem, SeriesDocument, SeriesItem
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (
     CACHED,
@@ -26,9 +29,9 @@ from service.ledger.intake.targets import target_named
 from service.ledger.reading import code, revisions
 from service.ledger.reading import compare as measured
 from service.ledger.reading.compare import compare
-from service.reports.schema.base import Instant, Page
-from service.reports.schema.code import CompareDocument, FactsCheckItem, FactsDiffDocument
-from service.reports.schema.targets import CaseItem, SeriesDocument, SeriesItem
+from service.reports.schema.base import Instant
+from service.reports.schema.code import compare_document, facts_check_item, facts_diff_document
+from service.reports.schema.targets import case_item, series_document, series_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])
 
@@ -45,7 +48,7 @@ def list_cases(
 ) -> Page[CaseItem]:
     """List the cases that its latest mainline runs measured, or all `since` a time: by whom, where, and the metrics."""
     found = measured.series(session, target_named(session, name), cases, device=device, since=seconds(since))
-    return page_of(page_of_values(measured.cases(found), lambda one: (one.case,), cursor, limit), CaseItem.of)
+    return page_of(page_of_values(measured.cases(found), lambda one: (one.case,), cursor, limit), case_item)
 
 
 @router.get("/{name}/series", response_model=SeriesDocument, responses=CACHED)
@@ -64,7 +67,7 @@ def get_series(
     """Get the history of one case on the mainline; it is empty if the case was never measured."""
     target = target_named(session, name)
     points = queries.series(session, target, case, provider, device, since=seconds(since), limit=limit)
-    document = SeriesDocument.of(points, target=name, case=case, provider=provider, device=device)
+    document = series_document(points, target=name, case=case, provider=provider, device=device)
     return tagged_json(request, document)
 
 
@@ -81,7 +84,7 @@ def list_series(
     """List the series that its latest mainline runs continued, or all `since` a time."""
     found = measured.series(session, target_named(session, name), cases, device=device, since=seconds(since))
     page = page_of_values(found, lambda one: (one.device, one.provider, one.case), cursor, limit)
-    return page_of(page, SeriesItem.of)
+    return page_of(page, series_item)
 
 
 @router.get("/{name}/facts", response_model=Page[FactsCheckItem], tags=["facts"])
@@ -96,7 +99,7 @@ def list_facts(
     """List revisions that were compiled without a GPU and compared with their baselines, the newest first."""
     target = target_named(session, name)
     found = code.checks(session, target, revision=revision, state=state, cursor=cursor, limit=limit)
-    return page_of(found, FactsCheckItem.of)
+    return page_of(found, facts_check_item)
 
 
 @router.get("/{name}/facts/diff", response_model=FactsDiffDocument, responses=CACHED, tags=["facts"])
@@ -115,7 +118,7 @@ def get_facts_diff(
     target = target_named(session, name)
     before, after = (revisions.named(session, target, one) for one in (base, head))
     found = code.diff(session, before, after, cases, device=device)
-    return tagged_json(request, FactsDiffDocument.of(found, target.name, tables=tables, changed_only=changed))
+    return tagged_json(request, facts_diff_document(found, target.name, tables=tables, changed_only=changed))
 
 
 _NOT_COMPARABLE: dict[int | str, dict[str, Any]] = {
@@ -137,4 +140,4 @@ def get_comparison(
 ) -> Response:
     """Compare two revisions, releases or pull requests by what was measured: paired where a session measured both."""
     target = target_named(session, name)
-    return tagged_json(request, CompareDocument.of(compare(session, target, base, head, device, cases), target.name))
+    return tagged_json(request, compare_document(compare(session, target, base, head, device, cases), target.name))

@@ -7,12 +7,13 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
 from kernels.studies.catalogue import STUDIES
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.studies import StudyItem, StudySessionDocument, StudySessionItem
 from service.api.access import Reading, ReadingRoute
 from service.api.common import CACHED, Cursor, DeviceName, Key, Limit, page_of, tagged_json
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
-from service.reports.schema.base import Page
-from service.reports.studies.schema import StudyItem, StudySessionDocument, StudySessionItem
+from service.reports.studies.schema import study_item, study_session_document, study_session_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/studies", tags=["studies"])
 
@@ -37,14 +38,14 @@ def list_study_sessions(
 ) -> Page[StudySessionItem]:
     """List the stored sessions of a study, those that began last first."""
     found = sessions.page(session, study_named(name).name, device, cursor, limit)
-    return page_of(found, lambda one: StudySessionItem.of(one.row, one.progress))
+    return page_of(found, lambda one: study_session_item(one.row, one.progress))
 
 
 @router.get("/sessions/{session_id}", response_model=StudySessionItem, responses=CACHED)
 def find_study_session(request: Request, session_id: Key, session: Reading) -> Response:
     """Find a session by its number, of whichever study, without its results."""
     found = sessions.one(session, session_id)
-    return tagged_json(request, StudySessionItem.of(found.row, found.progress))
+    return tagged_json(request, study_session_item(found.row, found.progress))
 
 
 @router.get("/{name}/sessions/{session_id}", response_model=StudySessionDocument, responses=CACHED)
@@ -52,7 +53,7 @@ def get_study_session(request: Request, name: StudyName, session_id: Key, sessio
     """Get a session: what follows for each claim, tables, figures and every record."""
     found = sessions.evaluated(session, sessions.one(session, session_id, study_named(name).name))
     view = found.view
-    document = StudySessionDocument.whole(view.row, view.progress, found.study, found.results, found.report)
+    document = study_session_document(view.row, view.progress, found.study, found.results, found.report)
     return tagged_json(request, document)
 
 
@@ -63,4 +64,4 @@ def item(session: Session, name: str, device: str | None = None) -> StudyItem:
     shown = sessions.preferred(views)
     claims = sessions.claims(session, shown) if shown else None
     by_device = Counter(one.row.device for one in views)
-    return StudyItem.whole(study, by_device, shown.row.id if shown else None, claims)
+    return study_item(study, by_device, shown.row.id if shown else None, claims)

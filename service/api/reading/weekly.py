@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
+from kernelwatch.documents.weekly import WeeklyDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.common import CACHED, DeviceName, TargetName, tagged, tagged_json
 from service.api.runs import MarkdownResponse
@@ -14,7 +15,6 @@ from service.ledger.intake.targets import target_named
 from service.ledger.reading import weekly
 from service.reports.weekly.compose import compose
 from service.reports.weekly.markdown import markdown
-from service.reports.weekly.schema import WeeklyDocument
 from service.settings import settings
 
 router = APIRouter(route_class=ReadingRoute, prefix="/weekly", tags=["weekly"])

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.replay import PolicyDocument, PolicyItem, ReplayDocument
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Limit, page_of
 from service.api.writes.objects import TargetName, permitted_target
@@ -13,8 +15,7 @@ from service.domain.policy.policy import read
 from service.ledger.intake.targets import target_named
 from service.ledger.runs import policy_versions, replays
 from service.ledger.server_policy import server_policy
-from service.reports.schema.base import Page
-from service.reports.schema.replay import PolicyDocument, PolicyItem, ReplayDocument
+from service.reports.schema.replay import replay_document
 from service.reports.schema.requests import ReplayRequest
 
 router = APIRouter()
@@ -47,7 +48,7 @@ def replay_policy(name: TargetName, body: ReplayRequest, actor: Acting) -> Repla
     written, since = read(body.policy, "of the request"), body.since.timestamp() if body.since else 0.0
     with reading() as session:
         target = target_named(session, name)
-        return ReplayDocument.of(replays.replayed(session, written, server_policy(), target, body.device, since))
+        return replay_document(replays.replayed(session, written, server_policy(), target, body.device, since))
 
 
 router.include_router(_reads)

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from kernelwatch.documents.runs import ApprovedRunsDocument, RequestedRunsDocument, RunItem
 from service.api.access import Acting, WritingRoute, needs
 from service.api.common import Key
 from service.api.writes.objects import document, permitted_run, permitted_target
@@ -15,7 +16,7 @@ from service.ledger import queries
 from service.ledger.intake import deliveries
 from service.ledger.runs import queue, revisions
 from service.reports.schema.requests import RunRequest
-from service.reports.schema.runs import ApprovedRunsDocument, RequestedRunsDocument, RunItem
+from service.reports.schema.runs import requested_runs_document, run_item
 
 router = APIRouter(route_class=WritingRoute, tags=["runs"])
 _KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "All of its runs were there already."}}
@@ -33,7 +34,7 @@ def start_runs(body: RunRequest, actor: Acting) -> Response:
         body.target, body.revision, device=body.device, suite=body.suite, again=body.again
     )
     with reading() as session:
-        found = RequestedRunsDocument.of(queries.runs_with_ids(session, requested.ids), requested.created)
+        found = requested_runs_document(queries.runs_with_ids(session, requested.ids), requested.created)
     return document(found, 201 if requested.created else 200)
 
 
@@ -45,7 +46,7 @@ def cancel_run(run_id: Key, actor: Acting) -> RunItem:
         run = permitted_run(session, actor, Scope.RUN, run_id)
         if not queue.cancel(session, run_id, actor.name) and run.state is not RunState.CANCELLED:
             raise Conflict(f"Run {run_id} has ended already: it is {run.state}.")
-        return RunItem.of(run)
+        return run_item(run)
 
 
 @router.post("/runs/{run_id}/retry", response_model=RunItem)
@@ -66,10 +67,10 @@ def approve_run(run_id: Key, actor: Acting) -> ApprovedRunsDocument:
         permitted_run(session, actor, Scope.RUN, run_id)
         ids = [one.id for one in deliveries.approve(session, run_id)]
     with reading() as session:
-        return ApprovedRunsDocument(items=[RunItem.of(one) for one in queries.runs_with_ids(session, ids)])
+        return ApprovedRunsDocument(items=[run_item(one) for one in queries.runs_with_ids(session, ids)])
 
 
 def _item(run_id: int) -> RunItem:
     with reading() as session:
         [run] = queries.runs_with_ids(session, [run_id])
-        return RunItem.of(run)
+        return run_item(run)

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from kernelwatch.documents.studies import StudySessionItem
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.common import Key
 from service.api.reading.studies import StudyName
@@ -9,7 +10,7 @@ from service.db.engine import transaction
 from service.domain.access import Scope
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
-from service.reports.studies.schema import StudySessionItem
+from service.reports.studies.schema import study_session_item
 
 router = APIRouter(route_class=WritingRoute, prefix="/studies", tags=["studies"])
 
@@ -21,6 +22,6 @@ def remove_study_session(name: StudyName, session_id: Key, actor: Acting) -> Stu
     permit(actor, Scope.ADMIN)
     with transaction() as session:
         view = sessions.one(session, session_id, study_named(name).name)
-        had = StudySessionItem.of(view.row, view.progress)
+        had = study_session_item(view.row, view.progress)
         sessions.remove(session, view.row)
     return had

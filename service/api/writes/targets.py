@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from kernelwatch.documents.runs import BackfillDocument
+from kernelwatch.documents.targets import AddedTargetDocument, HoldingsDocument, RecipeDocument, TargetDocument
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.writes.objects import TargetName, document, permitted_target
 from service.db.engine import reading
@@ -15,8 +17,7 @@ from service.ledger.intake import deliveries, registry
 from service.ledger.intake.targets import RecipeFiles, check_adapters, check_name, find, target_named
 from service.ledger.server_policy import effective
 from service.reports.schema.requests import BackfillRequest, RecipeRequest, TargetChange, TargetRequest
-from service.reports.schema.runs import BackfillDocument
-from service.reports.schema.targets import AddedTargetDocument, HoldingsDocument, RecipeDocument, TargetDocument
+from service.reports.schema.targets import recipe_document, target_document
 
 router = APIRouter(route_class=WritingRoute, tags=["targets"])
 _KNOWN: dict[int | str, dict[str, Any]] = {
@@ -136,7 +137,7 @@ def check_recipe(body: RecipeRequest, actor: Acting) -> RecipeDocument:
     permit(actor, Scope.ADMIN)
     recipe = recipes.parse(body.recipe)
     check_adapters(recipe, body.adapters)
-    return RecipeDocument.planned(recipe, {device: effective(recipe, device) for device in recipe.devices})
+    return recipe_document(recipe, {device: effective(recipe, device) for device in recipe.devices})
 
 
 def _files(recipe: str | None, adapters: dict[str, str]) -> RecipeFiles | None:
@@ -149,4 +150,4 @@ def _document(name: str) -> TargetDocument:
     with reading() as session:
         target = target_named(session, name)
         card = queries.card(session, target, lines=1)
-        return TargetDocument.whole(target, open_regressions=card.regressions, behind_sota=card.behind)
+        return target_document(target, open_regressions=card.regressions, behind_sota=card.behind)

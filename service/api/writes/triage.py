@@ -7,6 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
+from kernelwatch.documents.base import Page
+from kernelwatch.documents.bisections import BisectionDocument, QuarantineItem
+from kernelwatch.documents.regressions import IncidentItem, RegressionDocument
+from kernelwatch.documents.runs import RunItem
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.common import Key
 from service.api.writes.objects import TargetName, document, permitted_target
@@ -20,9 +24,8 @@ from service.ledger.bisections import advance, bisections
 from service.ledger.calibration import quarantines, schedule
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing, transitions
-from service.reports.schema.base import Page
-from service.reports.schema.bisections import BisectionDocument, QuarantineItem
-from service.reports.schema.regressions import IncidentItem, RegressionDocument
+from service.reports.schema.bisections import bisection_document, quarantine_item
+from service.reports.schema.regressions import incident_item, regression_document
 from service.reports.schema.requests import (
     AcknowledgeRequest,
     AssignRequest,
@@ -35,7 +38,7 @@ from service.reports.schema.requests import (
     ReopenRequest,
     RequestDocument,
 )
-from service.reports.schema.runs import RunItem
+from service.reports.schema.runs import run_item
 
 router = APIRouter(route_class=WritingRoute)
 _OPEN_ALREADY: dict[int | str, dict[str, Any]] = {200: {"description": "It was open already."}}
@@ -86,7 +89,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
             _permit(session, actor, whole.regressed.row.target_id)
             transitions.apply(session, regression_id, made(body, _name(actor)))
         with reading() as session:
-            return RegressionDocument.whole(listing.one(session, regression_id))
+            return regression_document(listing.one(session, regression_id))
 
     @needs(Scope.TRIAGE)
     def on_incident(incident_id: Key, body: RequestDocument, actor: Acting) -> IncidentItem:
@@ -94,7 +97,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
             _permit(session, actor, listing.incident(session, incident_id).row.target_id)
             transitions.apply_to_incident(session, incident_id, made(body, _name(actor)))
         with reading() as session:
-            return IncidentItem.of(listing.incident(session, incident_id))
+            return incident_item(listing.incident(session, incident_id))
 
     for function, noun, model in (
         (on_regression, "regression", RegressionDocument),
@@ -130,7 +133,7 @@ def start_bisection(body: BisectionRequest, actor: Acting) -> Response:
         asked_by=_name(actor),
     )
     with reading() as session:
-        found = BisectionDocument.whole(bisections.one(session, requested.id))
+        found = bisection_document(bisections.one(session, requested.id))
     return document(found, 201 if requested.created else 200)
 
 
@@ -145,7 +148,7 @@ def stop_bisection(bisection_id: Key, actor: Acting) -> BisectionDocument:
         permit(actor, Scope.RUN, session.get_one(Target, row.target_id))
         bisections.stop(session, bisection_id, _name(actor))
     with reading() as session:
-        return BisectionDocument.whole(bisections.one(session, bisection_id))
+        return bisection_document(bisections.one(session, bisection_id))
 
 
 @router.post("/targets/{name}/calibrate", response_model=RunItem, status_code=201, tags=["calibration"])
@@ -158,7 +161,7 @@ def start_calibration(name: TargetName, body: CalibrationRequest, actor: Acting)
         queued = schedule.ask_now(session, of, body.device, sha=body.revision, suite=body.suite, worker=body.worker).id
     with reading() as session:
         [run] = queries.runs_with_ids(session, [queued])
-        return RunItem.of(run)
+        return run_item(run)
 
 
 @router.post("/targets/{name}/quarantine", response_model=Page[QuarantineItem], tags=["calibration"])
@@ -188,7 +191,7 @@ def release_case(name: TargetName, body: QuarantineRequest, actor: Acting) -> Pa
 def _quarantined(name: str, device: str) -> Page[QuarantineItem]:
     with reading() as session:
         found = quarantines.listed(session, target_named(session, name), device=device)
-        return Page(items=[QuarantineItem.of(*one) for one in found])
+        return Page(items=[quarantine_item(*one) for one in found])
 
 
 def _permit(session: Session, actor: Actor, target_id: int) -> None:

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from kernelwatch.documents.runs import WorkerItem
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.db.engine import clock, transaction
 from service.domain.access import Actor, Scope
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.ledger.runs import queue
-from service.reports.schema.runs import WorkerItem
+from service.reports.schema.runs import worker_item
 
 router = APIRouter(route_class=WritingRoute, tags=["workers"])
 # The name of a worker holds a slash: HOST/DEVICE-NUMBER.
@@ -41,4 +42,4 @@ def _paused(name: str, actor: Actor, *, paused: bool) -> WorkerItem:
     permit(actor, Scope.WORKER)
     with transaction() as session:
         row = queue.pause(session, name, paused=paused)
-        return WorkerItem.of(row, online=is_recent(row.seen_at, clock(session), WORKER_GONE_S))
+        return worker_item(row, online=is_recent(row.seen_at, clock(session), WORKER_GONE_S))

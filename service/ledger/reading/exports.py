@@ -11,6 +11,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
+from kernelwatch.documents.access import AuditItem, PersonItem
+from kernelwatch.documents.base import Document
+from kernelwatch.documents.bisections import BisectionItem, QuarantineItem
+from kernelwatch.documents.regressions import ChangePointItem, IncidentItem, RegressionItem
+from kernelwatch.documents.replay import PolicyDocument
+from kernelwatch.documents.runs import WorkerItem
+from kernelwatch.documents.targets import DriftItem, GapItem, TargetDocument
 from service.db.engine import clock
 from service.db.models import (
     AuditEntry,
@@ -47,9 +54,7 @@ from service.ledger.reading import code, histories, runs
 from service.ledger.reading.runs import RunFilter, is_revision
 from service.ledger.regressions import listing
 from service.ledger.runs import policy_versions
-from service.reports.schema.access import AuditItem, PersonItem
-from service.reports.schema.base import Document
-from service.reports.schema.bisections import BisectionItem, QuarantineItem
+from service.reports.schema.bisections import bisection_item, quarantine_item
 from service.reports.schema.exports import (
     ExportedCalibration,
     ExportedFactsCheck,
@@ -60,10 +65,9 @@ from service.reports.schema.exports import (
     ExportedSample,
     ExportedVerdict,
 )
-from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionItem
-from service.reports.schema.replay import PolicyDocument
-from service.reports.schema.runs import RunItem, WorkerItem
-from service.reports.schema.targets import DriftItem, GapItem, TargetDocument
+from service.reports.schema.regressions import change_point_item, incident_item, regression_item
+from service.reports.schema.runs import run_item, worker_item
+from service.reports.schema.targets import drift_item, gap_item, target_document
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -163,8 +167,7 @@ def _targets(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = ResultPage((which.target,), None) if which.target is not None else by_name(session, place, _PAGE)
     counts = queries.open_counts(session, [one.id for one in found.items])
     rows = [
-        TargetDocument.whole(one, open_regressions=counts[one.id][0], behind_sota=counts[one.id][1])
-        for one in found.items
+        target_document(one, open_regressions=counts[one.id][0], behind_sota=counts[one.id][1]) for one in found.items
     ]
     return ExportPart(rows, found.next)
 
@@ -181,7 +184,7 @@ def _runs(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = runs.listed(session, which.runs, place, _PAGE)
     stacks = _stacks(session, found.items)
     rows = [
-        ExportedRun.measured_with(RunItem.of(one.run, one.counts, one.behind), stacks.get(one.run.stack_id))
+        ExportedRun.measured_with(run_item(one.run, one.counts, one.behind), stacks.get(one.run.stack_id))
         for one in queries.glances(session, found.items)
     ]
     return ExportPart(rows, found.next)
@@ -253,36 +256,36 @@ def _regressions(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Series.device), *which.within(RegressionRow.opened_at)]
     found = listing.listed(session, which.target, (), place, _PAGE, where=where)
     events = listing.events(session, [one.row.id for one in found.items])
-    return ExportPart([RegressionItem.of(one, events[one.row.id]) for one in found.items], found.next)
+    return ExportPart([regression_item(one, events[one.row.id]) for one in found.items], found.next)
 
 
 def _incidents(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Incident.device), *which.within(Incident.opened_at)]
     found = listing.incidents(session, which.target, open_only=False, where=where, cursor=place, limit=_PAGE)
-    return ExportPart([IncidentItem.of(one) for one in found.items], found.next)
+    return ExportPart([incident_item(one) for one in found.items], found.next)
 
 
 def _change_points(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(ChangePoint.found_at)
     found = load.points(session, which.target, which.device, where=where, cursor=place, limit=_PAGE)
-    return ExportPart([ChangePointItem.of(one) for one in found.items], found.next)
+    return ExportPart([change_point_item(one) for one in found.items], found.next)
 
 
 def _bisections(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Bisection.device), *which.within(Bisection.created_at)]
     found = bisections.listed(session, which.target, where=where, cursor=place, limit=_PAGE)
-    return ExportPart([BisectionItem.of(one, one.target.name) for one in found.items], found.next)
+    return ExportPart([bisection_item(one, one.target.name) for one in found.items], found.next)
 
 
 def _gaps(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = queries.gaps(session, which.target, place, _PAGE, where=which.on(Series.device))
-    return ExportPart([GapItem.of(one) for one in found.items], found.next)
+    return ExportPart([gap_item(one) for one in found.items], found.next)
 
 
 def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.of_target(Series.target_id), *which.on(Series.device), *which.within(ConfigurationDrift.at)]
     found = histories.drift_page(session, where, place, _PAGE)
-    return ExportPart([DriftItem.of(one) for one in found.items], found.next)
+    return ExportPart([drift_item(one) for one in found.items], found.next)
 
 
 def _facts_checks(session: Session, which: _Wanted, place: Any) -> ExportPart:
@@ -308,7 +311,7 @@ def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
 def _workers(session: Session, which: _Wanted, place: Any) -> ExportPart:
     now = clock(session)
     found = queries.workers_by_name(session, place, _PAGE, device=which.device)
-    rows = [WorkerItem.of(one, online=is_recent(one.seen_at, now, WORKER_GONE_S)) for one in found.items]
+    rows = [worker_item(one, online=is_recent(one.seen_at, now, WORKER_GONE_S)) for one in found.items]
     return ExportPart(rows, found.next)
 
 
@@ -328,7 +331,7 @@ def _quarantines(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = quarantines.page(
         session, which.target, device=which.device, released=True, where=where, cursor=place, limit=_PAGE
     )
-    return ExportPart([QuarantineItem.of(*one) for one in found.items], found.next)
+    return ExportPart([quarantine_item(*one) for one in found.items], found.next)
 
 
 def _policies(session: Session, _: _Wanted, place: Any) -> ExportPart:
@@ -338,12 +341,12 @@ def _policies(session: Session, _: _Wanted, place: Any) -> ExportPart:
 
 def _people(session: Session, _: _Wanted, place: Any) -> ExportPart:
     found = accounts.listed(session, place, _PAGE)
-    return ExportPart([PersonItem.of(one) for one in found.items], found.next)
+    return ExportPart([PersonItem.model_validate(one) for one in found.items], found.next)
 
 
 def _audit(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = audit.listed(session, target=which.name, where=which.within(AuditEntry.at), cursor=place, limit=_PAGE)
-    return ExportPart([AuditItem.of(one) for one in found.items], found.next)
+    return ExportPart([AuditItem.model_validate(one) for one in found.items], found.next)
 
 
 _TIMES = ("since", "until")

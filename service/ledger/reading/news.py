@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, aliased
 
+from kernelwatch.documents.weekly import WeeklyDocument
 from service.db.engine import clock
 from service.db.models import ConfigurationDrift, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import Action
@@ -15,7 +16,6 @@ from service.ledger.reading.histories import UNEXPLAINED, newest_drifts
 from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
 from service.reports.weekly.compose import compose
 from service.reports.weekly.facts import FailedRun
-from service.reports.weekly.schema import WeeklyDocument
 
 MAX_EVENTS = 2000  # from which changes are grouped: a revision may slow down every case of a suite
 MAX_WEEKS = 4

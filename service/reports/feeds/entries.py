@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
+from kernelwatch.documents.weekly import WeeklyDocument
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action
 from service.domain.text import one_line, short
 from service.reports.views import Drift
 from service.reports.weekly import words
 from service.reports.weekly.facts import FailedRun
-from service.reports.weekly.schema import WeeklyDocument
 
 SCHEME_YEAR = 2026  # of the ids of feeds; those of entries have the day of what happened
 # Actions that a feed has entries for, with their words; those by people say who.

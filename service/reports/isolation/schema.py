@@ -5,10 +5,10 @@ from typing import Self
 
 from pydantic import Field
 
+from kernelwatch.documents.base import Document, Number
 from service.domain.isolation.components import Component
 from service.domain.isolation.evaluation import CaseIsolation, Contrast, Isolation, StackSide
 from service.reports.isolation import words
-from service.reports.schema.base import Document, Number
 
 
 class IsolatedStackItem(Document):

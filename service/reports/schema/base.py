@@ -1,38 +1,24 @@
-"""Shared by all documents: their base class, times, finite numbers and pages."""
+"""Shared by what makes documents of rows: columns, times, and what requests may send."""
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Strict, TypeAdapter, WithJsonSchema
 from sqlalchemy.orm import Mapper
 
+from kernelwatch.documents.base import moment
 from service.db.models import OfSeries
 
-Item = TypeVar("Item")
-
-
-def moment(seconds: float) -> datetime:
-    """Convert seconds since the epoch to a UTC time; what no calendar can hold becomes the epoch."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
+Made = TypeVar("Made", bound=BaseModel)
 
 
 def rfc3339(seconds: float) -> str:
     """Format seconds since the epoch as `2026-11-21T03:02:00.000Z`."""
     return moment(seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-
-def _moment(value: Any) -> Any:
-    return moment(value) if isinstance(value, int | float) else value
-
-
-Moment = Annotated[datetime, BeforeValidator(_moment)]
-Number = float | None  # pydantic writes what is not finite as null
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -60,32 +46,14 @@ Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
 
 
-class Document(BaseModel):
-    """Base of all documents; it can be validated from any object with the same attributes."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-
-class Problem(BaseModel):
-    """An error, and how to fix it (RFC 9457)."""
-
-    type: str = Field("about:blank", description="`about:blank`: the status says what kind of problem it is.")
-    title: str = Field(examples=["Not Found"])
-    status: int
-    detail: str = Field(description="What is wrong, and how to fix it.")
-    instance: str | None = Field(None, description="The path of the request.")
-
-
-class Page(BaseModel, Generic[Item]):
-    """Part of a list; `next` is the cursor of the following page, null on the last."""
-
-    items: list[Item]
-    next: str | None = None
-
-
 def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
     """Format a document, or a list of documents, as indented JSON."""
     return TypeAdapter[Any](type(document)).dump_json(document, indent=2).decode()
+
+
+def document_of(kind: type[Made], values: Mapping[str, Any]) -> Made:
+    """A document of those values that are its fields: the columns of a row may be more."""
+    return kind.model_validate({name: values[name] for name in kind.model_fields if name in values})
 
 
 def columns(row: Any) -> dict[str, Any]:
@@ -100,16 +68,6 @@ def columns(row: Any) -> dict[str, Any]:
 @cache
 def _column_names(table: Mapper[Any]) -> tuple[str, ...]:
     return tuple(column.key for column in table.column_attrs)
-
-
-class SourceItem(Document):
-    """A definition in the files of the head.  `line` is that of the `def`, `first_line` that of its decorators."""
-
-    file: str = Field(description="Relative to the top of the checkout.", examples=["norms/rms.py"])
-    line: int
-    first_line: int = Field(validation_alias="first")
-    last_line: int = Field(validation_alias="last")
-    changed: tuple[int, int] | None = Field(description="The first range of lines in it that the head changed.")
 
 
 def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,140 +1,58 @@
 """What is known of the code of revisions, and two revisions side by side on one device."""
 
 from collections import Counter
-from typing import Any, Literal, Self
 
-from pydantic import Field
-
+from kernelwatch.documents.base import moment
+from kernelwatch.documents.code import (
+    CompareDocument,
+    CompareItem,
+    CompareSideItem,
+    FactsCheckItem,
+    FactsDiffDocument,
+    FactsPairItem,
+    FactsSideItem,
+    FindingsItem,
+    KernelTextItem,
+)
 from service.db.models import FactsCheck, KernelTextRow
 from service.domain.codefacts.findings import Findings
 from service.domain.metrics import metric_of, percent
-from service.domain.states import CellState, ComparisonMethod, Direction, FactsState, Repeatability
 from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared
-from service.reports.schema.base import Document, Moment, Number, SourceItem, columns, moment, without_tables
+from service.reports.schema.base import columns, document_of, without_tables
 
 
-class KernelTextItem(Document):
-    """A text of compiled code, without the text itself."""
-
-    contender: str = Field(examples=["head:norms"])
-    case: str
-    arch: str | None = Field(description="Architecture of a facts check; null where the device compiled it.")
-    number: int = Field(description="Which kernel of the call, from 0.")
-    kernel: str | None = Field(description="Its name; null for the code of the whole call.")
-    kind: str = Field(examples=["ttgir", "ptx", "sass", "generated"])
-    sha256: str = Field(description="Of the text; equal texts have the same.")
-    bytes: int
-
-    @classmethod
-    def of(cls, row: KernelTextRow) -> Self:
-        return cls(
-            contender=row.contender,
-            case=row.case,
-            arch=row.arch or None,
-            number=row.number,
-            kernel=row.kernel or None,
-            kind=row.kind,
-            sha256=row.text.sha256,
-            bytes=row.text.bytes,
-        )
-
-
-class FindingItem(Document):
-    """One line of what a check found."""
-
-    text: str = Field(validation_alias="said", examples=["spills 0 → 50: use more warps per row"])
-    where: str
-    cases: int
-    worse: bool | None = Field(description="null if only a person can tell.")
-
-
-class KernelFindingsItem(Document):
-    """What changed in one kernel for one architecture."""
-
-    source: SourceItem
-    kernel: str | None = Field(description="null for changes of a whole case.")
-    arch: str
-    changes: list[FindingItem]
-    broken: bool = Field(description="Whether a limit of the recipe's `[facts]` is.")
-
-
-class FindingsItem(Document):
-    """What a check found, shortened to the first lines."""
-
-    headline: str
-    broken: list[FindingItem] = Field(description="Limits of the recipe's `[facts]`.")
-    changes: list[FindingItem]
-    uncompiled: list[FindingItem]
-    notes: list[str]
-    more: int = Field(description="Lines that were left out.")
-    kernels: list[KernelFindingsItem] = Field(description="The changes by their places in the source, where known.")
-
-
-class FactsCheckItem(Document):
-    """A revision that is compiled without a GPU and compared with its baseline."""
-
-    id: int
-    revision: str
-    base: str | None = Field(description="The revision compared with.")
-    state: FactsState
-    reason: str | None = Field(description="Why there are no findings.")
-    created_at: Moment
-    finished_at: Moment | None
-    findings: FindingsItem | None
-
-    @classmethod
-    def of(cls, row: FactsCheck) -> Self:
-        findings = FindingsItem.model_validate(Findings.from_json(row.findings)) if row.findings else None
-        return cls.model_validate(
-            columns(row) | {"revision": row.revision.sha, "base": row.base or None, "findings": findings}
-        )
-
-
-class FactsSideItem(Document):
-    """One contender at one case."""
-
-    run_id: int = Field(description="The run that measured it.")
-    state: CellState
-    facts: dict[str, Any] = Field(description="Tables, one row per kernel, only with `tables`.")
-
-
-class FactsPairItem(Document):
-    """What is known of the code of two revisions at one case."""
-
-    device: str
-    provider: str
-    case: str
-    same_code: bool | None = Field(description="null if the code of a side is not known.")
-    differences: list[str] = Field(examples=[["code changed", "registers 40 → 64"]])
-    repeatability: Repeatability | None = Field(description="Whether bitwise repeatability was lost or gained.")
-    base: FactsSideItem | None = Field(description="null where it was not measured.")
-    head: FactsSideItem | None
-
-
-class FactsDiffDocument(Document):
-    """Two revisions without their times."""
-
-    target: str
-    base: str
-    head: str
-    check: FactsCheckItem | None = Field(description="The check of exactly these two revisions.")
-    counts: dict[Literal["same", "changed", "unknown"], int] = Field(description="Cases by what is known of the code.")
-    stack_changes: dict[str, list[str]] = Field(
-        description="By device, where the two were measured on different stacks, which explains other code."
+def kernel_text_item(row: KernelTextRow) -> KernelTextItem:
+    return KernelTextItem(
+        contender=row.contender,
+        case=row.case,
+        arch=row.arch or None,
+        number=row.number,
+        kernel=row.kernel or None,
+        kind=row.kind,
+        sha256=row.text.sha256,
+        bytes=row.text.bytes,
     )
-    cases: list[FactsPairItem]
 
-    @classmethod
-    def of(cls, found: FactsDiff, target: str, *, tables: bool = False, changed_only: bool = False) -> Self:
-        return cls(
-            target=target,
-            base=found.base.sha,
-            head=found.head.sha,
-            check=FactsCheckItem.of(found.check) if found.check else None,
-            counts=found.counts,
-            stack_changes=found.stack_changes,
-            cases=[_pair(one, tables) for one in found.pairs if one.changed or not changed_only],
-        )
+
+def facts_check_item(row: FactsCheck) -> FactsCheckItem:
+    findings = FindingsItem.model_validate(Findings.from_json(row.findings)) if row.findings else None
+    return document_of(
+        FactsCheckItem, columns(row) | {"revision": row.revision.sha, "base": row.base or None, "findings": findings}
+    )
+
+
+def facts_diff_document(
+    found: FactsDiff, target: str, *, tables: bool = False, changed_only: bool = False
+) -> FactsDiffDocument:
+    return FactsDiffDocument(
+        target=target,
+        base=found.base.sha,
+        head=found.head.sha,
+        check=facts_check_item(found.check) if found.check else None,
+        counts=found.counts,
+        stack_changes=found.stack_changes,
+        cases=[_pair(one, tables) for one in found.pairs if one.changed or not changed_only],
+    )
 
 
 def _pair(one: FactsPair, tables: bool) -> FactsPairItem:
@@ -149,103 +67,51 @@ def _pair(one: FactsPair, tables: bool) -> FactsPairItem:
     return FactsPairItem(**names, **known, base=side(one.base), head=side(one.head))
 
 
-class CompareSideItem(Document):
-    """One of the two revisions."""
-
-    revision: str
-    subject: str
-    author: str
-    committed_at: Moment
-    pull: int | None
-    run_id: int = Field(description="The run whose medians are shown where no session measured both.")
-    worker: str | None
-
-    @classmethod
-    def of(cls, side: ComparedSide) -> Self:
-        row = side.revision
-        return cls(
-            revision=row.sha,
-            subject=row.subject,
-            author=row.author,
-            committed_at=moment(row.committed_at),
-            pull=side.pull,
-            run_id=side.run_id,
-            worker=side.worker,
-        )
-
-
-class CompareItem(Document):
-    """Head over base at one case; a ratio of 1.05 is 5 % more time or bytes."""
-
-    provider: str
-    case: str
-    metric: str
-    unit: str = Field(description="Of both medians: us, bytes or count.")
-    method: ComparisonMethod = Field(
-        description=(
-            "`paired`: in turns, in one session.  `baseline` and `sota`: each in a session with the same third "
-            "revision or provider.  `chain`: through the revisions between.  `unpaired`: two medians, no ratio."
-        )
+def compare_side_item(side: ComparedSide) -> CompareSideItem:
+    row = side.revision
+    return CompareSideItem(
+        revision=row.sha,
+        subject=row.subject,
+        author=row.author,
+        committed_at=moment(row.committed_at),
+        pull=side.pull,
+        run_id=side.run_id,
+        worker=side.worker,
     )
-    direction: Direction = Field(description="`unknown` where the interval does not decide it.")
-    outcome: str | None = Field(description="The stored verdict, of a pair.")
-    change: str = Field(examples=["10.2 % slower"])
-    ratio: Number
-    low: Number = Field(description="Of the interval, which is wider for several sessions.")
-    high: Number
-    base_median: Number
-    head_median: Number
-    via: str | None = Field(description="The third revision or provider.")
-    run_ids: list[int] = Field(description="The runs on whose sessions it rests.")
-    reason: str | None = Field(description="Why it is not paired.")
-
-    @classmethod
-    def of(cls, one: ComparedCase) -> Self:
-        metric = metric_of(one.case)
-        ratio = one.ratio.ratio if one.ratio else None
-        return cls(
-            provider=one.provider,
-            case=one.case,
-            metric=metric.value,
-            unit=metric.unit,
-            method=one.method,
-            direction=one.direction,
-            outcome=one.outcome,
-            change=percent(ratio, metric),
-            ratio=ratio,
-            low=one.ratio.low if one.ratio else None,
-            high=one.ratio.high if one.ratio else None,
-            base_median=one.base_median,
-            head_median=one.head_median,
-            via=one.via,
-            run_ids=list(one.runs),
-            reason=one.reason,
-        )
 
 
-class CompareDocument(Document):
-    """Two revisions on one device, case by case."""
+def compare_item(one: ComparedCase) -> CompareItem:
+    metric = metric_of(one.case)
+    ratio = one.ratio.ratio if one.ratio else None
+    return CompareItem(
+        provider=one.provider,
+        case=one.case,
+        metric=metric.value,
+        unit=metric.unit,
+        method=one.method,
+        direction=one.direction,
+        outcome=one.outcome,
+        change=percent(ratio, metric),
+        ratio=ratio,
+        low=one.ratio.low if one.ratio else None,
+        high=one.ratio.high if one.ratio else None,
+        base_median=one.base_median,
+        head_median=one.head_median,
+        via=one.via,
+        run_ids=list(one.runs),
+        reason=one.reason,
+    )
 
-    target: str
-    device: str
-    base: CompareSideItem
-    head: CompareSideItem
-    counts: dict[Direction, int] = Field(description="Cases by direction.")
-    methods: dict[ComparisonMethod, int] = Field(description="Cases by method.")
-    stack_changes: list[str] = Field(description="Between the two runs whose medians are shown.")
-    recipe_changed: bool = Field(description="Those two runs were measured by different versions of the recipe.")
-    cases: list[CompareItem]
 
-    @classmethod
-    def of(cls, found: RevisionsCompared, target: str) -> Self:
-        return cls(
-            target=target,
-            device=found.device,
-            base=CompareSideItem.of(found.base),
-            head=CompareSideItem.of(found.head),
-            counts=dict(Counter(one.direction for one in found.cases)),
-            methods=dict(Counter(one.method for one in found.cases)),
-            stack_changes=list(found.stack_changes),
-            recipe_changed=found.base.recipe_id != found.head.recipe_id,
-            cases=[CompareItem.of(one) for one in found.cases],
-        )
+def compare_document(found: RevisionsCompared, target: str) -> CompareDocument:
+    return CompareDocument(
+        target=target,
+        device=found.device,
+        base=compare_side_item(found.base),
+        head=compare_side_item(found.head),
+        counts=dict(Counter(one.direction for one in found.cases)),
+        methods=dict(Counter(one.method for one in found.cases)),
+        stack_changes=list(found.stack_changes),
+        recipe_changed=found.base.recipe_id != found.head.recipe_id,
+        cases=[compare_item(one) for one in found.cases],
+    )

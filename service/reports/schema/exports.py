@@ -6,6 +6,10 @@ from typing import Any, Self
 from pydantic import Field
 
 from kernels.cases import Role
+from kernelwatch.documents.base import Document, Moment, Number, moment
+from kernelwatch.documents.code import FactsCheckItem
+from kernelwatch.documents.runs import MeasurementItem, RunItem, VerdictItem
+from kernelwatch.documents.targets import RevisionItem
 from service.db.models import (
     Calibration,
     FactsCheck,
@@ -23,10 +27,10 @@ from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.states import Equal, Purpose, Rounds
 from service.reports.rows import Row
-from service.reports.schema.base import Document, Moment, Number, columns, moment
-from service.reports.schema.code import FactsCheckItem
-from service.reports.schema.runs import MeasurementItem, RunItem, VerdictItem
-from service.reports.schema.targets import RevisionItem
+from service.reports.schema.base import columns, document_of
+from service.reports.schema.code import facts_check_item
+from service.reports.schema.runs import measurement_item, verdict_item
+from service.reports.schema.targets import revision_item
 
 
 class ExportedRevision(RevisionItem):
@@ -36,7 +40,7 @@ class ExportedRevision(RevisionItem):
 
     @classmethod
     def of_target(cls, row: Revision, target: str) -> "ExportedRevision":
-        return cls.model_construct(**dict(RevisionItem.of(row)), target=target)
+        return cls.model_construct(**dict(revision_item(row)), target=target)
 
 
 class ExportedRun(RunItem):
@@ -118,7 +122,7 @@ class ExportedMeasurement(MeasurementItem, OfRun):
 
     @classmethod
     def of_run(cls, row: Measurement, run: Run, ceilings: Mapping[str, float]) -> "ExportedMeasurement":
-        item = MeasurementItem.of(row, ceilings)
+        item = measurement_item(row, ceilings)
         return cls.model_construct(**OfRun.fields_of(run), **dict(item), fact=SingleFacts.of(item.facts))
 
 
@@ -181,7 +185,7 @@ class ExportedVerdict(VerdictItem, OfRun):
 
     @classmethod
     def of_run(cls, verdict: VerdictRow, run: Run, row: Row | None, policy: Policy) -> "ExportedVerdict":
-        return cls.model_construct(**OfRun.fields_of(run), **dict(VerdictItem.of(verdict, row, policy)))
+        return cls.model_construct(**OfRun.fields_of(run), **dict(verdict_item(verdict, row, policy)))
 
 
 class ExportedFactsCheck(FactsCheckItem):
@@ -191,7 +195,7 @@ class ExportedFactsCheck(FactsCheckItem):
 
     @classmethod
     def of_target(cls, row: FactsCheck) -> "ExportedFactsCheck":
-        return cls.model_construct(**dict(FactsCheckItem.of(row)), target=row.target.name)
+        return cls.model_construct(**dict(facts_check_item(row)), target=row.target.name)
 
 
 class ExportedCalibration(Document):
@@ -213,7 +217,7 @@ class ExportedCalibration(Document):
 
     @classmethod
     def of(cls, row: Calibration, target: str) -> Self:
-        return cls.model_validate(columns(row) | {"target": target})
+        return document_of(cls, columns(row) | {"target": target})
 
 
 class ExportedIngested(Document):
@@ -240,4 +244,4 @@ class ExportedIngested(Document):
     @classmethod
     def of(cls, row: IngestedMeasurement, batch: IngestBatch, target: str) -> Self:
         named = {"target": target, "unit": unit_of(row.case), "samples": unpack_samples(row.samples)}
-        return cls.model_validate(columns(batch) | columns(row) | named)
+        return document_of(cls, columns(batch) | columns(row) | named)

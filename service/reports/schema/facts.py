@@ -5,10 +5,10 @@ from typing import Self
 
 from pydantic import Field
 
+from kernelwatch.documents.base import Document, Number, SourceItem
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import CodeChange
 from service.domain.codefacts.findings import MENDS, FactsReport
-from service.reports.schema.base import Document, Number, SourceItem
 
 
 class PlaceItem(Document):

@@ -4,15 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from service.domain.regressions.lifecycle import Action
-from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.text import listed
-from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.weeks import TIMES, Mover, Total, movers, time_at_stake, totals
-from service.reports.schema.base import moment
-from service.reports.weekly import words
-from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
-from service.reports.weekly.schema import (
+from kernelwatch.documents.base import moment
+from kernelwatch.documents.weekly import (
     WeeklyCountItem,
     WeeklyDismissedItem,
     WeeklyDocument,
@@ -26,6 +19,13 @@ from service.reports.weekly.schema import (
     WeeklyReleaseItem,
     WeeklyTotalItem,
 )
+from service.domain.regressions.lifecycle import Action
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
+from service.domain.text import listed
+from service.domain.verdicts.calibration import Rate
+from service.domain.weekly.weeks import TIMES, Mover, Total, movers, time_at_stake, totals
+from service.reports.weekly import words
+from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
 
 MAX_ROWS = 20  # of each list
 Item = TypeVar("Item")

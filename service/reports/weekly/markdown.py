@@ -3,11 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from service.domain.markup import code, escaped, row_of
-from service.domain.metrics import signed
-from service.domain.text import short
-from service.reports.weekly import words
-from service.reports.weekly.schema import (
+from kernelwatch.documents.weekly import (
     WeeklyDocument,
     WeeklyDriftItem,
     WeeklyFailureItem,
@@ -16,6 +12,10 @@ from service.reports.weekly.schema import (
     WeeklyRegressionItem,
     WeeklyReleaseItem,
 )
+from service.domain.markup import code, escaped, row_of
+from service.domain.metrics import signed
+from service.domain.text import short
+from service.reports.weekly import words
 
 Item = TypeVar("Item")
 Cells = Callable[[Item], Sequence[str]]  # each Markdown already
@@ -143,7 +143,7 @@ def _closed(one: WeeklyRegressionItem, address: str) -> Sequence[str]:
 
 def _open(one: WeeklyRegressionItem, week: WeeklyDocument, address: str) -> Sequence[str]:
     owner = escaped(one.assignee) if one.assignee else "**unassigned**"
-    return (*_regression(one, address), one.state.value, words.age(one, week), owner)
+    return (*_regression(one, address), one.state, words.age(one, week), owner)
 
 
 def _gap(one: WeeklyGapItem, address: str) -> Sequence[str]:

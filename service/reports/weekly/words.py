@@ -5,11 +5,11 @@ from datetime import date
 from urllib.parse import urlencode
 
 from kernels.cases import Metric
+from kernelwatch.documents.weekly import WeeklyDocument, WeeklyRegressionItem, WeeklyTotalItem
 from service.domain.metrics import WORDS, digits, metric_of, percent
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
 from service.reports.weekly.facts import MeasuredRuns
-from service.reports.weekly.schema import WeeklyDocument, WeeklyRegressionItem, WeeklyTotalItem
 
 
 def at_stake(us: float | None) -> str:

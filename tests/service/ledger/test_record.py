@@ -9,17 +9,7 @@ from sqlalchemy import func, select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Calibration,
-    Gap,
-    RegressionRow,
-    Revision,
-    Run,
-    Series,
-    Stack,
-    Target,
-    VerdictRow,
-)
+from service.db.models import Calibration, Gap, RegressionRow, Revision, Run, Series, Stack, Target, VerdictRow
 from service.domain.states import CellState, Outcome, RegressionState, RunState
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.session_result import ContenderResult, SessionResult

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from kernelwatch.documents.runs import GateItem
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, GateKind, GateState, Outcome, Purpose, RunState, worst_exit_code
 from service.reports import comment_head, markdown
 from service.reports.report import Report
 from service.reports.rows import BaselineRow, Row
-from service.reports.schema.runs import GateItem
 from tests.service.reports.test_renderings import CASE, a_report, a_row, printed, repeating
 
 STEADY, FAST, SLOW = a_row(Outcome.STEADY), a_row(Outcome.IMPROVEMENT, 0.9), a_row(Outcome.REGRESSION, 1.1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from kernels.cases import Metric
+from kernelwatch.documents.runs import SummaryItem, UnsupportedItem
 from service.commands.output.layout import lines
 from service.commands.views import reports
 from service.domain import markup
@@ -23,7 +24,6 @@ from service.reports import comment_head, markdown
 from service.reports.notes import notes, without_sota
 from service.reports.report import Report
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row, Unsupported
-from service.reports.schema.runs import SummaryItem, UnsupportedItem
 from tests.fakes.documents import run, verdict
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"

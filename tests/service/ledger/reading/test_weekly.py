@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernelwatch.documents.weekly import WeeklyDocument
 from service.db.engine import reading, transaction
 from service.db.models import ConfigurationDrift, Target
 from service.db.visibility import hiding
@@ -16,7 +17,6 @@ from service.ledger.renames import series_of
 from service.reports.weekly import words
 from service.reports.weekly.compose import compose
 from service.reports.weekly.markdown import markdown
-from service.reports.weekly.schema import WeeklyDocument
 from tests import world
 
 WEEK = Week.parse("2026-W47")

@@ -4,8 +4,7 @@ from datetime import date
 
 from pydantic import Field
 
-from service.domain.states import RegressionState
-from service.reports.schema.base import Document, Moment, Number
+from .base import Document, Moment, Number, RegressionState
 
 _STAKE = "Time at stake in us, summed over the cases: how much longer one call of each takes.  null without a time."
 
