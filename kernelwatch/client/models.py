@@ -1,15 +1,10 @@
 """The documents that the methods of a client return, under one name."""
 # ruff: noqa: F403
 
-from kernelwatch.documents.access import *
+from kernelwatch.documents.administration import *
 from kernelwatch.documents.base import *
-from kernelwatch.documents.bisections import *
-from kernelwatch.documents.code import *
-from kernelwatch.documents.ingest import *
 from kernelwatch.documents.regressions import *
-from kernelwatch.documents.replay import *
 from kernelwatch.documents.runs import *
 from kernelwatch.documents.studies import *
-from kernelwatch.documents.subscriptions import *
 from kernelwatch.documents.targets import *
 from kernelwatch.documents.weekly import *

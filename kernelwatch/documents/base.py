@@ -1,7 +1,7 @@
 """Shared by all documents: their base class, times, finite numbers, pages and enumerations."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -42,7 +42,7 @@ class Document(BaseModel):
     A client keeps fields that only a newer server knows; the OpenAPI names those of its server.
     """
 
-    model_config = ConfigDict(from_attributes=True, extra="allow", frozen=True, defer_build=True)
+    model_config = ConfigDict(from_attributes=True, validate_by_name=True, extra="allow", frozen=True, defer_build=True)
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -72,8 +72,6 @@ class Page(BaseModel, Generic[Item]):
 
 class SourceItem(Document):
     """A definition in the files of the head.  `line` is that of the `def`, `first_line` that of its decorators."""
-
-    model_config = ConfigDict(validate_by_name=True)
 
     file: str = Field(description="Relative to the top of the checkout.", examples=["norms/rms.py"])
     line: int
@@ -107,6 +105,7 @@ BaselineKind: TypeAlias = Annotated[states.BaselineKind | str, _OPEN]
 CellState: TypeAlias = Annotated[states.CellState | str, _OPEN]
 ComparisonMethod: TypeAlias = Annotated[states.ComparisonMethod | str, _OPEN]
 Direction: TypeAlias = Annotated[states.Direction | str, _OPEN]
+CodeKnown: TypeAlias = Annotated[Literal["same", "changed", "unknown"] | str, _OPEN]
 Ending: TypeAlias = Annotated[states.Ending | str, _OPEN]
 Equal: TypeAlias = Annotated[states.Equal | str, _OPEN]
 FactsState: TypeAlias = Annotated[states.FactsState | str, _OPEN]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.ingest import BatchItem, IngestedSeriesDocument
+from kernelwatch.documents.targets import BatchItem, IngestedSeriesDocument
 from service.api.access import Acting, Reading, ReadingRoute, Upload, WritingRoute, needs, permit
 from service.api.common import Cursor, Key, Limit, problems
 from service.db.engine import reading

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy.orm import Session
 
-from kernelwatch.documents.access import AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
+from kernelwatch.documents.administration import AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
 from kernelwatch.documents.base import Page
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Limit

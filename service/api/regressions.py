@@ -5,8 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.bisections import BisectionDocument, BisectionItem, CalibrationDocument, QuarantineItem
-from kernelwatch.documents.regressions import ChangePointItem, IncidentItem, RegressionDocument, RegressionItem
+from kernelwatch.documents.regressions import (
+    BisectionDocument,
+    BisectionItem,
+    CalibrationDocument,
+    ChangePointItem,
+    IncidentItem,
+    QuarantineItem,
+    RegressionDocument,
+    RegressionItem,
+)
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (
     CACHED,

@@ -7,8 +7,8 @@ from fastapi.responses import PlainTextResponse
 
 from kernels.cases import Role
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.code import KernelTextItem
 from kernelwatch.documents.runs import (
+    KernelTextItem,
     MeasurementItem,
     QueueItem,
     RunDocument,

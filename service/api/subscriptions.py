@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import ColumnElement
 
+from kernelwatch.documents.administration import ChannelItem, SubscriptionItem, TrialDocument
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.subscriptions import ChannelItem, SubscriptionItem, TrialDocument
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Key, Limit, page_of
 from service.api.writes.objects import permitted_target

@@ -19,6 +19,7 @@ from kernelwatch.client import (
     Retries,
     Unavailable,
     Unreachable,
+    models,
 )
 from kernelwatch.client.calls import Call
 from kernelwatch.client.exchange import (
@@ -256,3 +257,11 @@ def test_fields_and_values_of_a_newer_server_are_kept() -> None:
     me = {"kind": "robot", "name": "CI", "scopes": [], "csrf_token": None, "mood": "fine"}
     found = Scripted(httpx.Response(200, json=me)).client().me.get()
     assert (found.kind, found.model_dump()["mood"]) == ("robot", "fine")
+
+
+def test_a_finding_is_read_as_it_is_written() -> None:
+    """The server validates it from objects whose attributes have other names."""
+    source = {"file": "norms/rms.py", "line": 9, "first_line": 8, "last_line": 30, "changed": [9, 12], "owner": "ada"}
+    change = {"text": "spills 0 → 50", "where": "rms", "cases": 1, "worse": None}
+    found = {"source": source, "kernel": None, "arch": "sm_90a", "changes": [change], "broken": False}
+    assert models.KernelFindingsItem.model_validate_json(json.dumps(found)).model_dump(mode="json") == found

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from dashboards.pages import forms
 from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
 from dashboards.pages.rendering import page
-from kernelwatch.documents.replay import ReplayDocument
+from kernelwatch.documents.regressions import ReplayDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import clock, reading

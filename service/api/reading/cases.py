@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.code import CompareDocument, FactsCheckItem, FactsDiffDocument
+from kernelwatch.documents.runs import CompareDocument, FactsCheckItem, FactsDiffDocument
 from kernelwatch.documents.targets import CaseItem, SeriesDocument, SeriesItem
 from service.api.access import Reading, ReadingRoute
 from service.api.common import (

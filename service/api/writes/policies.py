@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.replay import PolicyDocument, PolicyItem, ReplayDocument
+from kernelwatch.documents.regressions import PolicyDocument, PolicyItem, ReplayDocument
 from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
 from service.api.common import Cursor, Limit, page_of
 from service.api.writes.objects import TargetName, permitted_target

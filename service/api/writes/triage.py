@@ -8,8 +8,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.bisections import BisectionDocument, QuarantineItem
-from kernelwatch.documents.regressions import IncidentItem, RegressionDocument
+from kernelwatch.documents.regressions import BisectionDocument, IncidentItem, QuarantineItem, RegressionDocument
 from kernelwatch.documents.runs import RunItem
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.common import Key

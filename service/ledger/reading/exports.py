@@ -11,11 +11,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
-from kernelwatch.documents.access import AuditItem, PersonItem
+from kernelwatch.documents.administration import AuditItem, PersonItem
 from kernelwatch.documents.base import Document
-from kernelwatch.documents.bisections import BisectionItem, QuarantineItem
-from kernelwatch.documents.regressions import ChangePointItem, IncidentItem, RegressionItem
-from kernelwatch.documents.replay import PolicyDocument
+from kernelwatch.documents.regressions import (
+    BisectionItem,
+    ChangePointItem,
+    IncidentItem,
+    PolicyDocument,
+    QuarantineItem,
+    RegressionItem,
+)
 from kernelwatch.documents.runs import WorkerItem
 from kernelwatch.documents.targets import DriftItem, GapItem, TargetDocument
 from service.db.engine import clock

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from kernelwatch.documents.access import SCOPES, KeyItem, NewKeyDocument
+from kernelwatch.documents.administration import SCOPES, KeyItem, NewKeyDocument
 from service.db.models import ApiKey
 from service.domain.access import GRANT_PATTERN, NamedGrant
 from service.reports.schema.base import Instant, Real, columns, document_of

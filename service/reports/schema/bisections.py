@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kernelwatch.documents.bisections import (
+from kernelwatch.documents.regressions import (
     BisectionDocument,
     BisectionItem,
     CalibrationDocument,

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from kernelwatch.documents.base import moment
-from kernelwatch.documents.code import (
+from kernelwatch.documents.runs import (
     CompareDocument,
     CompareItem,
     CompareSideItem,

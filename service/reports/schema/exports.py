@@ -7,8 +7,7 @@ from pydantic import Field
 
 from kernels.cases import Role
 from kernelwatch.documents.base import Document, Moment, Number, moment
-from kernelwatch.documents.code import FactsCheckItem
-from kernelwatch.documents.runs import MeasurementItem, RunItem, VerdictItem
+from kernelwatch.documents.runs import FactsCheckItem, MeasurementItem, RunItem, VerdictItem
 from kernelwatch.documents.targets import RevisionItem
 from service.db.models import (
     Calibration,

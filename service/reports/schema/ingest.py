@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from kernelwatch.documents.ingest import BatchItem, IngestedItem, IngestedSeriesDocument
+from kernelwatch.documents.targets import BatchItem, IngestedItem, IngestedSeriesDocument
 from service.db.models import IngestBatch, IngestedMeasurement
 from service.domain.ingest import unit_of, unpack_samples
 from service.reports.schema.base import columns, document_of

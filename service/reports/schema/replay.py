@@ -1,6 +1,12 @@
 """Decisions that another policy would have made."""
 
-from kernelwatch.documents.replay import EqualCodeItem, ReplayDocument, ReplayedItem, ReplayGroupItem, ReplaySumItem
+from kernelwatch.documents.regressions import (
+    EqualCodeItem,
+    ReplayDocument,
+    ReplayedItem,
+    ReplayGroupItem,
+    ReplaySumItem,
+)
 from service.domain.verdicts.replay import Sum
 from service.reports.views import Replay, ReplayedCase
 from service.reports.words import of_replayed

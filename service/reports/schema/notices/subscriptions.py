@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from kernelwatch.documents.administration import SEVERITY, SubscriptionItem
 from kernelwatch.documents.base import Document, Moment, Number
-from kernelwatch.documents.subscriptions import SEVERITY, SubscriptionItem
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.states import GateAction
 from service.reports.notices.titles import title
