@@ -6,19 +6,15 @@ from typing import Self
 from pydantic import Field
 
 from kernelwatch.documents.base import Document, Number
-from service.domain.isolation.components import Component
-from service.domain.isolation.evaluation import CaseIsolation, Contrast, Isolation, StackSide
+from service.domain.isolation.evaluation import CaseIsolation, Contrast, Isolation
 from service.reports.isolation import words
+from service.reports.schema.base import document_of
 
 
 class IsolatedStackItem(Document):
     name: str
     python: str = Field(description="Version of its interpreter, which is not swapped.")
     versions: dict[str, str] = Field(description="As a contender reported them.")
-
-    @classmethod
-    def of(cls, side: StackSide) -> Self:
-        return cls(name=side.name, python=side.python, versions=dict(side.versions))
 
 
 class DistributionChangeItem(Document):
@@ -33,11 +29,6 @@ class StackComponentItem(Document):
     name: str
     changes: list[DistributionChangeItem]
     obstacle: str | None = Field(description="Why it cannot be swapped.")
-
-    @classmethod
-    def of(cls, component: Component) -> Self:
-        changes = [DistributionChangeItem.model_validate(one) for one in component.changes]
-        return cls(name=component.name, changes=changes, obstacle=component.obstacle)
 
 
 class EffectItem(Document):
@@ -97,23 +88,18 @@ class IsolatedCaseItem(Document):
             )
             for swap in one.components
         ]
-        return cls(
-            provider=one.provider,
-            case=one.case,
-            verdict=one.verdict.value,
-            median=one.median,
-            smallest_change=one.smallest_change,
-            total=effect(one.total),
-            components=components,
-            left=effect(one.left),
-            left_backward=effect(one.left_backward),
-            unswapped=list(one.unswapped),
-            only_together=one.only_together,
-            control=one.control.ratio,
-            control_off=one.control_off,
-            trials=one.trials,
-            troubles={arm: f"{state.value}: {why or ''}" for arm, (state, why) in one.states.items()},
-        )
+        named = {
+            "verdict": one.verdict.value,
+            "total": effect(one.total),
+            "components": components,
+            "left": effect(one.left),
+            "left_backward": effect(one.left_backward),
+            "unswapped": one.unswapped,
+            "only_together": one.only_together,
+            "control": one.control.ratio,
+            "troubles": {arm: f"{state.value}: {why or ''}" for arm, (state, why) in one.states.items()},
+        }
+        return document_of(cls, vars(one) | named)
 
 
 class IsolationDocument(Document):
@@ -136,22 +122,11 @@ class IsolationDocument(Document):
 
     @classmethod
     def of(cls, result: Isolation) -> Self:
-        return cls(
-            headline=words.headline(result),
-            target=result.target,
-            revision=result.revision,
-            device=result.device,
-            suite=result.suite,
-            before=IsolatedStackItem.of(result.before),
-            after=IsolatedStackItem.of(result.after),
-            components=[StackComponentItem.of(one) for one in result.components],
-            cases=[IsolatedCaseItem.of(one, result) for one in result.cases],
-            confidence=result.confidence,
-            missing=dict(result.missing),
-            notes=list(result.notes),
-            trials=result.trials,
-            seconds=result.seconds,
-        )
+        named = {
+            "headline": words.headline(result),
+            "cases": [IsolatedCaseItem.of(one, result) for one in result.cases],
+        }
+        return document_of(cls, vars(result) | named)
 
 
 class IsolationRow(Document):
@@ -173,16 +148,4 @@ class IsolationRow(Document):
     def all_of(cls, document: IsolationDocument) -> Iterator[Self]:
         for one in document.cases:
             for swap in one.components:
-                yield cls(
-                    provider=one.provider,
-                    case=one.case,
-                    case_verdict=one.verdict,
-                    total=one.total,
-                    component=swap.component,
-                    verdict=swap.verdict,
-                    forward=swap.forward,
-                    backward=swap.backward,
-                    left=one.left,
-                    left_backward=one.left_backward,
-                    trials=one.trials,
-                )
+                yield document_of(cls, vars(one) | vars(swap) | {"case_verdict": one.verdict})

@@ -24,16 +24,7 @@ def bisection_item(row: Bisection, target: str) -> BisectionItem:
 def step_item(found: StepView) -> StepItem:
     answered = found.answered
     verdicts = [
-        StepVerdictItem(
-            provider=provider,
-            case=case,
-            outcome=one.outcome.value,
-            ratio=one.ratio,
-            low=one.low,
-            high=one.high,
-            trials=one.trials,
-            cause_text=one.why,
-        )
+        document_of(StepVerdictItem, vars(one) | {"provider": provider, "case": case, "cause_text": one.why})
         for (provider, case), one in sorted(found.step.verdicts.items())
     ]
     return StepItem(
@@ -60,23 +51,9 @@ def bisection_document(found: BisectionView) -> BisectionDocument:
 
 
 def rate_item(found: CaseRate | MetricRate) -> RateItem:
-    rate = found.rate
-    return RateItem(
-        worker=found.worker,
-        device=found.device,
-        metric=found.metric.value,
-        kind=found.kind,
-        target=found.target if isinstance(found, CaseRate) else None,
-        provider=found.provider if isinstance(found, CaseRate) else None,
-        case=found.case if isinstance(found, CaseRate) else None,
-        comparisons=rate.comparisons,
-        differed=rate.differed,
-        alarmed=rate.alarmed,
-        rate=rate.share,
-        low=rate.low,
-        high=rate.high,
-        nominal_rate=found.nominal,
-    )
+    rate, of_case = found.rate, dict.fromkeys(("target", "provider", "case"))  # null for a metric
+    named = {"metric": found.metric.value, "rate": rate.share, "low": rate.low, "high": rate.high}
+    return document_of(RateItem, of_case | vars(found) | vars(rate) | named | {"nominal_rate": found.nominal})
 
 
 def quarantine_item(row: Quarantine, target: str) -> QuarantineItem:

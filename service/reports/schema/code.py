@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from kernelwatch.documents.base import moment
 from kernelwatch.documents.runs import (
     CompareDocument,
     CompareItem,
@@ -68,39 +67,14 @@ def _pair(one: FactsPair, tables: bool) -> FactsPairItem:
 
 
 def compare_side_item(side: ComparedSide) -> CompareSideItem:
-    row = side.revision
-    return CompareSideItem(
-        revision=row.sha,
-        subject=row.subject,
-        author=row.author,
-        committed_at=moment(row.committed_at),
-        pull=side.pull,
-        run_id=side.run_id,
-        worker=side.worker,
-    )
+    return document_of(CompareSideItem, columns(side.revision) | vars(side) | {"revision": side.revision.sha})
 
 
 def compare_item(one: ComparedCase) -> CompareItem:
     metric = metric_of(one.case)
-    ratio = one.ratio.ratio if one.ratio else None
-    return CompareItem(
-        provider=one.provider,
-        case=one.case,
-        metric=metric.value,
-        unit=metric.unit,
-        method=one.method,
-        direction=one.direction,
-        outcome=one.outcome,
-        change=percent(ratio, metric),
-        ratio=ratio,
-        low=one.ratio.low if one.ratio else None,
-        high=one.ratio.high if one.ratio else None,
-        base_median=one.base_median,
-        head_median=one.head_median,
-        via=one.via,
-        run_ids=list(one.runs),
-        reason=one.reason,
-    )
+    ratio = vars(one.ratio) if one.ratio else dict.fromkeys(("ratio", "low", "high"))
+    named = {"metric": metric.value, "unit": metric.unit, "change": percent(ratio["ratio"], metric)}
+    return document_of(CompareItem, vars(one) | ratio | named | {"run_ids": one.runs})
 
 
 def compare_document(found: RevisionsCompared, target: str) -> CompareDocument:

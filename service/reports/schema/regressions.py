@@ -31,14 +31,8 @@ def regression_item(found: RegressionView, events: Iterable[RegressionEvent] | N
 
 
 def event_item(event: RegressionEvent) -> EventItem:
-    return EventItem(
-        at=event.at,
-        actor=event.who,
-        action=event.what,
-        state=event.state,
-        text=event.words,
-        run_id=event.run_id,
-    )
+    named = {"actor": event.who, "action": event.what, "text": event.words}
+    return document_of(EventItem, columns(event) | named)
 
 
 def incident_item(found: IncidentView) -> IncidentItem:

@@ -1,5 +1,7 @@
 """Decisions that another policy would have made."""
 
+from typing import Any
+
 from kernelwatch.documents.regressions import (
     EqualCodeItem,
     ReplayDocument,
@@ -8,13 +10,13 @@ from kernelwatch.documents.regressions import (
     ReplaySumItem,
 )
 from service.domain.verdicts.replay import Sum
+from service.reports.schema.base import document_of
 from service.reports.views import Replay, ReplayedCase
 from service.reports.words import of_replayed
 
 
-def _sums(own: Sum) -> dict[str, int]:
-    names = ("cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
-    return {name: getattr(own, name) for name in names} | {
+def _sums(own: Sum) -> dict[str, Any]:
+    return vars(own) | {
         "trials_made": own.made,
         "trials_used": own.used,
         "trials_lacking": own.lacking,
@@ -27,31 +29,21 @@ def _sums(own: Sum) -> dict[str, int]:
 
 def replayed_item(found: ReplayedCase) -> ReplayedItem:
     one = found.replayed
-    comparison = one.verdict.comparison
-    return ReplayedItem(
-        run_id=found.run_id,
-        target=found.target,
-        revision=found.revision,
-        device=found.device,
-        pull=found.pull,
-        provider=one.provider,
-        case=one.case,
-        fate=one.fate.value,
-        outcome_before=one.before.value if one.before else None,
-        outcome=one.verdict.outcome.value,
-        ratio=comparison.ratio if comparison else None,
-        low=comparison.low if comparison else None,
-        high=comparison.high if comparison else None,
-        reason=of_replayed(one),
-        trials_made=one.made,
-        trials_used=one.used,
-        trials_lacking=one.lacking,
-    )
+    ratio = {name: getattr(one.verdict.comparison, name, None) for name in ("ratio", "low", "high")}
+    named = {
+        "outcome_before": one.before.value if one.before else None,
+        "outcome": one.verdict.outcome.value,
+        "reason": of_replayed(one),
+        "trials_made": one.made,
+        "trials_used": one.used,
+        "trials_lacking": one.lacking,
+    }
+    return document_of(ReplayedItem, vars(found) | vars(one) | ratio | named)
 
 
 def replay_document(replay: Replay) -> ReplayDocument:
     groups = [
-        ReplayGroupItem(device=device, provider=provider, metric=metric.value, **_sums(own))
+        document_of(ReplayGroupItem, _sums(own) | {"device": device, "provider": provider, "metric": metric.value})
         for (device, provider, metric), own in sorted(replay.sums.items())
     ]
     return ReplayDocument(
@@ -59,7 +51,7 @@ def replay_document(replay: Replay) -> ReplayDocument:
         runs=replay.runs,
         since=replay.first_at,
         until=replay.last_at,
-        total=ReplaySumItem(**_sums(replay.whole)),
+        total=document_of(ReplaySumItem, _sums(replay.whole)),
         groups=groups,
         cases=[replayed_item(one) for one in replay.cases],
         equal_code=EqualCodeItem(

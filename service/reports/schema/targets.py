@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernels.cases import Case
-from kernelwatch.documents.base import moment
 from kernelwatch.documents.runs import RunItem
 from kernelwatch.documents.targets import (
     CaseItem,
@@ -99,9 +98,7 @@ def revision_document(row: Revision, runs: Iterable[RunItem], checks: Iterable[F
 
 
 def series_item(found: MeasuredSeries) -> SeriesItem:
-    named = {"device": found.device, "provider": found.provider, "case": found.case}
-    metric = found.metric
-    return SeriesItem(**named, metric=metric.value, unit=metric.unit, last_run_id=found.last_run_id)
+    return document_of(SeriesItem, vars(found) | {"metric": found.metric.value, "unit": found.metric.unit})
 
 
 def case_item(found: MeasuredCase) -> CaseItem:
@@ -127,18 +124,11 @@ def _parsed(case: str) -> Case | None:
         return None
 
 
-def series_document(points: Sequence[Point], *, target: str, case: str, provider: str, device: str) -> SeriesDocument:
-    metric = metric_of(case)
-    shown = [PointItem.model_validate(point) for point in points]
-    return SeriesDocument(
-        target=target,
-        case=case,
-        provider=provider,
-        device=device,
-        metric=metric.value,
-        unit=metric.unit,
-        points=shown,
-    )
+def series_document(points: Sequence[Point], **key: str) -> SeriesDocument:
+    """`key` is target, case, provider and device."""
+    metric = metric_of(key["case"])
+    named = {"metric": metric.value, "unit": metric.unit, "points": [PointItem.model_validate(one) for one in points]}
+    return document_of(SeriesDocument, {**key, **named})
 
 
 def gap_item(found: GapView) -> GapItem:
@@ -159,17 +149,4 @@ def gap_item(found: GapView) -> GapItem:
 
 
 def drift_item(found: Drift) -> DriftItem:
-    return DriftItem(
-        id=found.id,
-        target=found.target,
-        device=found.device,
-        provider=found.provider,
-        case=found.case,
-        by=found.moved_by,
-        run_id=found.run_id,
-        earlier_run_id=found.earlier_run_id,
-        revision=found.sha,
-        at=moment(found.at),
-        before=found.before,
-        now=found.now,
-    )
+    return document_of(DriftItem, vars(found) | {"by": found.moved_by, "revision": found.sha})

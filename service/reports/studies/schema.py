@@ -21,6 +21,7 @@ from kernelwatch.documents.studies import (
 )
 from service.db.models import StudySession
 from service.domain.studies.sessions import Claims, StudyProgress, control, stacks
+from service.reports.schema.base import document_of
 
 
 def study_session_item(row: StudySession, progress: StudyProgress) -> StudySessionItem:
@@ -40,18 +41,12 @@ def session_fields(row: StudySession, progress: StudyProgress) -> dict[str, Any]
 
 
 def study_item(study: Study, sessions: Mapping[str, int], shown: int | None, claims: Claims | None) -> StudyItem:
-    fields = {name: getattr(study, name) for name in ("name", "title", "question", "source")}
-    return StudyItem.model_validate({**fields, "sessions": sessions, "shown": shown, "claims": claims})
+    return document_of(StudyItem, vars(study) | {"sessions": sessions, "shown": shown, "claims": claims})
 
 
 def study_record_item(one: Record) -> StudyRecordItem:
     kept = [value for value in one.samples if value]
-    names = ("step", "trial", "case", "arm", "state", "reason", "unit")
-    return StudyRecordItem(
-        **{name: getattr(one, name) for name in names},
-        median=median(kept) if kept else None,
-        samples=list(one.samples),
-    )
+    return document_of(StudyRecordItem, vars(one) | {"median": median(kept) if kept else None})
 
 
 def study_session_document(
@@ -72,5 +67,4 @@ def study_session_document(
 
 def _figure(one: Any) -> StudyFigureItem:
     limit = StudyLimitItem(name=one.limit[0], value=one.limit[1]) if one.limit else None
-    names = ("title", "x_label", "y_label", "xs", "series")
-    return StudyFigureItem(**{name: getattr(one, name) for name in names}, limit=limit)
+    return document_of(StudyFigureItem, vars(one) | {"limit": limit})

@@ -23,7 +23,8 @@ from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.weeks import TIMES, Mover, Total, movers, time_at_stake, totals
+from service.domain.weekly.weeks import TIMES, Mover, movers, time_at_stake, totals
+from service.reports.schema.base import document_of
 from service.reports.weekly import words
 from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
 
@@ -65,7 +66,7 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         summary=words.summary(facts.week, facts.measured, finished=facts.finished),
         counts=counts,
         measured=WeeklyMeasuredItem.model_validate(facts.measured),
-        totals=[_total(one) for one in totals(found)],
+        totals=[WeeklyTotalItem.model_validate(one) for one in totals(found)],
         slower=_moved(slower),
         faster=_moved(faster),
         opened=_grouped(opened),
@@ -75,38 +76,9 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         open=_grouped(still_open),
         gaps_opened=_gaps(behind),
         gaps_closed=_gaps(caught_up),
-        failed=[
-            WeeklyFailureItem(
-                run_id=one.run_id,
-                target=one.target,
-                device=one.device,
-                revision=one.revision,
-                subject=one.subject,
-                at=moment(one.at),
-                build=one.build,
-                reason=one.why,
-            )
-            for one in facts.failed[:MAX_ROWS]
-        ],
-        releases=[
-            WeeklyReleaseItem(target=one.target, version=one.version, at=moment(one.at), run_id=one.run_id)
-            for one in facts.releases[:MAX_ROWS]
-        ],
-        drifts=[
-            WeeklyDriftItem(
-                target=one.target,
-                device=one.device,
-                provider=one.provider,
-                case=one.case,
-                run_id=one.run_id,
-                earlier_run_id=one.earlier_run_id,
-                revision=one.sha,
-                at=moment(one.at),
-                before=one.before,
-                now=one.now,
-            )
-            for one in facts.drifts[:MAX_ROWS]
-        ],
+        failed=[document_of(WeeklyFailureItem, vars(one) | {"reason": one.why}) for one in facts.failed[:MAX_ROWS]],
+        releases=[WeeklyReleaseItem.model_validate(one) for one in facts.releases[:MAX_ROWS]],
+        drifts=[document_of(WeeklyDriftItem, vars(one) | {"revision": one.sha}) for one in facts.drifts[:MAX_ROWS]],
         equal_code=_equal_code(facts.equal_code),
         false_alarms=_false_alarms(counts),
     )
@@ -216,25 +188,9 @@ def _moved(found: Iterable[Mover]) -> list[WeeklyMoverItem]:
 def _revision_moved(group: Sequence[Mover]) -> WeeklyMoverItem:
     first = max(group, key=lambda one: abs(one.stake_us))
     largest, series = first.largest, first.series
-    return WeeklyMoverItem(
-        target=series.target,
-        device=series.device,
-        metric=series.metric.value,
-        cases=len(group),
-        stake_us=sum(one.stake_us for one in group),
-        provider=series.provider,
-        case=series.case,
-        case_stake_us=first.stake_us,
-        ratio=first.ratio,
-        run_id=largest.run_id,
-        revision=largest.revision,
-        subject=largest.subject,
-        cause=largest.why,
-    )
-
-
-def _total(one: Total) -> WeeklyTotalItem:
-    return WeeklyTotalItem.model_validate(one)
+    named = {"cases": len(group), "stake_us": sum(one.stake_us for one in group), "case_stake_us": first.stake_us}
+    moved = {"metric": series.metric.value, "ratio": first.ratio, "cause": largest.why}
+    return document_of(WeeklyMoverItem, vars(series) | vars(largest) | named | moved)
 
 
 def _last_of_each(gaps: Sequence[GapFact]) -> list[GapFact]:
@@ -249,18 +205,9 @@ def _last_of_each(gaps: Sequence[GapFact]) -> list[GapFact]:
 
 def _gaps(found: Sequence[GapFact]) -> list[WeeklyGapItem]:
     items = [
-        WeeklyGapItem(
-            target=one.series.target,
-            device=one.series.device,
-            provider=one.series.provider,
-            case=one.series.case,
-            at=moment(one.at),
-            ratio=one.ratio,
-            ratio_before=one.ratio_before,
-            stake_us=one.own - one.sota if one.series.metric in TIMES else None,
-            run_id=one.run_id,
-            revision=one.revision,
-            subject=one.subject,
+        document_of(
+            WeeklyGapItem,
+            vars(one.series) | vars(one) | {"stake_us": one.own - one.sota if one.series.metric in TIMES else None},
         )
         for one in found
     ]
