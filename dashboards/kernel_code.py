@@ -8,7 +8,7 @@ from kernels.cases import Role
 from service.db.models import KernelTextRow
 from service.domain.codefacts.comparison import MAX_SHOWN, TextComparison, compared
 from service.domain.codefacts.measured import comparable, mix, normalised
-from service.domain.codefacts.texts import BASELINES, NAMES, paired_texts
+from service.domain.codefacts.texts import BASELINES, NAMES, paired
 
 MAX_KERNELS = 6  # that differ, on one page
 
@@ -36,7 +36,8 @@ class CodeSides:
 
     def pairs(self, kind: str) -> list[tuple[KernelTextRow | None, KernelTextRow | None]]:
         sides = ([one for one in side if one.kind == kind] for side in (self.before, self.after))
-        return list(paired_texts(*sides))
+        ordered = (sorted(side, key=lambda one: one.number) for side in sides)
+        return list(paired(*ordered, name=lambda one: one.kernel))
 
     def _counted(self, kind: str) -> tuple[int, int]:
         pairs = self.pairs(kind)

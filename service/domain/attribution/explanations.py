@@ -17,8 +17,18 @@ from typing import Any
 
 from kernels.cases import Case, Metric
 from service.domain.codefacts.comparison import LABELS, changed_settings
-from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of, mean_width, texts_of, whole
-from service.domain.codefacts.diff import paired_kernels
+from service.domain.codefacts.compiled import (
+    Access,
+    Call,
+    Kernel,
+    calls_of,
+    kernel_pairs,
+    kernels_of,
+    mean_width,
+    texts_of,
+    whole,
+)
+from service.domain.codefacts.texts import paired
 from service.domain.metrics import amount, metric_of
 from service.domain.text import listed
 
@@ -178,7 +188,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     """Find the changed facts that can explain `effect`, a log ratio of head over base."""
     now, before = CodeSide.of(head), CodeSide.of(base)
     found = list(_traffic(now, before, timing))
-    pairs = paired_kernels(before.kernels, now.kernels)
+    pairs = kernel_pairs(before.kernels, now.kernels)
     switches: list[str] = []
     inside = timing.metric in (Metric.KERNEL, Metric.BLOCK)
     for was, now_ in pairs:
@@ -227,18 +237,16 @@ def _launched(facts: Mapping[str, Any]) -> tuple[Call, ...]:
 def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explanation]:
     """Operators and kernels that one side has and the other has not, by the bytes that they move."""
     more, fewer = _unmatched(now.calls, before.calls), _unmatched(before.calls, now.calls)
-    pairs = paired_kernels(before.kernels, now.kernels)
-    added = [one for one in now.kernels if all(one is not new for _, new in pairs)]
-    gone = [one for one in before.kernels if all(one is not old for old, _ in pairs)]
-    came = [*more, *(Call(one.name, one.bytes) for one in added)]
-    went = [*fewer, *(Call(one.name, one.bytes) for one in gone)]
+    pairs = list(paired(before.kernels, now.kernels, lambda one: one.name))
+    came = [*more, *(Call(new.name, new.bytes) for old, new in pairs if new and not old)]
+    went = [*fewer, *(Call(old.name, old.bytes) for old, new in pairs if old and not new)]
     if came or went:
         yield _other_calls(came, went, timing)
     elif now.counted is not None and before.counted is not None and now.counted != before.counted:
         yield _other_number(now.counted, before.counted, timing)
     if timing.metric in (Metric.KERNEL, Metric.BLOCK):
         for was, now_ in pairs:
-            if was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
+            if was and now_ and was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
                 least, most = timing.range_of_bytes(now_.bytes - was.bytes, _shares(now_.bytes))
                 said = f"the kernel now moves {_size(now_.bytes)} instead of {_size(was.bytes)}"
                 exact = most < inf

@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from typing import Any
 
-from service.domain.codefacts.texts import SourceLines
+from service.domain.codefacts.texts import SourceLines, paired
 
 MAX_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
 MAX_TEXT = 600
@@ -155,6 +155,11 @@ def read(answer: Mapping[str, Any]) -> Compiled:
 def kernels_of(listed: Any) -> tuple[Kernel, ...]:
     """Kernels as a contender describes them, those that ran and those that were only compiled."""
     return tuple(_kernel(_table(one)) for one in listed[:MAX_KERNELS]) if isinstance(listed, list) else ()
+
+
+def kernel_pairs(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel, Kernel]]:
+    """The kernels that are each other's before and after."""
+    return [(old, new) for old, new in paired(before, after, lambda one: one.name) if old and new]
 
 
 def calls_of(listed: Any) -> tuple[Call, ...]:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Any
 
 from kernels.cases import Metric
@@ -16,10 +16,11 @@ from service.domain.codefacts.compiled import (
     Kernel,
     State,
     is_number,
+    kernel_pairs,
     kernels_of,
     mean_width,
 )
-from service.domain.codefacts.texts import SourceLines
+from service.domain.codefacts.texts import SourceLines, paired
 from service.domain.metrics import amount
 from service.domain.text import listed
 
@@ -123,23 +124,14 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
         was = base.get(place)
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
             continue
-        for old, new in _every_pair(was, now):
-            before, after = (None if old is None else was.kernels[old]), (None if new is None else now.kernels[new])
-            hashes = place.provider, before.sass if before else None, after.sass if after else None
+        numbered = (list(enumerate(side.kernels)) for side in (was, now))
+        for before, after in paired(*numbered, name=lambda one: one[1].name):
+            hashes = place.provider, before[1].sass if before else None, after[1].sass if after else None
             if hashes[1] != hashes[2]:
                 every[hashes].append(place)
-                name = " and ".join(dict.fromkeys(one.name for one in (before, after) if one))
-                first.setdefault(hashes, (place, name, old, new))
+                name = " and ".join(dict.fromkeys(one[1].name for one in (before, after) if one))
+                first.setdefault(hashes, (place, name, before[0] if before else None, after[0] if after else None))
     return [Moved(*where, tuple(dict.fromkeys(every[hashes]))) for hashes, where in first.items()]
-
-
-def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int | None]]:
-    """Pairs of before and after, then the unpaired elements in their order."""
-    known = [(old, new) for _, old, new in paired(was, now)]
-    yield from known
-    gone = [old for old in range(len(was.kernels)) if old not in {pair[0] for pair in known}]
-    fresh = [new for new in range(len(now.kernels)) if new not in {pair[1] for pair in known}]
-    yield from zip_longest(gone, fresh)
 
 
 def grouped(found: Iterable[CodeChange]) -> list[Group]:
@@ -193,10 +185,9 @@ def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[Cod
     own = source_of(after)
     sayings = [("", own, said) for said in _whole_case(before, after)]
     if before.state is State.COMPILED is after.state:
-        for kernel, was, now in paired(before, after):
-            old, new = before.kernels[was], after.kernels[now]
-            where = new.source or own
-            sayings += [(kernel if several else "", where, said) for said in _one_kernel(old, new)]
+        for was, now in kernel_pairs(before.kernels, after.kernels):
+            where = now.source or own
+            sayings += [(now.name if several else "", where, said) for said in _one_kernel(was, now)]
         if not sayings and before.code != after.code:
             alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
@@ -255,33 +246,12 @@ def _which(before: Compiled, after: Compiled) -> str:
 STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}
 
 
-def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
-    """Kernels that are each other's before and after: by their order where as many as before, else by their names."""
-    if len(before.kernels) == len(after.kernels):
-        yield from ((now.name, number, number) for number, now in enumerate(after.kernels))
-        return
-    left: dict[str, list[int]] = defaultdict(list)
-    for number, was in enumerate(before.kernels):
-        left[was.name].append(number)
-    for number, now in enumerate(after.kernels):
-        if left[now.name]:
-            yield now.name, left[now.name].pop(0), number
-
-
 def moved_definition(head: Mapping[str, Any], base: Mapping[str, Any]) -> SourceLines | None:
     """Where the code of a measured case is that differs from its baseline's: a kernel, else the called function."""
     now, was = kernels_of(head.get("triton")), kernels_of(base.get("triton"))
-    paired = [(new, old) for old, new in paired_kernels(was, now)]
-    known = [new for new, _ in paired]
-    moved = [new for new, old in paired if new.sass is None or new.sass != old.sass]
-    moved += [new for new in now if not any(new is one for one in known)]
+    pairs = paired(was, now, lambda one: one.name)
+    moved = (new for old, new in pairs if new and (old is None or new.sass is None or new.sass != old.sass))
     return next((one.source for one in moved if one.source), None) or SourceLines.read(head.get("source"))
-
-
-def paired_kernels(before: tuple[Kernel, ...], after: tuple[Kernel, ...]) -> list[tuple[Kernel, Kernel]]:
-    """The same of two calls' kernels, as the kernels themselves."""
-    both = (Compiled(State.COMPILED, kernels=kernels) for kernels in (before, after))
-    return [(before[old], after[new]) for _, old, new in paired(*both)]
 
 
 def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:

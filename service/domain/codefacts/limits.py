@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
-from service.domain.codefacts.diff import MAX_ALIKE, STATES, Facts, paired, some, spelled
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, kernel_pairs
+from service.domain.codefacts.diff import MAX_ALIKE, STATES, Facts, some, spelled
 from service.domain.policy.policy import FactsPolicy
 
 
@@ -78,6 +78,6 @@ def _excess(over: str) -> float:
 
 def _growth(was: Compiled, now: Compiled) -> tuple[int, int] | None:
     """The registers, before and after, of the kernel in which they grew the most."""
-    pairs = [(was.kernels[old].registers, now.kernels[new].registers) for _, old, new in paired(was, now)]
+    pairs = ((old.registers, new.registers) for old, new in kernel_pairs(was.kernels, now.kernels))
     grown = [(old, new) for old, new in pairs if old and new]
     return max(grown, key=lambda pair: pair[1] / pair[0], default=None)

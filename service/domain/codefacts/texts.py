@@ -4,10 +4,10 @@ import hashlib
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from kernels.cases import Case, Metric, Role
 from service.domain.text import printable
@@ -44,30 +44,23 @@ class PackedText:
     bytes: int
 
 
-class _OfKernel(Protocol):
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def kernel(self) -> str: ...
+Side = TypeVar("Side")
 
 
-Side = TypeVar("Side", bound=_OfKernel)
-
-
-def paired_texts(before: Sequence[Side], after: Sequence[Side]) -> Iterator[tuple[Side | None, Side | None]]:
-    """Texts of one kind as before and after: in order where there are as many, else by the names of their kernels."""
-    old, new = (sorted(side, key=lambda one: one.number) for side in (before, after))
-    if len(old) == len(new):
-        yield from zip(old, new, strict=True)
+def paired(
+    before: Sequence[Side], after: Sequence[Side], name: Callable[[Side], str]
+) -> Iterator[tuple[Side | None, Side | None]]:
+    """Kernels as before and after: in order where there are as many, else by their names; then those of no pair."""
+    if len(before) == len(after):
+        yield from zip(before, after, strict=True)
         return
     left = defaultdict[str, list[Side]](list)
-    for one in old:
-        left[one.kernel].append(one)
+    for one in before:
+        left[name(one)].append(one)
     fresh = list[Side]()
-    for one in new:
-        if left[one.kernel]:
-            yield left[one.kernel].pop(0), one
+    for one in after:
+        if left[name(one)]:
+            yield left[name(one)].pop(0), one
         else:
             fresh.append(one)
     yield from zip_longest([one for some in left.values() for one in some], fresh)

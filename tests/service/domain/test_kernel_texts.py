@@ -1,13 +1,11 @@
 """Texts of compiled code as they are stored, and which of them are each other's before and after."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from kernels.arena.code import differing, places
 from kernels.arena.pool import Contender, ContenderProcess
 from kernels.cases import Role
-from service.domain.codefacts.texts import MAX_BYTES, packed, paired_texts, plain_case, unpacked
+from service.domain.codefacts.texts import MAX_BYTES, packed, paired, plain_case, unpacked
 
 
 @pytest.mark.parametrize(
@@ -37,12 +35,6 @@ def test_equal_texts_have_one_address() -> None:
     assert len({found.sha256 for text in texts if (found := packed(text))}) == 2
 
 
-@dataclass(frozen=True)
-class Text:
-    number: int
-    kernel: str
-
-
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -55,9 +47,8 @@ class Text:
     ],
 )
 def test_kernels_are_paired_in_order_or_by_name(before: str, after: str, expected: list[str]) -> None:
-    sides = ([Text(number, name) for number, name in enumerate(names)] for names in (before, after))
-    pairs = paired_texts(*sides)
-    assert ["".join(one.kernel if one else "-" for one in pair) for pair in pairs] == expected
+    pairs = paired(before, after, name=str)
+    assert ["".join(one or "-" for one in pair) for pair in pairs] == expected
 
 
 def test_a_case_of_another_metric_has_the_kernels_of_the_plain_case() -> None:
