@@ -93,7 +93,7 @@ def differences(sides: CodeSides, kind: str, texts: Texts) -> tuple[list[KernelD
             continue
         old, new = (read.get(one.text_id, "") if one else "" for one in (before, after))
         comparison = _compared(kind, old, new, lines)
-        lines -= min(lines, sum(len(hunk.pairs) for hunk in comparison.hunks))
+        lines -= min(lines, sum(map(len, comparison.hunks)))
         found.append(KernelDifference(name, before, after, comparison, mix(old, new) if kind == "sass" else ""))
     return found, sum(not _same(*pair) for pair in pairs) - len(shown)
 

@@ -23,7 +23,6 @@ from service.errors import NotFound, ServiceError
 from service.ledger import code_texts
 from service.ledger.reading import brief
 from service.ledger.regressions import listing
-from service.reports.rows import Row
 from service.reports.views import RegressionHistory
 from service.sources import open_source
 
@@ -46,18 +45,6 @@ class FileDifference:
     trouble: str = ""
 
 
-@dataclass(frozen=True)
-class _Sides:
-    life: RegressionHistory
-    target: Target
-    row: Row | None
-    measured: int  # the run with the compiled code
-    code: CodeSides
-    base: str | None
-    head: str
-    paths: list[str]  # that changed between them
-
-
 @router.get("/regressions/{regression_id}/code")
 async def regression_code(request: Request, regression_id: Key) -> Response:
     """Show the code of both sides next to each other; the regression's page fetches it when it is opened."""
@@ -65,35 +52,30 @@ async def regression_code(request: Request, regression_id: Key) -> Response:
 
 
 def _page(regression_id: int) -> Response:
-    known = _sides(regression_id)
-    files, trouble = _files(known.target, known.base, known.head, known.paths)
-    text = page(
-        "regression_code.html",
-        life=known.life,
-        target=known.target,
-        files=files,
-        trouble=trouble,
-        base=known.base,
-        head=known.head,
-        more=max(0, len(known.paths) - MAX_FILES),
-        sides=facts.sides(known.row) if known.row else None,
-        measured=known.measured,
-        code_sides=known.code,
-    )
-    return HTMLResponse(text)
-
-
-def _sides(regression_id: int) -> _Sides:
+    facts_row = None
     with reading() as session:
         life = listing.one(session, regression_id)
         row = life.regressed.row
         target = session.get_one(Target, row.target_id)
         base, head, paths = _ends(session, life)
-        measured, code = _compiled(session, life, head)
-        facts_row = None
+        measured, code_sides = _compiled(session, life, head)
         with suppress(NotFound):
             facts_row = brief.of_case(session, life.regressed.run.id, row.case, row.provider).report.rows[0]
-        return _Sides(life, target, facts_row, measured, code, base, head, paths)
+    files, trouble = _files(target, base, head, paths)  # reads files, so that no transaction is open
+    text = page(
+        "regression_code.html",
+        life=life,
+        target=target,
+        files=files,
+        trouble=trouble,
+        base=base,
+        head=head,
+        more=max(0, len(paths) - MAX_FILES),
+        sides=facts.sides(facts_row) if facts_row else None,
+        measured=measured,
+        code_sides=code_sides,
+    )
+    return HTMLResponse(text)
 
 
 def _compiled(session: Session, life: RegressionHistory, head: str) -> tuple[int, CodeSides]:

@@ -149,11 +149,7 @@ class Pair:
     same: bool = False
 
 
-@dataclass(frozen=True)
-class Hunk:
-    """Lines that differ, with a few equal ones around them."""
-
-    pairs: tuple[Pair, ...]
+Hunk = tuple[Pair, ...]  # lines that differ, with a few equal ones around them
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,7 @@ def compared(
     for group in _grouped(blocks):
         pairs = list(_pairs(before, after, group, sizes))
         if left:
-            found.append(Hunk(tuple(pairs[:left])))
+            found.append(tuple(pairs[:left]))
         hidden += max(0, len(pairs) - left)
         left = max(0, left - len(pairs))
     added, removed = sum(j2 - j1 for _, _, j1, j2 in blocks), sum(i2 - i1 for i1, i2, _, _ in blocks)

@@ -5,7 +5,7 @@ and the difference between the parent of this session and the same revision in i
 equal, and only the stack or the choice of an autotuner can have changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -130,39 +130,24 @@ def _differences(now: Facts, before: Facts) -> tuple[str, ...]:
 def tracks(history: Sequence[FactsAt]) -> list[FactTrack]:
     """Each numeric fact that any revision has, over the revisions."""
     found = []
-    for name, (label, read) in _READ.items():
-        values = [(place, value) for place, one in enumerate(history) if (value := read(one.head)) is not None]
+    for name in _TRACKED:
+        values = [(place, value) for place, one in enumerate(history) if (value := _value(one.head, name)) is not None]
         if values:
+            label = f"{LABELS[name]}, %" if name == "occupancy" else LABELS[name]
             found.append(FactTrack(name, label, tuple(values)))
     return found
 
 
-def _number(name: str) -> Callable[[Facts], float | None]:
-    def read(facts: Facts) -> float | None:
+def _value(facts: Facts, name: str) -> float | None:
+    """Of the kernels' occupancy the lowest, in per cent; of their instructions the sum."""
+    if name not in ("occupancy", "instructions"):
         return whole(facts.get(name))
-
-    return read
-
-
-def _occupancy(facts: Facts) -> float | None:
-    """The lowest occupancy of the kernels, in per cent."""
-    known = [one.occupancy for one in kernels_of(facts.get("triton")) if one.occupancy is not None]
-    return 100 * min(known) if known else None
+    kernels = kernels_of(facts.get("triton"))
+    known = [value for one in kernels if (value := getattr(one, name)) is not None]
+    if not known:
+        return None
+    return 100 * min(known) if name == "occupancy" else sum(known)
 
 
-def _instructions(facts: Facts) -> float | None:
-    known = [one.instructions for one in kernels_of(facts.get("triton")) if one.instructions is not None]
-    return sum(known) if known else None
-
-
-_READ: Mapping[str, tuple[str, Callable[[Facts], float | None]]] = {
-    "registers": (LABELS["registers"], _number("registers")),
-    "spills": (LABELS["spills"], _number("spills")),
-    "occupancy": ("occupancy, %", _occupancy),
-    "shared": (LABELS["shared"], _number("shared")),
-    "kernels": (LABELS["kernels"], _number("kernels")),
-    "instructions": (LABELS["instructions"], _instructions),
-    "graphs": (LABELS["graphs"], _number("graphs")),
-    "graph_breaks": (LABELS["graph_breaks"], _number("graph_breaks")),
-    "recompiles": (LABELS["recompiles"], _number("recompiles")),
-}
+_TRACKED = ("registers", "spills", "occupancy", "shared", "kernels", "instructions")
+_TRACKED += ("graphs", "graph_breaks", "recompiles")

@@ -17,7 +17,7 @@ BEFORE = "\n".join(f"line {n}" for n in range(40))
 
 def pairs(before: str, after: str) -> list[list[tuple[str | None, str | None]]]:
     """What differs of each hunk."""
-    return [[(one.before, one.after) for one in hunk.pairs if not one.same] for hunk in hunks(before, after)]
+    return [[(one.before, one.after) for one in hunk if not one.same] for hunk in hunks(before, after)]
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,15 @@ def test_only_what_differs_is_shown(after: str, expected: list[list[tuple[str | 
 
 def test_numbers_are_those_of_each_side() -> None:
     [hunk] = hunks(BEFORE, "new\n" + BEFORE)
-    assert (hunk.pairs[0].before_number, hunk.pairs[0].after_number) == (None, 1)
-    assert (hunk.pairs[1].before_number, hunk.pairs[1].after_number) == (1, 2)
+    assert (hunk[0].before_number, hunk[0].after_number) == (None, 1)
+    assert (hunk[1].before_number, hunk[1].after_number) == (1, 2)
 
 
 def test_endless_texts_have_bounds() -> None:
     long = "\n".join("x" * 10_000 for _ in range(9000))
     found = hunks(long, long.replace("x", "y"))
-    assert sum(len(one.pairs) for one in found) <= MAX_SHOWN
-    assert max(len(pair.before or "") for one in found for pair in one.pairs) <= 240
+    assert sum(len(one) for one in found) <= MAX_SHOWN
+    assert max(len(pair.before or "") for one in found for pair in one) <= 240
 
 
 def test_a_comparison_has_every_line_of_both_sides() -> None:
@@ -54,7 +54,7 @@ def test_a_comparison_has_every_line_of_both_sides() -> None:
         found = compared(old, new, old, new)
         assert found.equal == (old == new)
         assert len(old) - found.removed == len(new) - found.added
-        for pair in (pair for hunk in found.hunks for pair in hunk.pairs):
+        for pair in (pair for hunk in found.hunks for pair in hunk):
             assert pair.before is None or pair.before == old[(pair.before_number or 0) - 1]
             assert pair.after is None or pair.after == new[(pair.after_number or 0) - 1]
             assert not pair.same or pair.before == pair.after
@@ -72,7 +72,7 @@ def test_lines_are_compared_by_what_counts_and_shown_as_they_are() -> None:
     old, new = ["IADD R1, R2 ;", "EXIT ;"], ["IADD R7, R9 ;", "EXIT ;"]
     assert compared(old, new, comparable("sass", old), comparable("sass", new)).equal
     found = compared(old, new, comparable("ptx", old), comparable("ptx", new))
-    assert [(one.before, one.after) for one in found.hunks[0].pairs if not one.same] == [(old[0], new[0])]
+    assert [(one.before, one.after) for one in found.hunks[0] if not one.same] == [(old[0], new[0])]
 
 
 def answered(revision: str, answer: Answer) -> Answered:
