@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 
 from kernels.cases import Role
 from service.db.models import KernelTextRow
@@ -36,8 +37,8 @@ class CodeSides:
 
     def pairs(self, kind: str) -> list[tuple[KernelTextRow | None, KernelTextRow | None]]:
         sides = ([one for one in side if one.kind == kind] for side in (self.before, self.after))
-        ordered = (sorted(side, key=lambda one: one.number) for side in sides)
-        return list(paired(*ordered, name=lambda one: one.kernel))
+        before, after = (sorted(side, key=lambda one: one.number) for side in sides)
+        return list(paired(before, after, attrgetter("kernel")))
 
     def _counted(self, kind: str) -> tuple[int, int]:
         pairs = self.pairs(kind)

@@ -129,7 +129,8 @@ class CaseMove:
         found = explained(self.head, self.baseline, Timing(self.case, self.us, self.copy_gb_s), self.effect)
         if not interchangeable(self.head, self.baseline):
             return found
-        left, changed = (tuple(one for one in kind if _of_code(one)) for kind in (found.explanations, found.changed))
+        sides = found.explanations, found.changed
+        left, changed = (tuple(one for one in kind if not one.of_kernel) for kind in sides)
         return replace(found, explanations=left, changed=changed, switches=())
 
 
@@ -155,10 +156,6 @@ def _cause(move: CaseMove) -> Cause:
         proven = move.same_code or same_compilers(move.head, move.baseline)
         return _not_the_code(move, equal, doubts) if proven or doubts else _release(move, equal)
     return _code(move, doubts)
-
-
-def _of_code(explanation: Explanation) -> bool:
-    return not explanation.of_kernel and explanation.by is not By.CONFIGURATION
 
 
 def _explains_much(move: CaseMove) -> bool:

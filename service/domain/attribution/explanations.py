@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil, exp, inf, log, log1p, log2
+from operator import attrgetter
 from typing import Any
 
 from kernels.cases import Case, Metric
@@ -41,23 +42,14 @@ CACHED_BYTES = 60 << 20  # what an L2 of these GPUs keeps
 SM_MHZ = 1700.0
 MIN_BYTES_IN_FLIGHT = 32_768  # of an SM, so that the memory is busy all the time
 # Elements of an SM in a cycle, by the kinds of `kernels.facts.accesses`; layout changes in bytes through shared memory.
-A_CYCLE = {
-    "arithmetic": 128,
-    "convert": 64,
-    "special": 16,
-    "double": 16,
-    "division": 4,
-    "reduce": 64,
-    "layout_bytes": 64,
-}
-OF_WORK = {
-    "arithmetic": "more arithmetic",
-    "convert": "more conversions between types",
-    "special": "more divisions, roots and exponentials",
-    "double": "more arithmetic in float64",
-    "division": "more divisions of integers",
-    "reduce": "more reductions",
-    "layout_bytes": "more changes of layout through shared memory",
+WORK = {
+    "arithmetic": (128, "more arithmetic"),
+    "convert": (64, "more conversions between types"),
+    "special": (16, "more divisions, roots and exponentials"),
+    "double": (16, "more arithmetic in float64"),
+    "division": (4, "more divisions of integers"),
+    "reduce": (64, "more reductions"),
+    "layout_bytes": (64, "more changes of layout through shared memory"),
 }
 NAMED = 3  # operators and kernels that a sentence names
 
@@ -108,7 +100,11 @@ class Explanation:
     least: float = 0.0
     most: float = inf
     exact: bool = False  # the range is narrow enough to be counted on
-    of_kernel: bool = True  # so that the width of the rows belongs to it
+
+    @property
+    def of_kernel(self) -> bool:
+        """Whether it is about one kernel, so that the width of the rows belongs to it."""
+        return self.by not in (By.TRAFFIC, By.COMPILER)
 
     def explains(self, effect: float) -> float:
         """The share of a log ratio that this explains: 0 where it points the other way, 1 where it is in the range."""
@@ -237,7 +233,7 @@ def _launched(facts: Mapping[str, Any]) -> tuple[Call, ...]:
 def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explanation]:
     """Operators and kernels that one side has and the other has not, by the bytes that they move."""
     more, fewer = _unmatched(now.calls, before.calls), _unmatched(before.calls, now.calls)
-    pairs = list(paired(before.kernels, now.kernels, lambda one: one.name))
+    pairs = list(paired(before.kernels, now.kernels, attrgetter("name")))
     came = [*more, *(Call(new.name, new.bytes) for old, new in pairs if new and not old)]
     went = [*fewer, *(Call(old.name, old.bytes) for old, new in pairs if old and not new)]
     if came or went:
@@ -249,8 +245,7 @@ def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explan
             if was and now_ and was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
                 least, most = timing.range_of_bytes(now_.bytes - was.bytes, _shares(now_.bytes))
                 said = f"the kernel now moves {_size(now_.bytes)} instead of {_size(was.bytes)}"
-                exact = most < inf
-                yield Explanation(By.TRAFFIC, said, now_.bytes > was.bytes, least, most, exact, of_kernel=False)
+                yield Explanation(By.TRAFFIC, said, now_.bytes > was.bytes, least, most, exact=most < inf)
 
 
 def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
@@ -266,19 +261,16 @@ def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
 
 
 def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> Explanation:
-    count = len(came) - len(went)
-    known = all(one.bytes is not None for one in (*came, *went))
+    words, count = _other_words(came, went), len(came) - len(went)
     size = sum(one.bytes or 0 for one in came) - sum(one.bytes or 0 for one in went)
     if timing.metric is Metric.MEMORY or timing.metric is Metric.COMPILE:
         slower = count > 0 if count else size > 0 if size else None
-        return Explanation(By.TRAFFIC, _other_words(came, went), slower, of_kernel=False)
+        return Explanation(By.TRAFFIC, words, slower)
+    known = all(one.bytes is not None for one in (*came, *went))
     gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
-    copied = timing.bytes_us(size) if known else None
-    if timing.metric is Metric.CALL:
-        copied = 0.0
+    copied = 0.0 if timing.metric is Metric.CALL else timing.bytes_us(size) if known else None
     if copied is None:
-        slower = count > 0 if count else None
-        return Explanation(By.TRAFFIC, _other_words(came, went), slower, of_kernel=False)
+        return Explanation(By.TRAFFIC, words, count > 0 if count else None)
     shares = _shares(max((one.bytes or 0 for one in (*came, *went)), default=0))
     ends = sorted(share * copied + gap * count for share, gap in zip(shares, gaps, strict=True))
     slower = sum(ends) > 0
@@ -289,16 +281,10 @@ def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> 
         least, most = timing.range_of(least, most)
     if came and went:  # as many bytes can take another time: which operator it is matters as well
         size_alike = abs(size) < 0.05 * max(_sum(came), _sum(went), 1)
-        return Explanation(
-            By.TRAFFIC,
-            _other_words(came, went),
-            None if size_alike and not count else slower,
-            0.0 if size_alike else least,
-            max(most, 0.3),
-            of_kernel=False,
-        )
+        either = None if size_alike and not count else slower
+        return Explanation(By.TRAFFIC, words, either, 0.0 if size_alike else least, max(most, 0.3))
     exact = timing.us is not None and min(abs(end) for end in ends) > 0 and ends[0] * ends[1] > 0
-    return Explanation(By.TRAFFIC, _other_words(came, went), slower, least, most, exact, of_kernel=False)
+    return Explanation(By.TRAFFIC, words, slower, least, most, exact)
 
 
 def _other_words(came: Sequence[Call], went: Sequence[Call]) -> str:
@@ -330,7 +316,7 @@ def _other_number(now: int, before: int, timing: Timing) -> Explanation:
     said = f"it now launches {_some(now, 'kernel')} instead of {before:,}"
     gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
     least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.metric is Metric.KERNEL else (0.0, inf)
-    return Explanation(By.TRAFFIC, said, now > before, least * 0.5, of_kernel=False)
+    return Explanation(By.TRAFFIC, said, now > before, least * 0.5)
 
 
 def _shares(count: int) -> tuple[float, float]:
@@ -421,17 +407,15 @@ def _widths(was: Kernel, now: Kernel) -> Iterator[Explanation]:
 
 def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     sms = now.sms or 132
-    cycles = {kind: (now.work.get(kind, 0) - was.work.get(kind, 0)) / rate / sms for kind, rate in A_CYCLE.items()}
-    total = sum(cycles.values())
-    if (
-        not was.work
-        or not now.work
-        or abs(total) < 0.05 * sum(was.work.get(k, 0) / r / sms for k, r in A_CYCLE.items())
-    ):
+    rates = {kind: rate for kind, (rate, _) in WORK.items()}
+    cycles = {kind: (now.work.get(kind, 0) - was.work.get(kind, 0)) / rate / sms for kind, rate in rates.items()}
+    total, before = sum(cycles.values()), sum(was.work.get(kind, 0) / rate / sms for kind, rate in rates.items())
+    if not was.work or not now.work or abs(total) < 0.05 * before:
         return
     kind = max(cycles, key=lambda one: cycles[one] * (1 if total > 0 else -1))
     least, most = timing.range_of(0.02 * abs(total) / SM_MHZ, 2.0 * abs(total) / SM_MHZ)
-    said = OF_WORK[kind] if total > 0 else OF_WORK[kind].replace("more", "less" if kind in _MASS else "fewer", 1)
+    more = WORK[kind][1]
+    said = more if total > 0 else more.replace("more", "less" if kind in ("arithmetic", "double") else "fewer", 1)
     unit = _size if kind == "layout_bytes" else _count
     yield Explanation(
         By.WORK,
@@ -440,9 +424,6 @@ def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
         least,
         most,
     )
-
-
-_MASS = ("arithmetic", "double")
 
 
 def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
@@ -608,7 +589,7 @@ def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Expl
         now, before = whole(head.get(key)), whole(base.get(key))
         if now is not None and before is not None and now != before:
             said = f"torch.compile now has {_some(now, noun)} instead of {before:,}"
-            yield Explanation(By.COMPILER, said, now > before, of_kernel=False)
+            yield Explanation(By.COMPILER, said, now > before)
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

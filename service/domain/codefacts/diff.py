@@ -124,8 +124,8 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
         was = base.get(place)
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
             continue
-        numbered = (list(enumerate(side.kernels)) for side in (was, now))
-        for before, after in paired(*numbered, name=lambda one: one[1].name):
+        numbered, others = (list(enumerate(side.kernels)) for side in (was, now))
+        for before, after in paired(numbered, others, lambda one: one[1].name):
             hashes = place.provider, before[1].sass if before else None, after[1].sass if after else None
             if hashes[1] != hashes[2]:
                 every[hashes].append(place)

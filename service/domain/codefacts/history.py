@@ -143,11 +143,11 @@ def _value(facts: Facts, name: str) -> float | None:
     if name not in ("occupancy", "instructions"):
         return whole(facts.get(name))
     kernels = kernels_of(facts.get("triton"))
-    known = [value for one in kernels if (value := getattr(one, name)) is not None]
+    known: list[float] = [value for one in kernels if (value := getattr(one, name)) is not None]
     if not known:
         return None
     return 100 * min(known) if name == "occupancy" else sum(known)
 
 
-_TRACKED = ("registers", "spills", "occupancy", "shared", "kernels", "instructions")
+_TRACKED: tuple[str, ...] = ("registers", "spills", "occupancy", "shared", "kernels", "instructions")
 _TRACKED += ("graphs", "graph_breaks", "recompiles")
