@@ -147,19 +147,19 @@ def _cause(move: CaseMove) -> Cause:
         return Cause(Kind.CODE, CauseCode.COUNTED, {"slower": move.slower, "what": what})
     if move.machine.equal_code_moved:
         return Cause(Kind.MACHINE, CauseCode.EQUAL_CODE_MOVED)
-    doubts = list(move.machine.against_the_code(_clock(move), confirmed=move.confirmed))
+    clock = clock_ratio(move.head, move.baseline, slower=move.slower)
+    if clock is not None and abs(log(clock)) < EXPLAINS * abs(log(move.ratio)):
+        clock = None  # too small to explain the difference
+    doubts = list(move.machine.against_the_code(clock, confirmed=move.confirmed))
     if move.refuted:
         return Cause(Kind.NOISE, CauseCode.NOT_REPEATED, certain=False)
-    if (wavering := _wavering(move)) is not None and not _explains_much(move):
+    wavering = _wavering(move)
+    if wavering is not None and not any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations):
         return Cause(Kind.UNKNOWN, CauseCode.WAVERING, wavering, certain=False)
     if (equal := _equal(move)) is not None:
         proven = move.same_code or same_compilers(move.head, move.baseline)
         return _not_the_code(move, equal, doubts) if proven or doubts else _release(move, equal)
     return _code(move, doubts)
-
-
-def _explains_much(move: CaseMove) -> bool:
-    return any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations)
 
 
 def _wavering(move: CaseMove) -> dict[str, Any] | None:
@@ -169,14 +169,6 @@ def _wavering(move: CaseMove) -> dict[str, Any] | None:
         if found.waver and not found.equally_fast:
             return {"head": is_head, "chose": found.words}
     return None
-
-
-def _clock(move: CaseMove) -> float | None:
-    """The ratio of SM clocks, if it was low enough on the slower side to explain the difference."""
-    ratio = clock_ratio(move.head, move.baseline, slower=move.slower)
-    if ratio is None or abs(log(ratio)) < EXPLAINS * abs(log(move.ratio)):
-        return None
-    return ratio
 
 
 def _equal(move: CaseMove) -> EqualCode | None:
@@ -250,7 +242,9 @@ def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
 
 def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: dict[str, Any] | None) -> Cause:
     """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
-    by, what = first.by, _at(first, move.case)
+    by, what = first.by, first.words
+    if first.of_kernel and (columns := _COLUMNS.search(move.case)):  # they decide how much of a row a kernel holds
+        what += f" at N={columns[1]}"
     others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]
     configuration = next((one for one in found.changed if one.by is By.CONFIGURATION), None)
     if first.of_kernel and configuration is not None and first is not configuration:
@@ -288,12 +282,6 @@ def _size(first: Explanation, move: CaseMove) -> dict[str, float] | None:
 
 def _other_code(move: CaseMove) -> bool:
     return bool(move.head.get("code") and move.baseline.get("code"))
-
-
-def _at(explanation: Explanation, case: str) -> str:
-    """With the width of the rows, which is what decides how much of a row a kernel holds at a time."""
-    columns = _COLUMNS.search(case)
-    return f"{explanation.words} at N={columns[1]}" if explanation.of_kernel and columns else explanation.words
 
 
 _COLUMNS = re.compile(r"\.(?:\d+x)+(\d+)")

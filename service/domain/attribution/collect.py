@@ -3,10 +3,6 @@
 The times come from two sessions, so the target, the baseline, the stack or the machine may have moved.  A change of the
 head that was confirmed against its parent in the newer session is the first explanation, because a comparison within
 one session is far more exact.
-
-The times come from two sessions, so the target, the baseline, the stack or the machine may have moved.  A change of the
-head that was confirmed against its parent in the newer session is the first explanation, because a comparison within
-one session is far more exact.
 """
 
 from collections import Counter
@@ -44,7 +40,9 @@ def against_parent(
     `elsewhere` names the targets that became slower (True) or faster on this machine at that time.
     """
     by_name = {cell.name: cell for cell in cells}
-    alike = _alike(by_name, judged)
+    same = (verdict for name, verdict in judged.items() if by_name[name].same_code and verdict.suspected)
+    # The cases with equal code that were slower (True) and faster (False).
+    alike = Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
     heads, parents = _by_name(result.taken, Role.HEAD), _by_name(result.taken, Role.PARENT)
     throttled = _throttled(result.telemetry)
     copy_gb_s = ceilings(result.telemetry).get("copy_gb_s")
@@ -116,12 +114,6 @@ def _by_name(taken: Iterable[ContenderResult], role: Role) -> dict[Name, Contend
     return {(one.provider, str(one.case)): one for one in taken if one.role is role}
 
 
-def _alike(cells: Mapping[Name, Cell], judged: Mapping[Name, Verdict]) -> Counter[bool]:
-    """Count the cases with equal code that were slower (True) and faster (False)."""
-    same = (verdict for name, verdict in judged.items() if cells[name].same_code and verdict.suspected)
-    return Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
-
-
 def _lost(head: ContenderResult) -> float:
     """The share of the rounds that did not count."""
     rounds = [each for trial in (*head.screened, *head.confirmed) for each in trial]
@@ -169,7 +161,8 @@ def gap_cause(shift: Shift) -> Cause | None:
     if abs(shift.wider - 1) <= shift.smallest_change:
         return None
     if shift.confirmed is not None and _explains(shift, shift.confirmed):
-        return _ours_confirmed(shift, shift.confirmed)
+        args: dict[str, Any] = {"ratio": shift.confirmed, "cause": shift.why.as_json() if shift.why else None}
+        return replace(shift.why or Cause(Kind.CODE, CauseCode.HEAD_MOVED), code=CauseCode.HEAD_MOVED, args=args)
     then, now = shift.baseline
     if then.name != now.name:
         args = {"now": now.name, "then": then.name, "since": shift.before}
@@ -181,18 +174,13 @@ def gap_cause(shift: Shift) -> Cause | None:
     return Cause(Kind.UNKNOWN, CauseCode.NEITHER, certain=False)
 
 
-def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
-    if shift.why is None:
-        return Cause(Kind.CODE, CauseCode.HEAD_MOVED, {"ratio": ratio, "cause": None})
-    return replace(shift.why, code=CauseCode.HEAD_MOVED, args={"ratio": ratio, "cause": shift.why.as_json()})
-
-
 def _theirs(shift: Shift) -> Cause:
     """The baseline moved: because of its version, another part of the stack, the machine, or for an unknown reason."""
     then, now = shift.baseline
     moved = {"who": now.name, "ratio": _side_ratio(shift, shift.baseline)}
     if shift.stack:
-        own = _package(now.name)
+        family = now.name.partition("-")[0]
+        own = {"inductor": "torch", "eager": "torch"}.get(family, family)  # the distribution, as the stack names it
         if set(shift.stack) == {own}:
             before, after = shift.stack[own]
             args = {"package": own, "before": before, "after": after, "ratio": moved["ratio"]}
@@ -233,12 +221,6 @@ def _clock(shift: Shift, sides: tuple[GapSide, GapSide]) -> float | None:
         return None
     then, now = sides
     return clock_ratio(now.facts, then.facts, slower=_side_ratio(shift, sides) > 1)
-
-
-def _package(provider: str) -> str:
-    """The distribution that a provider comes from, as the stack names it."""
-    family = provider.partition("-")[0]
-    return {"inductor": "torch", "eager": "torch"}.get(family, family)
 
 
 def _events(shift: Shift) -> list[list[str]]:

@@ -352,7 +352,9 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
         return
     more = abs(now.spills - was.spills)
     threads = 32 * (now.warps or 4)
-    least_bytes, most_bytes = (8 * more * threads * count for count in (now.programs or 1, _iterations(now, timing)))
+    programs = now.programs or 1
+    # At most a kernel's body runs once for each row.
+    least_bytes, most_bytes = (8 * more * threads * count for count in (programs, max(programs, timing.rows)))
     least, _ = timing.range_of_bytes(0.02 * least_bytes, (1.0, 1.0))
     _, most = timing.range_of_bytes(most_bytes, (1.0, 2.0))
     if not now.spills:
@@ -361,11 +363,6 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
         before = f" instead of {was.spills:,}" if was.spills else ""
         said = f"the kernel now spills {_some(now.spills, 'register')}{before}"
     yield Explanation(By.SPILLS, said, now.spills > was.spills, min(least, 0.2), max(most, 0.05))
-
-
-def _iterations(kernel: Kernel, timing: Timing) -> int:
-    """Upper bound on the runs of a kernel's body: once per row."""
-    return max(kernel.programs or 1, timing.rows)
 
 
 def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:

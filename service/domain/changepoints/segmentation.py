@@ -164,7 +164,11 @@ def _pruned(logs: Logs, starts: Sequence[int], r: float, limits: HistoryLimits) 
     A change that is certain between its own two levels is kept, whatever is merged next to it.
     """
     edges, steps = [0, *starts, len(logs)], _steps(logs, starts, r)
-    safe = {start for start, step in zip(starts, steps, strict=True) if _is_certain(step, limits)}
+    safe = {
+        start
+        for start, step in zip(starts, steps, strict=True)
+        if _holds(step, limits) and step.strict_p <= limits.block_alpha
+    }
     while failing := [n for n, step in enumerate(steps) if not _holds(step, limits) and edges[n + 1] not in safe]:
         weakest = max(failing, key=lambda number: (steps[number].p, -abs(steps[number].shift)))
         del edges[weakest + 1], steps[weakest]
@@ -182,7 +186,3 @@ def _steps(logs: Logs, starts: Sequence[int], r: float) -> list[Step]:
 
 def _holds(step: Step, limits: HistoryLimits) -> bool:
     return step.p <= limits.alpha and step.over_drift >= OVER_DRIFT and abs(step.shift) >= math.log1p(limits.notify)
-
-
-def _is_certain(step: Step, limits: HistoryLimits) -> bool:
-    return _holds(step, limits) and step.strict_p <= limits.block_alpha

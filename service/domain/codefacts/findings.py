@@ -204,7 +204,7 @@ def by_kernel(report: FactsReport) -> tuple[KernelFindings, ...]:
             source,
             kernel,
             arch,
-            tuple(_without_name(group) for group in diff.grouped(changes)[:MAX_FINDINGS]),
+            tuple(finding_of(replace(group, kernel="")) for group in diff.grouped(changes)[:MAX_FINDINGS]),
             any((rule, one.place) in broken for one in changes for rule in _RULES.get(one.what, ())),
         )
         for (source, kernel, arch), changes in found.items()
@@ -224,10 +224,6 @@ _RULES = {
     What.KERNELS: ("more_kernels",),
     What.REGISTERS: ("registers_growth",),
 }
-
-
-def _without_name(group: Group) -> Finding:
-    return finding_of(replace(group, kernel=""))
 
 
 def finding_of(group: Group) -> Finding:

@@ -79,7 +79,8 @@ def plain_case(case: str) -> str:
 
 def packed(text: str) -> PackedText | None:
     """The text without names of temporary folders, compressed.  None for one that is empty or too long."""
-    whole = _PATH.sub(_without_folder, printable(text)).encode(errors="replace")
+    shown = _PATH.sub(lambda path: "PATH" if any(one in path[0] for one in _TEMPORARY) else path[0], printable(text))
+    whole = shown.encode(errors="replace")
     if not whole.strip() or len(whole) > MAX_BYTES:
         return None
     return PackedText(hashlib.sha256(whole).hexdigest(), zlib.compress(whole, 6), len(whole))
@@ -88,10 +89,6 @@ def packed(text: str) -> PackedText | None:
 def unpacked(stored: bytes) -> str:
     """Never more than a text may have, whatever is stored."""
     return zlib.decompressobj().decompress(stored, MAX_BYTES).decode(errors="replace")
-
-
-def _without_folder(path: re.Match[str]) -> str:
-    return "PATH" if any(one in path[0] for one in _TEMPORARY) else path[0]
 
 
 MAX_FILE = 300  # characters of a path

@@ -1,6 +1,6 @@
 """The components in which two stacks differ: groups of distributions that are swapped together.  Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -80,13 +80,9 @@ def _groups(before: Stack, after: Stack) -> dict[str, list[str]]:
     wheels = {name for stack in (before, after) for name in _required_by_torch(stack)}
     groups: dict[str, list[str]] = {name: [] for name in (*NAMED, OTHERS)}
     for name in sorted({*before, *after} - {*NEVER_RUN}):
-        groups[_group_of(name, wheels)].append(name)
+        named = (group for group, patterns in NAMED.items() if _fits(name, patterns))
+        groups[next(named, TORCH if name in wheels else OTHERS)].append(name)
     return groups
-
-
-def _group_of(name: str, wheels_of_torch: Collection[str]) -> str:
-    named = (group for group, patterns in NAMED.items() if _fits(name, patterns))
-    return next(named, TORCH if name in wheels_of_torch else OTHERS)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

@@ -20,7 +20,7 @@ from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate, benjamini_hochberg, stops, trial_effects
 from service.domain.stats.sequential import MIN_SHARE, Effects, Zone
 from service.domain.stats.variance_prior import Prior
-from service.domain.verdicts.estimation import family, group_of, usual
+from service.domain.verdicts.estimation import family, group_of, is_off, usual
 from service.domain.verdicts.session_result import ContenderResult, same_kernels
 
 FROM, TO, CONTROL = "from", "to", "control"  # the control is a second copy of `from`
@@ -234,7 +234,7 @@ def _estimated(
     took = usual(before)
     change = policy.smallest_change_at(one.case, took or 0.0)
     control = Estimate.of(_whole(one.effects(CONTROL, FROM)), prior)
-    off = control is not None and _off(control, change, policy)
+    off = control is not None and is_off(control, change, policy)
     doubt = abs(control.centre) if control is not None and off else 0.0
 
     def contrast(effects: Effects | None, prior: Prior | None = prior) -> Contrast:
@@ -287,11 +287,6 @@ def _p_moved(estimate: Estimate, limit: float, at: tuple[int, ...]) -> float:
     """Two-sided p of a change of at most `limit`, after the tests with fewer trials took their share."""
     share = stops(at, estimate.trials)[-1].share
     return min(1.0, 2 * min(estimate.p_above(limit), estimate.p_below(-limit)) / share)
-
-
-def _off(control: Estimate, change: float, policy: Policy) -> bool:
-    beyond = abs(control.centre) > policy.control_limit * log1p(change)
-    return beyond and control.p_no_change() <= 1 - policy.confidence
 
 
 def _tested(one: CaseIsolation) -> Iterator[Contrast]:

@@ -170,7 +170,7 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
     found = [Decision() for _ in suspects]
     tests = [stops(one.limits.steps, len(one.confirmation)) for one in suspects]
     for step in range(max(map(len, tests), default=0)):
-        alone = [0.0 if _confirmed(seen, one) else 1.0 for seen, one in zip(found, suspects, strict=True)]
+        alone = [0.0 if seen.zone is one.direction else 1.0 for seen, one in zip(found, suspects, strict=True)]
         total = alone.copy()
         for place, one in enumerate(suspects):
             if found[place].zone is not Zone.OPEN or found[place].futile or step >= len(tests[place]):
@@ -205,10 +205,6 @@ def _is_futile(estimate: Estimate, one: Suspect) -> bool:
     apart = at_best.less(one.typical)
     p = max(_beyond(at_best, one), 0.0 if one.exceeds_common(estimate) else _beyond(apart, one))
     return p > one.limits.alpha
-
-
-def _confirmed(seen: Decision, one: Suspect) -> bool:
-    return seen.zone is one.direction
 
 
 def _beyond(estimate: Estimate, one: Suspect) -> float:

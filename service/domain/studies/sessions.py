@@ -6,7 +6,7 @@ of an arm to the baseline was measured in turns in each session, so machines mat
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -198,7 +198,21 @@ class ArmChange:
 
 def compared(a: Results, b: Results) -> list[ArmChange]:
     """Every arm and case that was measured in both sessions, in the order of A."""
-    return list(_changes(a, b))
+    baselines, found = _baselines(a), list[ArmChange]()
+    for case in a.cases:
+        for arm in a.arms:
+            mine, others = a.value(arm, case), b.value(arm, case)
+            if mine is None or others is None:
+                continue
+            baseline = baselines[arm, case]
+            time = _ratio(_logs(a.of_arm(arm, case)), _logs(b.of_arm(arm, case)))
+            relative = None
+            if arm != baseline:
+                relative = _ratio(*(list(one.effects(arm, baseline, case).values()) for one in (a, b)))
+            if time is not None:
+                unit = a.of_arm(arm, case)[0].unit
+                found.append(ArmChange(case, arm, baseline, unit, mine, others, time, relative))
+    return found
 
 
 def differences(a: Results, b: Results) -> list[str]:
@@ -239,23 +253,6 @@ def _versions(results: Results) -> dict[str, str]:
             if name not in ("arm", "device") and version:
                 found.setdefault(name, []).append(str(version))
     return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}
-
-
-def _changes(a: Results, b: Results) -> Iterator[ArmChange]:
-    baselines = _baselines(a)
-    for case in a.cases:
-        for arm in a.arms:
-            mine, others = a.value(arm, case), b.value(arm, case)
-            if mine is None or others is None:
-                continue
-            baseline = baselines[arm, case]
-            time = _ratio(_logs(a.of_arm(arm, case)), _logs(b.of_arm(arm, case)))
-            relative = None
-            if arm != baseline:
-                relative = _ratio(*(list(one.effects(arm, baseline, case).values()) for one in (a, b)))
-            if time is not None:
-                unit = a.of_arm(arm, case)[0].unit
-                yield ArmChange(case, arm, baseline, unit, mine, others, time, relative)
 
 
 def _baselines(results: Results) -> dict[tuple[str, str], str]:

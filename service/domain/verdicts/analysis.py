@@ -22,7 +22,7 @@ from service.domain.stats.offsets import Control, Offset, offset
 from service.domain.stats.sequential import Decision, Effects, Limits, Suspect, Zone, confirm, screen
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.baselines import RULES
-from service.domain.verdicts.estimation import family, group_of
+from service.domain.verdicts.estimation import family, group_of, is_off
 from service.domain.verdicts.samples import Cell, Name, made
 from service.domain.verdicts.session_result import MIN_CASES, most_moved
 
@@ -96,7 +96,10 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     by_sessions = _known_priors(compared, screened, controls, policy, known)
     prior = by_sessions
     if any(cell.name not in by_sessions for cell in compared):
-        prior = _family_priors(compared, screened, policy) | by_sessions
+        # From the other cases of the run.
+        by_family = family([(cell.case, screened[cell.name]) for cell in compared], policy)
+        in_family = {cell.name: by_family.get(group_of(cell.case)) for cell in compared}
+        prior = {name: own for name, own in in_family.items() if own is not None} | by_sessions
     read = {
         cell.name: _controlled(
             cell, screened[cell.name], controls[cell.name], policies[cell.name], prior.get(cell.name)
@@ -148,12 +151,6 @@ def _known_priors(
     return found
 
 
-def _family_priors(cells: Sequence[Cell], screened: Mapping[Name, Effects], policy: Policy) -> dict[Name, Prior]:
-    """By the other cases of the run."""
-    of_groups = family([(cell.case, screened[cell.name]) for cell in cells], policy)
-    return {cell.name: prior for cell in cells if (prior := of_groups.get(group_of(cell.case))) is not None}
-
-
 def _first_step(effects: Effects, policy: Policy) -> list[float]:
     return [effect for effect in effects[: policy.screening[0]] if effect is not None]
 
@@ -162,7 +159,7 @@ def _controlled(cell: Cell, screened: Effects, control: Effects, policy: Policy,
     """Analyse the control and set the smallest change of this case, before the first test."""
     smallest_change = _RULE.limit(policy, cell.case, cell.screened)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
-    off = estimate is not None and _off(estimate, smallest_change, policy)
+    off = estimate is not None and is_off(estimate, smallest_change, policy)
     return Reading(smallest_change, prior, screened, Decision(), control=estimate, off=off)
 
 
@@ -208,12 +205,6 @@ def _may_be_reported(cell: Cell, reading: Reading) -> bool:
 
 
 # -- what equal code shows of the session -----------------------------------------------------------------------------
-
-
-def _off(control: Estimate, smallest_change: float, policy: Policy) -> bool:
-    """Whether the control exceeds its share of the smallest change, and not by chance."""
-    beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest_change)
-    return beyond and control.p_no_change() <= 1 - policy.confidence
 
 
 def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Metric, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log1p
+from operator import attrgetter
 from types import MappingProxyType
 
 from kernels.cases import Comparison, Role
@@ -48,29 +49,15 @@ def _smallest_change(policy: Policy, case: str, pairs: Pairs) -> float:
     return policy.smallest_change_at(case, usual(pairs.baseline, policy.screening[0]) or 0.0)
 
 
-def _leak(policy: Policy, _case: str, _pairs: Pairs) -> float:
-    return policy.leak
-
-
-def _behind_sota(policy: Policy, _case: str, _pairs: Pairs) -> float:
-    return policy.behind_sota
-
-
-def _fdr(policy: Policy) -> float:
-    return policy.fdr
-
-
-def _behind_sota_fdr(policy: Policy) -> float:
-    return policy.behind_sota_fdr
-
-
+_FDR: Callable[[Policy], float] = attrgetter("fdr")
+_BEHIND_FDR: Callable[[Policy], float] = attrgetter("behind_sota_fdr")
 RULES: Mapping[BaselineKind, Rule] = {
-    BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _fdr, share=MIN_SHARE),
-    BaselineKind.WRONG_PARENT: Rule((Role.PARENT,), _smallest_change, Method.EQUIVALENCE, _fdr, share=MIN_SHARE),
-    BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _fdr, share=MIN_SHARE),
-    BaselineKind.PINNED: Rule((Role.PINNED,), _leak, Method.EQUIVALENCE, _fdr),
-    BaselineKind.SOTA: Rule((Role.SOTA,), _behind_sota, Method.FLAG, _behind_sota_fdr),
-    BaselineKind.BEST: Rule((Role.SOTA, Role.RIVAL), _behind_sota, Method.FLAG, _behind_sota_fdr),
+    BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _FDR, share=MIN_SHARE),
+    BaselineKind.WRONG_PARENT: Rule((Role.PARENT,), _smallest_change, Method.EQUIVALENCE, _FDR, share=MIN_SHARE),
+    BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _FDR, share=MIN_SHARE),
+    BaselineKind.PINNED: Rule((Role.PINNED,), lambda policy, *_: policy.leak, Method.EQUIVALENCE, _FDR),
+    BaselineKind.SOTA: Rule((Role.SOTA,), lambda policy, *_: policy.behind_sota, Method.FLAG, _BEHIND_FDR),
+    BaselineKind.BEST: Rule((Role.SOTA, Role.RIVAL), lambda policy, *_: policy.behind_sota, Method.FLAG, _BEHIND_FDR),
 }
 OWN_CODE = (BaselineKind.LAST_GOOD, BaselineKind.PINNED)  # earlier revisions of the target, other than the parent
 OWN_REVISIONS = (BaselineKind.WRONG_PARENT, *OWN_CODE)

@@ -86,26 +86,24 @@ def compared(
     what was seen, and would make it smaller than it is.
     """
     found = _compared(list(_controls(taken)), policy, known, Equal.COPY)
-    return found + _compared(_builds(taken), policy, known, Equal.BUILD) if calibration else found
+    if calibration:  # two copies of the head, judged like any comparison, except that equal code does not overrule it
+        builds = [cell for cell in cells(taken, code_decides=False) if cell.comparable]
+        found += _compared(builds, policy, known, Equal.BUILD)
+    return found
 
 
 def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kind: Equal) -> list[Compared]:
     copies = [cell for cell in copies if not metric_of(cell.case).counts]
-    judged = judge(copies, policy, known)
+    judged, trials = judge(copies, policy, known), policy.screening[0]
     found = []
     for cell in copies:
-        effects = _first(cell.screened, policy.screening[0]).effects()
+        effects = Pairs(cell.screened.candidate[:trials], cell.screened.baseline[:trials]).effects()
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
-            p, value = student(effects), usual(cell.screened.baseline, policy.screening[0]) or 0.0
+            p, value = student(effects), usual(cell.screened.baseline, trials) or 0.0
             found.append(Compared(cell.provider, cell.case, ratio, p, len(effects), alarmed, kind, value))
     return found
-
-
-def _builds(taken: Sequence[ContenderResult]) -> list[Cell]:
-    """Two copies of the head, judged like any comparison, except that equal code does not overrule it."""
-    return [cell for cell in cells(taken, code_decides=False) if cell.comparable]
 
 
 def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
@@ -116,10 +114,6 @@ def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
         of = next(filter(None, originals), None)
         if role is Role.CONTROL and of is not None:
             yield Cell(provider, str(case), Pairs(one.screened, of.screened), Pairs(one.confirmed, of.confirmed))
-
-
-def _first(pairs: Pairs, trials: int) -> Pairs:
-    return Pairs(pairs.candidate[:trials], pairs.baseline[:trials])
 
 
 def student(effects: Sequence[float]) -> float:

@@ -62,6 +62,12 @@ def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Compariso
     return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.trials)
 
 
+def is_off(control: Estimate, smallest_change: float, policy: Policy) -> bool:
+    """Whether the control exceeds its share of the smallest change, and not by chance."""
+    beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest_change)
+    return beyond and control.p_no_change() <= 1 - policy.confidence
+
+
 def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float | None:
     """Median over all or the first trials of a side, in the unit of the metric; None without values."""
     took = [median(some) for rounds in baseline[:trials] if (some := [each for each in rounds if each is not None])]

@@ -121,12 +121,8 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
         suspected=reading.suspected,
         smallest_change=reading.smallest_change,
         doubt=doubt,
-        session_offset=_session_offset(reading),
+        session_offset=SessionOffset(reading.offset, _doubt(reading, reading.doubt) if reading.doubt else None),
     )
-
-
-def _session_offset(reading: Reading) -> SessionOffset:
-    return SessionOffset(reading.offset, _doubt(reading, reading.doubt) if reading.doubt else None)
 
 
 def _of_counts(cell: Cell, policy: Policy) -> Verdict:
