@@ -1,4 +1,4 @@
-"""Ratios from trials of one or several sessions: estimates, intervals, and exact verdicts about counts.  Pure.
+"""Ratios from trials of one or several sessions: estimates, intervals, and the counts of trials.  Pure.
 
 Each session compares in turns, so its ratios are free of what differs between sessions.  Ratios to the same code on the
 same stack and machine can be multiplied and divided; the squares of their intervals, as logarithms, add up, so the
@@ -17,13 +17,12 @@ from statistics import median
 from kernels.cases import Comparison, Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.states import Direction, Outcome
-from service.domain.stats import counts
+from service.domain.states import Direction
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.sequential import Effects
 from service.domain.stats.variance_prior import Prior, priors
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Pairs, Rounds
+from service.domain.verdicts.samples import Pairs, Rounds
 
 
 def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
@@ -119,56 +118,23 @@ def direction(found: PairedRatio, smallest_change: float) -> Direction:
     return "same" if 1 / limit <= found.low and found.high <= limit else "unknown"
 
 
-MIN_TRIALS = 2  # that must agree
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A case whose metric counts, against its baseline."""
-
-    outcome: Outcome
-    reason: Reason
-    comparison: Comparison | None = None
-    control: float | None = None  # as a ratio (`service.domain.stats.counts`)
-
-
-def compare_counts(cell: Cell, smallest: int) -> Counted:
-    """Compare the counts of a cell that has a baseline; `smallest` is the smallest difference that matters."""
-    now, before = (_values(side, cell.screened, cell.confirmed) for side in ("candidate", "baseline"))
-    copies = () if cell.borrowed else _values("candidate", cell.control)
-    control = counts.ratio(copies[0] - before[0]) if copies and before else None
-    if len(now) < MIN_TRIALS or len(before) < MIN_TRIALS:
-        return Counted(Outcome.INCONCLUSIVE, reason(ReasonCode.SESSION_ENDED, suspected=False), control=control)
-    if len(set(now)) > 1 or len({*before, *copies}) > 1:
-        seen = {"now": sorted(set(now)), "before": sorted({*before, *copies})}
-        return Counted(
-            Outcome.INCONCLUSIVE, reason(ReasonCode.COUNTS_VARY, **seen), _comparison(cell.screened), control
-        )
-    change = now[0] - before[0]
-    outcome = Outcome.STEADY
-    if abs(change) >= smallest:
-        outcome = Outcome.REGRESSION if change > 0 else Outcome.IMPROVEMENT
-    why = reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest)
-    return Counted(outcome, why, _comparison(cell.screened), control)
-
-
 def counted(pairs: Pairs, baseline: str, smallest: int) -> Reason | None:
     """The counts of the head and of a baseline other than its parent; None for what is not counted."""
     if not pairs.counts:
         return None
-    now, before = (_values(side, pairs) for side in ("candidate", "baseline"))
+    now, before = (counts_of(side, pairs) for side in ("candidate", "baseline"))
     if len(set(now)) == len(set(before)) == 1:
         return reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest, baseline=baseline)
     return reason(ReasonCode.COUNTS_VARY, now=sorted(set(now)), before=sorted(set(before)), baseline=baseline)
 
 
-def _values(side: str, *pairs: Pairs) -> tuple[int, ...]:
+def counts_of(side: str, *pairs: Pairs) -> tuple[int, ...]:
     """The counts of a side, one for each trial that was not lost."""
     trials: Sequence[Rounds] = [rounds for one in pairs for rounds in getattr(one, side)]
     return tuple(int(value) for rounds in trials for value in rounds[:1] if value is not None)
 
 
-def _comparison(pairs: Pairs) -> Comparison | None:
+def count_comparison(pairs: Pairs) -> Comparison | None:
     """The difference as a ratio, without an interval around it."""
     effects = pairs.effects()
     if not effects:

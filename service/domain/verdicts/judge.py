@@ -4,7 +4,7 @@ The unit of sampling is the trial, a set of fresh processes.  The variance of tr
 run together.  A screening that looks like a change raises only a *suspicion*.  New trials, the confirmation, decide
 alone whether the change is real, for all suspected cases of the run at once.  `service.domain.verdicts.analysis` and
 `service.domain.stats` compute the numbers; docs/statistics.md explains them and gives the error rates.
-`service.domain.verdicts.estimation` compares counts, which are exact.
+Counts are exact, and compared as they are.
 
 `judge` and `wanted` take all cells of a run.  No other module decides a verdict.
 """
@@ -22,7 +22,7 @@ from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
 from service.domain.verdicts.baselines import NO_OFFSET, SessionOffset
-from service.domain.verdicts.estimation import compare, compare_counts, comparison
+from service.domain.verdicts.estimation import compare, comparison, count_comparison, counts_of
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Cell, Name, Pairs
 
@@ -30,6 +30,7 @@ __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge",
 
 Why = Literal["look", "confirm"]  # what more trials are for
 
+MIN_COUNTS = 2  # trials that must agree
 MANY_DOUBTED = 0.1
 # Of the trials that were made.  With fewer lost, the interval is about 1 / sqrt(0.75), at most 15 %, wider than that of
 # all trials: the noise leaves the case open, not the loss.
@@ -127,14 +128,26 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
 
 def _of_counts(cell: Cell, policy: Policy) -> Verdict:
     """Decided without a confirmation, because a count does not vary by chance."""
-    found = compare_counts(cell, counts.smallest(policy.smallest_change))
-    changed = found.outcome in CHANGES
-    verdict = Verdict(found.outcome, found.reason, found.comparison, confirmed=changed, control=found.control)
-    if changed and cell.quarantined:
+    now, before = (counts_of(side, cell.screened, cell.confirmed) for side in ("candidate", "baseline"))
+    copies = () if cell.borrowed else counts_of("candidate", cell.control)
+    control = counts.ratio(copies[0] - before[0]) if copies and before else None
+    why = reason(ReasonCode.SESSION_ENDED, suspected=False)
+    verdict = Verdict(Outcome.INCONCLUSIVE, why, control=control, smallest_change=policy.smallest_change)
+    if len(now) < MIN_COUNTS or len(before) < MIN_COUNTS:
+        return verdict
+    verdict = replace(verdict, comparison=count_comparison(cell.screened))
+    if len(set(now)) > 1 or len({*before, *copies}) > 1:
+        why = reason(ReasonCode.COUNTS_VARY, now=sorted(set(now)), before=sorted({*before, *copies}))
+        return replace(verdict, reason=why)
+    change, smallest = now[0] - before[0], counts.smallest(policy.smallest_change)
+    why = reason(ReasonCode.COUNTED, now=now[0], before=before[0], smallest=smallest)
+    if abs(change) < smallest:
+        return replace(verdict, outcome=Outcome.STEADY, reason=why)
+    if cell.quarantined:
         why = reason(ReasonCode.QUARANTINED, why=cell.quarantined.why)
-        verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=why, confirmed=False)
-        verdict = replace(verdict, quarantined_by=cell.quarantined.by)
-    return replace(verdict, suspected=changed, smallest_change=policy.smallest_change)
+        return replace(verdict, reason=why, suspected=True, quarantined_by=cell.quarantined.by)
+    outcome = Outcome.REGRESSION if change > 0 else Outcome.IMPROVEMENT
+    return replace(verdict, outcome=outcome, reason=why, confirmed=True, suspected=True)
 
 
 def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
