@@ -206,32 +206,25 @@ class Policy(BaseModel):
             if self._case != case:
                 raise ValueError(f"This is the policy of {self._case}, not of {case}.")
             return self
-        metric, own = metric_of(case), dict[str, Any]()
-        if metric is not Metric.KERNEL:
-            limits = self.metrics.get(metric) or self._usual(metric)
-            change = limits.smallest_change
-            if metric.counts:
-                return self._at_count(case, int(change))
+        metric, named, own = metric_of(case), self._named(case), dict[str, Any]()
+        change = self.smallest_change_in(metric)
+        if metric.counts:  # one limit for every kind of baseline: relative limits do not apply
+            limit = counts.limit((named.smallest_change_count if named else None) or int(change))
+            own = dict.fromkeys(("smallest_change", "smallest_change_short", "behind_sota", "leak"), limit)
+            own["smallest_change_ns"] = 0.0
+        elif metric is not Metric.KERNEL:
+            limits = self.metrics.get(metric)
             own = {"smallest_change": change, "smallest_change_short": change}
-            own["control_limit"] = limits.control_limit or self.control_limit
+            own["control_limit"] = (limits and limits.control_limit) or self.control_limit
             # The limits of `behind_sota` and `leak` are at least the smallest change.
             own |= {"behind_sota": max(self.behind_sota, change), "leak": max(self.leak, change)}
-        if (named := self._named(case)) is not None:
+        if named is not None and not metric.counts:
             own |= named.model_dump(exclude_none=True, exclude={"quarantine", "gate"})
-            own["gate"] = {**self.gate, **named.gate}
             if named.smallest_change is not None:
                 own["smallest_change_short"] = named.smallest_change
+        if named is not None:
+            own["gate"] = {**self.gate, **named.gate}
         resolved = self.model_copy(update=own)
-        resolved._case = case
-        return resolved
-
-    def _at_count(self, case: str, smallest: int) -> Self:
-        """The policy of a count: one limit for every kind of baseline.  Relative limits do not apply."""
-        named = self._named(case)
-        limit = counts.limit((named.smallest_change_count if named else None) or smallest)
-        limits = dict.fromkeys(("smallest_change", "smallest_change_short", "behind_sota", "leak"), limit)
-        gate = {**self.gate, **(named.gate if named else {})}
-        resolved = self.model_copy(update={**limits, "smallest_change_ns": 0.0, "gate": gate})
         resolved._case = case
         return resolved
 
