@@ -16,12 +16,13 @@ change without a new hash.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from importlib import metadata
 from typing import Any
 
 from .graph_kernels import kernels_of_call
 from .hashing import hash_of, normalised, normalised_ptx
-from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
+from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, triton_launches
 
 MAX_NAMES = 48  # of operators and kernels that are listed
 
@@ -39,13 +40,14 @@ def gather(
     """
     seen = Seen() if seen is None else seen
     if compiled:
-        with generated_code(seen), autotuned(seen) if cuda else nothing():
+        with generated_code(seen), autotuned(seen) if cuda else nullcontext():
             call()
-        with inductor_launches(seen) if cuda else nothing():
+        with inductor_launches(seen) if cuda else nullcontext():
             call()
     else:
         call()
-        with triton_launches(seen) if cuda else nothing(), Entering(seen, kernels_of_call) if cuda else Operators(seen):
+        operators = Entering(seen, kernels_of_call) if cuda else Operators(seen)
+        with triton_launches(seen) if cuda else nullcontext(), operators:
             call()
     try:
         return _facts(seen, compiled, tuple(pinned))

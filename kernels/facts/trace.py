@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -218,74 +218,60 @@ def described(value: Any) -> str:
 
 
 @contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def generated_code(seen: Seen) -> Iterator[None]:
-    """Inductor passes all generated code to this hook, also from its cache."""
+def _observed(module: str, owner: str, method: str, observer: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a method by what `observer` makes of it; where torch has no such method, nothing is observed."""
     try:
-        graph: Any = importlib.import_module("torch._inductor.graph")
-        before = graph.GraphLowering.save_output_code
+        replaced: Any = getattr(importlib.import_module(module), owner)
+        before = getattr(replaced, method)
     except Exception:
         yield
         return
+    setattr(replaced, method, observer(before))
+    try:
+        yield
+    finally:
+        setattr(replaced, method, before)
+
+
+_TUNER = ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
+
+
+def generated_code(seen: Seen) -> AbstractContextManager[None]:
+    """Inductor passes all generated code to this hook, also from its cache."""
 
     def save(code: str) -> None:
         if code not in seen.generated:
             seen.generated.append(code)
 
-    graph.GraphLowering.save_output_code = staticmethod(save)
-    try:
-        yield
-    finally:
-        graph.GraphLowering.save_output_code = before
+    return _observed("torch._inductor.graph", "GraphLowering", "save_output_code", lambda _: staticmethod(save))
 
 
-@contextmanager
-def autotuned(seen: Seen) -> Iterator[None]:
+def autotuned(seen: Seen) -> AbstractContextManager[None]:
     """Inductor's timings of the candidates of a kernel; none if it reads the best from its cache."""
-    try:
-        heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
-        benchmark = heuristics.CachingAutotuner.benchmark_all_configs
-    except Exception:
-        yield
-        return
 
-    def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        timings = benchmark(tuner, *args, **kwargs)
-        with suppress(Exception):
-            seen.timings[id(tuner)] = [(launcher.config, float(ms)) for launcher, ms in timings.items()]
-        return timings
+    def observer(benchmark: Any) -> Any:
+        def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            timings = benchmark(tuner, *args, **kwargs)
+            with suppress(Exception):
+                seen.timings[id(tuner)] = [(launcher.config, float(ms)) for launcher, ms in timings.items()]
+            return timings
 
-    heuristics.CachingAutotuner.benchmark_all_configs = observed
-    try:
-        yield
-    finally:
-        heuristics.CachingAutotuner.benchmark_all_configs = benchmark
+        return observed
+
+    return _observed(*_TUNER, "benchmark_all_configs", observer)
 
 
-@contextmanager
-def inductor_launches(seen: Seen) -> Iterator[None]:
-    try:
-        heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
-        run = heuristics.CachingAutotuner.run
-    except Exception:
-        yield
-        return
+def inductor_launches(seen: Seen) -> AbstractContextManager[None]:
+    def observer(run: Any) -> Any:
+        def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = run(tuner, *args, **kwargs)
+            with suppress(Exception):
+                seen.tuned.append((tuner, tuple(map(argument_of, args))))
+            return result
 
-    def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(tuner, *args, **kwargs)
-        with suppress(Exception):
-            seen.tuned.append((tuner, tuple(map(argument_of, args))))
-        return result
+        return observed
 
-    heuristics.CachingAutotuner.run = observed
-    try:
-        yield
-    finally:
-        heuristics.CachingAutotuner.run = run
+    return _observed(*_TUNER, "run", observer)
 
 
 # -- Triton ----------------------------------------------------------------------------------------------------------

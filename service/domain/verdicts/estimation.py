@@ -17,12 +17,12 @@ from statistics import median
 from kernels.cases import Comparison, Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.states import Direction
+from service.domain.states import Direction, Rounds
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.sequential import Effects
 from service.domain.stats.variance_prior import Prior, priors
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Pairs, Rounds
+from service.domain.verdicts.samples import Pairs
 
 
 def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:

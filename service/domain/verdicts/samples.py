@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from service.domain.states import Outcome
+from service.domain.states import Outcome, Rounds
 from service.domain.stats import counts
 from service.domain.stats.estimates import trial_effects
 from service.domain.verdicts.reasons import Quarantined, Reason
 
-Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost
 Name = tuple[str, str]  # provider and case
 
 

@@ -9,10 +9,9 @@ from kernels.cases import Case, Role
 from service.domain.attribution.causes import Kind
 from service.domain.attribution.collect import against_baseline, against_parent
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind, CellState, Outcome
+from service.domain.states import BaselineKind, CellState, Outcome, Rounds
 from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.judge import judge
-from service.domain.verdicts.samples import Rounds
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases, cells
 
 CASE = Case.parse("rmsnorm.fwd.4096x4096.bf16")
