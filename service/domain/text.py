@@ -22,6 +22,11 @@ def listed(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 run`, `2,000 runs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def interval(low: float | None, high: float | None) -> str:
     """The confidence interval of a ratio: `1.081 to 1.124`; empty where one end is missing or nothing varied."""
     return "" if low is None or high is None or low == high else f"{low:.3f} to {high:.3f}"

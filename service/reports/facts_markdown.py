@@ -1,9 +1,7 @@
 """A FactsReport as Markdown, for a job's summary or a comment.  What comes from a repository is escaped."""
 
-from collections.abc import Sequence
-
 from service.domain.codefacts.diff import Group
-from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, Uncompiled, at
+from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, at
 from service.domain.codefacts.measured import Difference
 from service.domain.markup import code, escaped, fenced
 from service.domain.text import one_line
@@ -27,7 +25,8 @@ def document(report: FactsReport) -> str:
     if report.groups:
         parts.append(_changes(report))
     if report.unexplained:
-        parts.append("\n".join(_uncompiled(report.unexplained)))
+        rows = (f"- {row.state.value}: {code(at(row.places, 3))}: {escaped(row.reason)}" for row in report.unexplained)
+        parts.append("\n".join(rows))
     if report.notes:
         parts.append("\n".join(f"- {escaped(note)}" for note in report.notes))
     for one in report.differences:
@@ -74,10 +73,6 @@ def _changes(report: FactsReport) -> str:
     if rest := len(report.groups) - SHOWN:
         lines += ["", f"{rest} more lines are in the table and in the JSON."] if rest > 0 else []
     return "\n".join(lines)
-
-
-def _uncompiled(rows: Sequence[Uncompiled]) -> list[str]:
-    return [f"- {row.state.value}: {code(at(row.places, 3))}: {escaped(row.reason)}" for row in rows]
 
 
 def _difference(one: Difference) -> str:

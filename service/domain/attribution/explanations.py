@@ -31,7 +31,7 @@ from service.domain.codefacts.compiled import (
 )
 from service.domain.codefacts.texts import paired
 from service.domain.metrics import amount, metric_of
-from service.domain.text import listed
+from service.domain.text import counted, listed
 
 # What a change costs beyond the bytes and elements that it adds; (at least, at most), from runs on an H200.
 LAUNCH_US = (0.6, 3.0)  # one more kernel inside of a CUDA graph
@@ -313,7 +313,7 @@ def _sum(calls: Iterable[Call]) -> int:
 
 
 def _other_number(now: int, before: int, timing: Timing) -> Explanation:
-    said = f"it now launches {_some(now, 'kernel')} instead of {before:,}"
+    said = f"it now launches {counted(now, 'kernel')} instead of {before:,}"
     gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
     least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.metric is Metric.KERNEL else (0.0, inf)
     return Explanation(By.TRAFFIC, said, now > before, least * 0.5)
@@ -358,10 +358,10 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     least, _ = timing.range_of_bytes(0.02 * least_bytes, (1.0, 1.0))
     _, most = timing.range_of_bytes(most_bytes, (1.0, 2.0))
     if not now.spills:
-        said = f"the kernel no longer spills ({_some(was.spills, 'register')} before)"
+        said = f"the kernel no longer spills ({counted(was.spills, 'register')} before)"
     else:
         before = f" instead of {was.spills:,}" if was.spills else ""
-        said = f"the kernel now spills {_some(now.spills, 'register')}{before}"
+        said = f"the kernel now spills {counted(now.spills, 'register')}{before}"
     yield Explanation(By.SPILLS, said, now.spills > was.spills, min(least, 0.2), max(most, 0.05))
 
 
@@ -434,7 +434,7 @@ def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
         said = f"it now launches {now.programs:,} programs on {sms} SMs instead of {was.programs:,}"
     else:
         waves = [ceil((one.programs or 0) / (sms * max(1, one.blocks or 1))) for one in (was, now)]
-        said = f"its {now.programs:,} blocks now take {_some(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
+        said = f"its {now.programs:,} blocks now take {counted(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
         if waves[0] == waves[1]:
             said = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
     yield Explanation(By.WAVES, said, new < old, 0.2 * size, 1.2 * size)
@@ -449,7 +449,7 @@ def _programs(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     More programs hide more latency, and each has costs of its own, such as partial sums, so that either may be faster.
     """
     if was.programs and now.programs and was.programs != now.programs:
-        said = f"it now launches {_some(now.programs, 'program')} instead of {was.programs:,}"
+        said = f"it now launches {counted(now.programs, 'program')} instead of {was.programs:,}"
         yield Explanation(By.CONFIGURATION, said, None)
 
 
@@ -585,7 +585,7 @@ def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Expl
     for key, noun in (("graph_breaks", "graph break"), ("recompiles", "recompilation")):
         now, before = whole(head.get(key)), whole(base.get(key))
         if now is not None and before is not None and now != before:
-            said = f"torch.compile now has {_some(now, noun)} instead of {before:,}"
+            said = f"torch.compile now has {counted(now, noun)} instead of {before:,}"
             yield Explanation(By.COMPILER, said, now > before)
 
 
@@ -610,7 +610,3 @@ def _count(count: int) -> str:
         if count >= divisor:
             return f"{count / divisor:.3g}{symbol}"
     return str(count)
-
-
-def _some(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any
@@ -118,8 +118,7 @@ def same_code(base: Facts, head: Facts) -> tuple[CompiledPlace, ...]:
 
 def moved(base: Facts, head: Facts) -> list[Moved]:
     """The kernels with other machine code, each pair of old and new code once, in the order of the cases."""
-    first: dict[tuple[str, str | None, str | None], tuple[CompiledPlace, str, int | None, int | None]] = {}
-    every: dict[tuple[str, str | None, str | None], list[CompiledPlace]] = defaultdict(list)
+    found: dict[tuple[str, str | None, str | None], tuple[Moved, list[CompiledPlace]]] = {}
     for place, now in head.items():
         was = base.get(place)
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
@@ -128,10 +127,10 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
         for before, after in paired(numbered, others, lambda one: one[1].name):
             hashes = place.provider, before[1].sass if before else None, after[1].sass if after else None
             if hashes[1] != hashes[2]:
-                every[hashes].append(place)
                 name = " and ".join(dict.fromkeys(one[1].name for one in (before, after) if one))
-                first.setdefault(hashes, (place, name, before[0] if before else None, after[0] if after else None))
-    return [Moved(*where, tuple(dict.fromkeys(every[hashes]))) for hashes, where in first.items()]
+                first = Moved(place, name, before[0] if before else None, after[0] if after else None, ())
+                found.setdefault(hashes, (first, []))[1].append(place)
+    return [replace(first, every=tuple(dict.fromkeys(places))) for first, places in found.values()]
 
 
 def grouped(found: Iterable[CodeChange]) -> list[Group]:
@@ -274,14 +273,8 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
             yield what, f"{LABELS[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
     if was.occupancy is not None and now.occupancy is not None and was.occupancy != now.occupancy:
         by = f" ({now.limited_by})" if now.limited_by else ""
-        yield _moved(
-            What.OCCUPANCY,
-            "occupancy",
-            _percent(was.occupancy),
-            _percent(now.occupancy),
-            now.occupancy < was.occupancy,
-            by,
-        )
+        sides = _percent(was.occupancy), _percent(now.occupancy)
+        yield _moved(What.OCCUPANCY, "occupancy", *sides, now.occupancy < was.occupancy, by)
     for what, widths, others in ((What.LOADS, was.fetches, now.fetches), (What.STORES, was.stores, now.stores)):
         if widths != others:
             yield _moved(what, f"{what}:", _widths(widths), _widths(others), _narrower(widths, others))

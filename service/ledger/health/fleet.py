@@ -21,7 +21,7 @@ from service.db.models import (
     Target,
     Worker,
 )
-from service.domain.health.queue_end import CurrentRun, RunKind, WaitingRuns, ends_in_s, usual_durations
+from service.domain.health.queue_end import RunKind, ends_in_s, usual_durations
 from service.domain.roofline import number
 from service.domain.states import OutboxState, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_recent
@@ -60,9 +60,9 @@ def queues(session: Session, now: float) -> Queues:
         queue.queued += one.runs
         queue.untrusted += 0 if one.trusted and one.allow_unsandboxed else one.runs
         queue.oldest_at = min(queue.oldest_at, one.since)
-        queue.waiting.append(WaitingRuns((one.target_id, one.device, one.purpose), one.runs))
+        queue.waiting.append(((one.target_id, one.device, one.purpose), one.runs))
     for current in leased:
-        found[current.device].current.append(CurrentRun(current.kind, max(0.0, now - current.since)))
+        found[current.device].current.append((current.kind, max(0.0, now - current.since)))
     usual_s = usual_durations(_durations(session)) if any(one.waiting or one.current for one in found.values()) else {}
     for device, queue in found.items():
         queue.device = device

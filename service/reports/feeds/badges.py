@@ -11,7 +11,7 @@ from kernels.cases import Metric
 from service.domain.metrics import WORDS
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.stats import counts
-from service.domain.text import one_line
+from service.domain.text import counted, one_line
 from service.domain.weekly.weeks import TIMES
 
 DAY_S = 86_400.0
@@ -110,13 +110,13 @@ def _standing(facts: StatusFacts) -> tuple[str, Colour]:
     accepted = facts.by_state.get(RegressionState.ACKNOWLEDGED, 0)
     still_open = sum(facts.by_state.get(state, 0) for state in OPEN_REGRESSIONS) - accepted
     if still_open:
-        return _counted(still_open, "regression"), Colour.BAD
+        return counted(still_open, "regression"), Colour.BAD
     if facts.build_failed:
         return "build failed", Colour.BAD
     if facts.wrong:
-        return _counted(facts.wrong, "wrong result"), Colour.BAD
+        return counted(facts.wrong, "wrong result"), Colour.BAD
     if accepted:
-        return f"{_counted(accepted, 'regression')} accepted", Colour.FAIR
+        return f"{counted(accepted, 'regression')} accepted", Colour.FAIR
     return "no regressions", Colour.GOOD
 
 
@@ -132,7 +132,7 @@ def sota(facts: SotaFacts, stale_days: int) -> Badge:
         return _badge(label, "not compared", Colour.UNKNOWN, f"{where}: SOTA was not measured at these cases")
     mean = math.exp(math.fsum(map(math.log, facts.ratios)) / len(facts.ratios))
     colour = Colour.GOOD if mean <= LEVEL else Colour.FAIR if mean <= BEHIND else Colour.BEHIND
-    cases = _counted(len(facts.ratios), "case")
+    cases = counted(len(facts.ratios), "case")
     if facts.metric.counts:
         message = f"{math.log(mean) / counts.EFFECT:+.2g} {WORDS[facts.metric].name} over {facts.sota}"
         title = f"{where}: {message}, the mean of {cases}; below 0 is fewer"
@@ -157,10 +157,6 @@ def _aged(
 
 def _badge(label: str, message: str, colour: Colour, title: str) -> Badge:
     return Badge(one_line(label, MAX_TEXT), one_line(message, MAX_TEXT), colour, one_line(title))
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def placed(badge: Badge) -> tuple[Placed, Placed]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from service.db.models import Target, Worker
-from service.domain.health.queue_end import CurrentRun, RunKind, WaitingRuns
+from service.domain.health.queue_end import RunKind
 from service.domain.health.strips import DeviceResult, StripRevision, newest_means
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState
 from service.domain.verdicts.totals import SotaMean
@@ -184,8 +184,8 @@ class DeviceQueue:
     queued: int = 0
     untrusted: int = 0  # of the queued ones: runs that no worker without a sandbox may take
     oldest_at: float = float("inf")
-    waiting: list[WaitingRuns] = field(default_factory=list)
-    current: list[CurrentRun] = field(default_factory=list)
+    waiting: list[tuple[RunKind, int]] = field(default_factory=list)  # of each kind so many
+    current: list[tuple[RunKind, float]] = field(default_factory=list)  # since so many seconds
     workers: list[WorkerState] = field(default_factory=list)
     ends_in_s: float | None = None
 

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from kernels.cases import Metric
 from kernelwatch.documents.weekly import WeeklyDocument, WeeklyRegressionItem, WeeklyTotalItem
 from service.domain.metrics import WORDS, digits, metric_of, percent
+from service.domain.text import counted
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
 from service.reports.weekly.facts import MeasuredRuns
@@ -45,17 +46,17 @@ def _days(first: date, last: date) -> str:
 def _measured(found: MeasuredRuns) -> str:
     if not found.runs and not found.failed:
         return "No run ended"
-    runs = f"{_counted(found.runs, 'run')} of {_counted(found.revisions, 'revision')}"
+    runs = f"{counted(found.runs, 'run')} of {counted(found.revisions, 'revision')}"
     pulls = f", {found.pulls} of them of pull requests" if found.pulls else ""
-    failed = f"; {_counted(found.failed, 'run')} failed" if found.failed else ""
+    failed = f"; {counted(found.failed, 'run')} failed" if found.failed else ""
     return f"{runs}{pulls}{failed}"
 
 
 def total(one: WeeklyTotalItem) -> str:
     """`norms on h200, kernel time: +22.1 µs (2 cases slower, +30.1 µs; 1 faster, −8.00 µs)`."""
-    sides = [f"{_counted(one.slower_cases, 'case')} slower, {at_stake(one.slower_us)}"] if one.slower_cases else []
+    sides = [f"{counted(one.slower_cases, 'case')} slower, {at_stake(one.slower_us)}"] if one.slower_cases else []
     if one.faster_cases:
-        cases = f"{one.faster_cases} faster" if sides else f"{_counted(one.faster_cases, 'case')} faster"
+        cases = f"{one.faster_cases} faster" if sides else f"{counted(one.faster_cases, 'case')} faster"
         sides.append(f"{cases}, {at_stake(one.faster_us)}")
     name = WORDS[Metric(one.metric)].name
     return f"{one.target} on {one.device}, {name}: {at_stake(one.net_us)} ({'; '.join(sides)})"
@@ -82,19 +83,19 @@ def false_alarms(rate: Rate) -> str:
     if rate.share is None:
         return "No regression was fixed, accepted or dismissed"
     verb, alarms = ("was", "a false alarm") if rate.differed == 1 else ("were", "false alarms")
-    decided = f"{rate.differed:,} of {_counted(rate.comparisons, 'decided regression')}"
+    decided = f"{rate.differed:,} of {counted(rate.comparisons, 'decided regression')}"
     return f"{decided} {verb} dismissed as {alarms}: {_interval(rate)}"
 
 
 def others(cases: int) -> str:
     """` and 17 other cases`, after the first of so many; empty after the only one."""
-    return f" and {_counted(cases - 1, 'other case')}" if cases > 1 else ""
+    return f" and {counted(cases - 1, 'other case')}" if cases > 1 else ""
 
 
 def further(total: int, rows: Sequence[object]) -> str:
     """Say how many cases a list of `total` leaves out; empty if it leaves out none."""
     left_out = total - sum(getattr(one, "cases", 1) for one in rows)
-    return f"{_counted(left_out, 'further case')} with less time at stake." if left_out > 0 else ""
+    return f"{counted(left_out, 'further case')} with less time at stake." if left_out > 0 else ""
 
 
 def older(total: int, rows: Sequence[object]) -> str:
@@ -112,13 +113,9 @@ def path(week: WeeklyDocument) -> str:
 def age(one: WeeklyRegressionItem, week: WeeklyDocument) -> str:
     """How old it was on the last day of the week: `3 days`."""
     days = max(0, (week.last_day - one.opened_at.date()).days)
-    return "new" if days == 0 else _counted(days, "day")
+    return "new" if days == 0 else counted(days, "day")
 
 
 def change(one: WeeklyRegressionItem) -> str:
     """The size of the case with the most time at stake: `21.4 % slower`."""
     return percent(one.ratio, metric_of(one.case))
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"

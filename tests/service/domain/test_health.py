@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from service.domain.health.queue_end import CurrentRun, WaitingRuns, ends_in_s, usual_durations
+from service.domain.health.queue_end import RunKind, ends_in_s, usual_durations
 from service.domain.health.strips import DeviceResult, Mark, StripRevision, mark_of, trend
 from service.domain.states import Outcome
 from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, SotaMean, change, joined, totals
@@ -108,20 +108,20 @@ USUAL = {NORMS: 100.0, OTHER: 300.0, (1, "h100", "watch"): 9000.0}
     ("waiting", "current", "workers", "expected"),
     [
         ([], [], 0, 0.0),
-        ([WaitingRuns(NORMS, 4)], [], 1, 400.0),
-        ([WaitingRuns(NORMS, 4)], [], 2, 200.0),
-        ([WaitingRuns(NORMS, 1)], [], 2, 100.0),  # one run is not shared
-        ([WaitingRuns(NORMS, 1), WaitingRuns(OTHER, 1)], [], 1, 400.0),
-        ([WaitingRuns(UNKNOWN, 1)], [], 1, 200.0),  # as the others of the device
-        ([], [CurrentRun(NORMS, 30.0)], 1, 70.0),
-        ([], [CurrentRun(NORMS, 500.0)], 1, 0.0),
-        ([WaitingRuns(NORMS, 2)], [CurrentRun(NORMS, 30.0)], 1, 270.0),
-        ([WaitingRuns(NORMS, 2)], [], 0, None),  # nobody takes it
-        ([WaitingRuns((1, "b200", "watch"), 2)], [], 1, None),  # nothing of it ever ended
+        ([(NORMS, 4)], [], 1, 400.0),
+        ([(NORMS, 4)], [], 2, 200.0),
+        ([(NORMS, 1)], [], 2, 100.0),  # one run is not shared
+        ([(NORMS, 1), (OTHER, 1)], [], 1, 400.0),
+        ([(UNKNOWN, 1)], [], 1, 200.0),  # as the others of the device
+        ([], [(NORMS, 30.0)], 1, 70.0),
+        ([], [(NORMS, 500.0)], 1, 0.0),
+        ([(NORMS, 2)], [(NORMS, 30.0)], 1, 270.0),
+        ([(NORMS, 2)], [], 0, None),  # nobody takes it
+        ([((1, "b200", "watch"), 2)], [], 1, None),  # nothing of it ever ended
     ],
 )
 def test_when_a_queue_ends(
-    waiting: list[WaitingRuns], current: list[CurrentRun], workers: int, expected: float | None
+    waiting: list[tuple[RunKind, int]], current: list[tuple[RunKind, float]], workers: int, expected: float | None
 ) -> None:
     assert ends_in_s(waiting, current, workers, USUAL) == expected
 
