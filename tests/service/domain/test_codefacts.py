@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from service.commands.output.layout import lines
 from service.commands.views.facts import compared
-from service.domain.codefacts import diff, findings, limits, measured
+from service.domain.codefacts import diff, findings, measured
 from service.domain.codefacts.comparison import grown_errors
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
@@ -119,7 +119,7 @@ def test_a_kernel_that_another_took_the_place_of():
     assert (change.said, change.worse) == (said, True)
     for policy, base, rules in (({}, "a", ["refused"]), ({"refused": "report"}, "a", []), ({}, fallen, [])):
         before = compiled(kernel(), code=base) if isinstance(base, str) else base
-        assert [one.rule for one in limits.violations(at(before), at(fallen), FactsPolicy(**policy))] == rules
+        assert [one.rule for one in findings.violations(at(before), at(fallen), FactsPolicy(**policy))] == rules
 
 
 def test_the_same_kernels_behind_another_code_were_launched_differently():
@@ -261,7 +261,7 @@ OVER = failed("no", over="shared memory: asks for 295184 bytes of 232448")
 )
 def test_limits(policy, before, after, broken):
     base = at(before) if before else None
-    found = limits.violations(base, at(after), FactsPolicy(**policy))
+    found = findings.violations(base, at(after), FactsPolicy(**policy))
     assert [f"{one.rule}: {one.said}" for one in found] == ([broken] if broken else [])
 
 
@@ -270,7 +270,7 @@ def test_a_limit_that_is_broken_in_many_words_is_told_once_with_the_worst():
     for rows in range(1, 9):
         before |= at(compiled(kernel()), f"rmsnorm.fwd.{rows}x8.bf16")
         after |= at(compiled(kernel(spills=10 * rows)), f"rmsnorm.fwd.{rows}x8.bf16")
-    [one] = limits.violations(before, after, FactsPolicy())
+    [one] = findings.violations(before, after, FactsPolicy())
     assert (one.said, len(one.places)) == ("spills none → 80, and 7 others", 8)
     assert one.places[0].case == "rmsnorm.fwd.8x8.bf16"
 
@@ -282,7 +282,7 @@ def test_of_many_kernels_over_the_limit_the_largest_is_told():
         after |= at(
             failed("no", over=f"shared memory: asks for {size} bytes of 232448"), f"rmsnorm.fwd.{rows + 1}x8.bf16"
         )
-    [one] = limits.violations(None, after, FactsPolicy())
+    [one] = findings.violations(None, after, FactsPolicy())
     assert one.said == "shared memory: asks for 999000 bytes of 232448, and 3 others"
 
 
