@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dashboards.drawing import Scale, dots, line, ticks
+from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
 from dashboards.runs.case_names import CaseName, case_name
 from dashboards.trends import day
 from kernels.cases import Direction
@@ -130,17 +130,6 @@ class NamedRow:
 
 
 @dataclass(frozen=True)
-class SpeedFigure:
-    """GB/s against columns of one op and direction: a small figure of 280 by 190 px."""
-
-    title: str
-    ceiling_y: float | None
-    grid: Sequence[tuple[float, str]]
-    columns: Sequence[tuple[float, str]]
-    lines: Sequence[tuple[str, str, str, float, float]]  # provider, path, dots, end
-
-
-@dataclass(frozen=True)
 class Board:
     """All that the page shows of one run."""
 
@@ -150,7 +139,7 @@ class Board:
     models: Mapping[str, Sequence[NamedRow]]
     few: Sequence[HeatGroup]
     single: Sequence[Cell]  # those that the map has no line for
-    figures: Sequence[SpeedFigure]
+    figures: Mapping[str, Figure]  # GB/s against columns of an op and direction, by its name
 
     @property
     def compared(self) -> Sequence[Cell]:
@@ -311,7 +300,7 @@ def geometric_mean(cells: Iterable[Cell]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def _figures(cells: Iterable[Cell], ceiling: float | None, ours: str) -> list[SpeedFigure]:
+def _figures(cells: Iterable[Cell], ceiling: float | None, ours: str) -> dict[str, Figure]:
     """GB/s of every provider, at the most rows of each number of columns."""
     by_kind = defaultdict[str, dict[int, Cell]](dict)
     for cell in cells:
@@ -319,10 +308,10 @@ def _figures(cells: Iterable[Cell], ceiling: float | None, ours: str) -> list[Sp
         columns = cell.name.columns or 0
         if cell.case.own.gb_s and (columns not in widest or (widest[columns].name.rows or 0) < (cell.name.rows or 0)):
             widest[columns] = cell
-    return [_figure(kind, widest, ceiling, ours) for kind, widest in by_kind.items() if len(widest) >= _LEAST]
+    return {kind: _figure(kind, widest, ceiling, ours) for kind, widest in by_kind.items() if len(widest) >= _LEAST}
 
 
-def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours: str) -> SpeedFigure:
+def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours: str) -> Figure:
     columns = sorted(widest)
     speeds = defaultdict[str, list[tuple[int, float]]](list)
     for number in columns:
@@ -334,35 +323,15 @@ def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours:
     most = max([ceiling or 0.0, *(speed for ones in speeds.values() for _, speed in ones)])
     x = Scale(columns[0], columns[-1], 40, 200, log=True)
     y = Scale(0.0, most * 1.06, 134, 8)
-    ends = dict[str, float]()
-    last = -math.inf
-    for name in sorted(speeds, key=lambda one: y(speeds[one][-1][1])):
-        last = ends[name] = max(y(speeds[name][-1][1]), last + 11)
-    return SpeedFigure(
-        title,
-        y(ceiling) if ceiling else None,
-        [(y(value), f"{value:,.0f}") for value in ticks(y.low, y.high, 4)],
-        spread_labels([(x(value), short_number(value), value) for value in columns]),
-        [
-            (
-                name,
-                line((x(at), y(speed)) for at, speed in ones),
-                dots((x(at), y(speed)) for at, speed in ones),
-                x(ones[-1][0]),
-                ends[name],
-            )
-            for name, ones in speeds.items()
-        ],
-    )
-
-
-def spread_labels(labels: Iterable[tuple[float, str, int]]) -> list[tuple[float, str]]:
-    """Of places, texts and numbers, those whose texts do not touch; powers of two have precedence."""
-    kept: list[tuple[float, str]] = []
-    for x, text, _ in sorted(labels, key=lambda one: (one[2].bit_count() != 1, one[0])):
-        if all(abs(x - other) > 3.3 * (len(text) + len(taken)) + 5 for other, taken in kept):
-            kept.append((x, text))
-    return sorted(kept)
+    figure = Figure(300, 160, f"GB/s of {title} against columns; the heat map has the ratios", width="100%")
+    figure.rows([(y(value), f"{value:,.0f}") for value in ticks(y.low, y.high, 4)], x.start, x.end)
+    figure.columns(spread_labels([(x(value), short_number(value), value) for value in columns]), 150)
+    if ceiling:
+        figure.across("ceiling", y(ceiling), x.start, x.end)
+    ends = apart([y(ones[-1][1]) for ones in speeds.values()], 11)
+    for n, (name, ones) in enumerate(speeds.items()):
+        figure.series(f"l{n}", [[(x(at), y(speed)) for at, speed in ones]], name, x.end + 6, ends[n])
+    return figure
 
 
 def _micros(value: float) -> str:

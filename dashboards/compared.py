@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import geometric_mean
 
-from dashboards.drawing import Scale, place
+from dashboards.drawing import Figure, Scale
 from dashboards.runs.case_names import CaseName, case_name
 from service.reports.rows import ComparedCase
 
 WIDTH = 372  # px of the column of intervals
-_MIDDLE = 11
 _MOST = 8.0  # larger ratios are drawn at the edge
 _ORDER = ("slower", "faster", "unknown", "same")
 
@@ -34,8 +34,7 @@ class ComparedLine:
 
     case: ComparedCase
     name: CaseName
-    whisker: str  # paths of the interval and of the ratio
-    dot: str
+    interval: Figure | None
 
     @property
     def lost(self) -> float:
@@ -74,7 +73,8 @@ def compose(
     counts = {word: sum(case.direction == word for case in found) for word in _ORDER}
     shown = found if show is Show.ALL else [case for case in found if case.direction in ("slower", "faster")]
     lines = sorted((_line(case, axis) for case in shown), key=_KEYS[sort])
-    return Compared(lines, counts, _geomean(found), axis)
+    ratios = [case.ratio.ratio for case in found if case.ratio]
+    return Compared(lines, counts, geometric_mean(ratios) if ratios else None, axis)
 
 
 def _axis(cases: Iterable[ComparedCase]) -> Scale:
@@ -86,10 +86,10 @@ def _axis(cases: Iterable[ComparedCase]) -> Scale:
 
 
 def _line(case: ComparedCase, axis: Scale) -> ComparedLine:
-    if case.ratio is None:
-        return ComparedLine(case, case_name(case.case), "", "")
-    low, at, high = (place(axis.within(one)) for one in (case.ratio.low, case.ratio.ratio, case.ratio.high))
-    return ComparedLine(case, case_name(case.case), f"M{low} {_MIDDLE}H{high}", f"M{at} {_MIDDLE}h0")
+    figure = Figure(WIDTH, 22, preserveAspectRatio="none") if case.ratio else None
+    if figure and case.ratio:
+        figure.interval(axis, case.ratio.low, case.ratio.ratio, case.ratio.high)
+    return ComparedLine(case, case_name(case.case), figure)
 
 
 def _change(line: ComparedLine) -> float:
@@ -101,8 +101,3 @@ _KEYS = {
     Sort.LOST: lambda line: (_ORDER.index(line.case.direction), -abs(line.lost), line.case.case),
     Sort.NAME: lambda line: (line.name.op, line.name.direction, line.name.columns or 0, line.name.rows or 0),
 }
-
-
-def _geomean(cases: Iterable[ComparedCase]) -> float | None:
-    logs = [math.log(case.ratio.ratio) for case in cases if case.ratio]
-    return math.exp(sum(logs) / len(logs)) if logs else None

@@ -1,15 +1,18 @@
-"""What figures that the server draws share: scales, ticks at round numbers, and the paths of SVG.  Pure.
+"""What figures that the server draws share: scales, ticks at round numbers, the paths of SVG, and its elements.  Pure.
 
 Positions are in px of the figure's `viewBox`, values in the unit of their axis.
 """
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain
+
+from markupsafe import escape
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
@@ -107,6 +110,98 @@ def _even_times(low: float, high: float, step_s: float) -> list[tuple[float, str
     return [(at.timestamp(), f"{at.day} {at:%b}" if at.hour == 0 else f"{at:%H:%M}") for at in moments]
 
 
+class Figure:
+    """An SVG that is drawn part by part, what is behind first.
+
+    Attributes are named with `_` for `-`, and `kind` is the class; one that is empty is left out.
+    """
+
+    def __init__(self, width: float, height: float, label: str = "", /, **attributes: object) -> None:
+        """With a label it is a picture of that name, else it decorates what the page says."""
+        self.width, self.height = width, height
+        named = {"role": "img", "aria_label": label} if label else {"aria_hidden": "true"}
+        self._attributes = named | attributes
+        self._parts = list[str]()
+
+    def add(self, tag: str, text: str = "", title: str = "", **attributes: object) -> None:
+        with self.within(tag, title, **attributes):
+            self._parts.append(escape(text))
+
+    def path(self, kind: str, d: str) -> None:
+        self._parts.append(f'<path{_attributes({"kind": kind})} d="{d}"/>')
+
+    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "", title: str = "") -> None:
+        self.add("text", text, title, x=x, y=y, text_anchor=anchor, kind=kind)
+
+    @contextmanager
+    def within(self, tag: str, title: str = "", **attributes: object) -> Iterator[None]:
+        """What is added in the block is in an element."""
+        self._parts.append(f"<{tag}{_attributes(attributes)}>")
+        if title:
+            self._parts.append(f"<title>{escape(title)}</title>")
+        yield
+        self._parts.append(f"</{tag}>")
+
+    def across(self, kind: str, y: float, left: float, right: float) -> None:
+        self.path(kind, f"M{place(left)} {place(y)}H{place(right)}")
+
+    def rows(self, ticks: Iterable[tuple[float, str]], left: float, right: float, gap: float = 5) -> None:
+        """Lines across at y, each with its text at the left."""
+        for y, text in ticks:
+            self.across("grid", y, left, right)
+            self.text(left - gap, y + 4, text, anchor="end")
+
+    def columns(self, ticks: Iterable[tuple[float, str]], y: float) -> None:
+        """Texts below the figure at x."""
+        for x, text in ticks:
+            self.text(x, y, text, anchor="middle")
+
+    def series(self, kind: str, parts: Sequence[Sequence[tuple[float, float]]], name: str, x: float, y: float) -> None:
+        """A line with dots, in parts where values are missing, and its name at its end."""
+        with self.within("g", kind=kind):
+            self.path("ln", "".join(line(part) for part in parts if len(part) > 1))
+            self.path("pt", dots(point for part in parts for point in part))
+            self.text(x, y + 4, name)
+
+    def interval(self, scale: Scale, low: float, value: float, high: float) -> None:
+        """A line from `low` to `high` in the middle, with a dot; what is beyond the scale is at its end."""
+        y = self.height / 2
+        self.across("", y, scale.within(low), scale.within(high))
+        self.path("o", dots([(scale.within(value), y)]))
+
+    def __html__(self) -> str:
+        head = _attributes({"viewBox": f"0 0 {place(self.width)} {place(self.height)}"} | self._attributes)
+        return f"<svg{head}>{''.join(self._parts)}</svg>"
+
+
+def _attributes(given: Mapping[str, object]) -> str:
+    named = {"class" if name == "kind" else name.replace("_", "-"): value for name, value in given.items()}
+    written = {name: place(one) if isinstance(one, float) else one for name, one in named.items() if one != ""}
+    return "".join(f' {name}="{escape(one)}"' for name, one in written.items())
+
+
+def apart(places: Sequence[float], gap: float, top: float = -math.inf, bottom: float = math.inf) -> list[float]:
+    """The places of names in a column, moved between `top` and `bottom` so that no two are closer than `gap`."""
+    moved = list(places)
+    order = sorted(range(len(moved)), key=moved.__getitem__)
+    last = top - gap
+    for n in order:
+        last = moved[n] = max(moved[n], last + gap)
+    for n in reversed(order):
+        bottom = moved[n] = min(moved[n], bottom)
+        bottom -= gap
+    return moved
+
+
+def spread_labels(labels: Iterable[tuple[float, str, int]]) -> list[tuple[float, str]]:
+    """Of places, texts and numbers, those whose texts do not touch; powers of two have precedence."""
+    kept: list[tuple[float, str]] = []
+    for x, text, _ in sorted(labels, key=lambda one: (one[2].bit_count() != 1, one[0])):
+        if all(abs(x - other) > 3.3 * (len(text) + len(taken)) + 5 for other, taken in kept):
+            kept.append((x, text))
+    return sorted(kept)
+
+
 def line(points: Iterable[tuple[float, float]]) -> str:
     """The `d` of a path through points."""
     return f"M{_written('L%.1f %.1f', points)[1:]}"
@@ -144,6 +239,13 @@ _NEEDLESS = re.compile(r"\.0(?!\d)")
 def place(value: float) -> str:
     """A position in a path, to a tenth of a px."""
     return f"{value:.1f}".removesuffix(".0")
+
+
+def micros(value: float | None) -> str:
+    """Format a time in µs without its unit, for a column: `7.31`, `69.1`, `2,285`."""
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
 def _step(least: float) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dashboards.drawing import Scale, bars, place
+from dashboards.drawing import Figure, Scale, bars, place
 from service.domain.codefacts.history import FactsAt, FactsMove, FactTrack, tracks
 from service.domain.states import MovedBy
 
@@ -22,7 +22,7 @@ class DrawnTrack:
     """One fact in a row: its steps, its value now, and the range of its values."""
 
     label: str
-    path: str
+    steps: Figure
     now: str
     before: str  # the range, where it moved
     moves: int
@@ -42,19 +42,22 @@ def _drawn(track: FactTrack, x: Scale) -> DrawnTrack:
     first, value = track.values[0]
     path = f"M{place(x(first))} {place(y(value))}"
     path += "".join(f"H{place(x(at))}V{place(y(one))}" for at, one in track.values[1:]) or f"H{place(x(first) + 2)}"
+    figure = Figure(WIDTH, HEIGHT, preserveAspectRatio="none")
+    figure.path("step moving" if track.moves else "step", path)
     spread = f"{low:,g} to {high:,g}" if low != high else ""
-    return DrawnTrack(track.label, path, f"{values[-1]:,g}", spread, track.moves)
+    return DrawnTrack(track.label, figure, f"{values[-1]:,g}", spread, track.moves)
 
 
-def event_marks(history: Sequence[FactsAt], moved: Sequence[FactsMove]) -> list[tuple[MovedBy, str]]:
-    """The places of what moved, as one path of upright lines for each cause."""
+def event_marks(history: Sequence[FactsAt], moved: Sequence[FactsMove]) -> Figure | None:
+    """The places of what moved, as upright lines by their cause."""
     x = Scale(0, max(1, len(history) - 1), 2, WIDTH - 2)
     place_of = {one.run_id: n for n, one in enumerate(history)}
-    return [
-        (by, bars((x(place_of[one.at.run_id]), 3.0, HEIGHT - 3.0) for one in moved if one.by is by))
-        for by in MovedBy
-        if any(one.by is by for one in moved)
-    ]
+    name = f"{len(moved)} changes; the table below lists them"
+    figure = Figure(WIDTH, HEIGHT, name, preserveAspectRatio="none")
+    for by in MovedBy:
+        lines = [(x(place_of[one.at.run_id]), 3.0, HEIGHT - 3.0) for one in moved if one.by is by]
+        figure.path(f"moved-by {by.value}", bars(lines))
+    return figure if moved else None
 
 
 def headline(history: Sequence[FactsAt], moved: Sequence[FactsMove]) -> tuple[str, FactsMove | None]:

@@ -1,12 +1,14 @@
 """The revisions of a bisection as a strip: what is known of each of them.  Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from enum import StrEnum
 from itertools import groupby
 
+from dashboards.drawing import Figure
 from service.domain.bisection.classify import Answer
 from service.domain.bisection.search import Progress
+from service.domain.text import short
 
 STEP = 12.0  # px a revision
 MAX_PLACES = 80  # of more revisions, neighbours of which nothing is known share a place
@@ -24,30 +26,13 @@ class Known(StrEnum):
     CLEARED = "is not the culprit"
 
 
-@dataclass(frozen=True)
-class StripPlace:
-    """Revisions next to each other of which the same is known."""
-
-    x: float
-    known: Known
-    first: str
-    count: int
-    run_id: int | None
-
-
-@dataclass(frozen=True)
-class SearchStrip:
-    """The revisions of a bisection, the good end at the left."""
-
-    width: float
-    places: tuple[StripPlace, ...]
-    said: str
-
-
 def search_strip(
     line: Sequence[str], progress: Progress, runs: dict[str, int], pending: tuple[str, int] | None
-) -> SearchStrip:
-    """Draw `line`; `runs` are the newest run by revision, `pending` the step that is queued or measured."""
+) -> tuple[Figure, str]:
+    """Draw `line`, the good end at the left, and say what is known of how many; `pending` is measured now.
+
+    `runs` are the newest run by revision.
+    """
     answers = {one.question.revision: one.answer for one in progress.answered}
     known = [_known(sha, n, len(line), answers, progress, pending) for n, sha in enumerate(line)]
     if pending is not None:
@@ -55,12 +40,20 @@ def search_strip(
     alone = {0, len(line) - 1, *(n for n, sha in enumerate(line) if len(line) <= MAX_PLACES or sha in answers)}
     kinds = [(each, n if n in alone else None) for n, each in enumerate(known)]
     groups = [list(group) for _, group in groupby(range(len(line)), key=kinds.__getitem__)]
-    places = tuple(
-        StripPlace(n * STEP, known[group[0]], line[group[0]], len(group), runs.get(line[group[0]]))
-        for n, group in enumerate(groups)
-    )
-    counts = [f"{sum(one is each for one in known)} {each.value}" for each in Known if each in known]
-    return SearchStrip(len(places) * STEP, places, ", ".join(counts))
+    said = ", ".join(f"{sum(one is each for one in known)} {each.value}" for each in Known if each in known)
+    name = f"{len(groups)} places from the good end to the bad one: {said}"
+    figure = Figure(len(groups) * STEP, 22, name, role="group", width=len(groups) * STEP, height=22)
+    for n, group in enumerate(groups):
+        sha, kind = short(line[group[0]]), known[group[0]]
+        run_id, more = runs.get(line[group[0]]), f" and {len(group) - 1} more" if len(group) > 1 else ""
+        y, height = (2, 18) if kind is Known.CULPRIT else (6, 10)
+        link = figure.within("a", href=f"/runs/{run_id}", aria_label=f"{sha} {kind.value}") if run_id else nullcontext()
+        with link:
+            figure.add(
+                "rect", title=f"{sha}{more}: {kind.value}", kind=f"rev {kind.name.lower()}",
+                x=n * STEP + 1, y=y, width=10, height=height, rx=2,
+            )  # fmt: skip
+    return figure, said
 
 
 def _known(

@@ -5,167 +5,123 @@ second figure spreads that column by the bytes of a call, where launches, the L2
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dashboards.boards import Cell, other_time
-from dashboards.drawing import Scale, dots, line, log_ticks, place, ticks
+from dashboards.drawing import Figure, Scale, bars, dots, line, log_ticks, micros, place, ticks
 from service.domain.roofline import Work, attainable_tflop_s, work
-from service.ledger.reading.board import BoardCase, BoardRun, Timed
+from service.ledger.reading.board import BoardCase, BoardRun
 
 _LEAST = 3  # cases, below which there is no figure
 _CURVE = 24  # parts of the line of the shortest call, which is a curve on these axes
+_HEIGHT, _COLUMNS_Y, _NAME_Y = 300, 278, 295
 _DASH = 3.5  # px, half of the mark of another provider
 
 
 @dataclass(frozen=True)
-class Ceilings:
-    """The ceilings of the session; without a product there is no roof."""
-
-    copy_gb_s: float
-    matmul_tflop_s: float | None
-    l2_bytes: float | None
-
-    @property
-    def ridge(self) -> float | None:
-        """FLOP per byte from which the product is the limit."""
-        return self.matmul_tflop_s * 1e3 / self.copy_gb_s if self.matmul_tflop_s else None
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """TFLOP/s against FLOP per byte, 420 by 300 px."""
-
-    roof: str
-    ridge: tuple[float, float] | None
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    own: str
-    others: str
-    blocks: str  # of ours; their products are beyond the ridge
-    families: Sequence[tuple[str, float, float]]  # name, FLOP per byte, attainable TFLOP/s
-    ceilings: Ceilings
-
-
-@dataclass(frozen=True)
-class SizedDot:
-    """A case of ours, with a line to the other provider at the same case."""
-
-    cell: Cell
-    own: str
-    other: str
-
-
-@dataclass(frozen=True)
-class SizeFigure:
-    """GB/s against the least bytes of a call, 780 by 300 px."""
-
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    ceiling_y: float
-    l2_x: float | None
-    floor: str  # the line of the shortest call
-    floor_us: float
-    floor_at: tuple[float, float]  # of its name
-    dots: Sequence[SizedDot]
-
-
-@dataclass(frozen=True)
 class Rooflines:
-    """Both figures."""
+    """Both figures, and what their legend says."""
 
-    by_intensity: Roofline
-    by_size: SizeFigure
+    by_intensity: Figure
+    by_size: Figure
+    blocks: bool  # some are drawn; their products are beyond the ridge
+    ridge: float | None  # FLOP per byte from which the product is the limit, where that is in the figure
+    families: Sequence[tuple[str, float, float]]  # name, FLOP per byte, attainable TFLOP/s
 
 
-def draw(cells: Iterable[Cell], run: BoardRun, against: str) -> Rooflines | None:
-    """Both figures; None without the ceiling of a copy, or with too few cases."""
+def draw(cells: Iterable[Cell], run: BoardRun, against: str, link: Callable[[BoardCase], str]) -> Rooflines | None:
+    """Both figures; None without the ceiling of a copy, or with too few cases.  A case leads to its `link`."""
     placed = [(cell, found) for cell in cells if (found := work(cell.case.case))]
     if not run.copy_gb_s or len(placed) < _LEAST:
         return None
-    ceilings = Ceilings(run.copy_gb_s, run.matmul_tflop_s, run.l2_bytes)
-    return Rooflines(_by_intensity(placed, run.blocks, against, ceilings), _by_size(placed, against, ceilings))
-
-
-def _by_intensity(
-    placed: Sequence[tuple[Cell, Work]], blocks: Iterable[BoardCase], against: str, ceilings: Ceilings
-) -> Roofline:
+    copy_gb_s, product = run.copy_gb_s, run.matmul_tflop_s
     own = [(found.intensity, found.flops / cell.case.own.median / 1e6) for cell, found in placed]
     others = [
         (found.intensity, found.flops / other.median / 1e6)
         for cell, found in placed
         if (other := other_time(cell.case, against))
     ]
-    of_blocks = [(found.intensity, found.flops / one.own.median / 1e6) for one in blocks if (found := work(one.case))]
-    every = own + others + of_blocks
-    right = max([8.0, *(3 * x for x, _ in every), 4 * (ceilings.ridge or 0.0)])
+    blocks = [(found.intensity, found.flops / one.own.median / 1e6) for one in run.blocks if (found := work(one.case))]
+    every = own + others + blocks
+    ridge = product * 1e3 / copy_gb_s if product else 0.0
+    right = max([8.0, *(3 * x for x, _ in every), 4 * ridge])
     left = min([0.25, *(x / 2 for x, _ in every)])
-    top = attainable_tflop_s(right, ceilings.copy_gb_s, ceilings.matmul_tflop_s)
+    top = attainable_tflop_s(right, copy_gb_s, product)
     x = Scale(left, right, 46, 408, log=True)
     y = Scale(min(value for _, value in every) / 2, max(top, *(value for _, value in every)) * 1.6, 262, 10, log=True)
-    ridge = ceilings.ridge if ceilings.ridge and ceilings.ridge < right else None
     corners = [left, *([ridge] if ridge else []), right]
-    corners_tflop_s = [attainable_tflop_s(one, ceilings.copy_gb_s, ceilings.matmul_tflop_s) for one in corners]
-    # The slope begins where it enters the figure.
-    if corners_tflop_s[0] < y.low:
-        corners[0], corners_tflop_s[0] = y.low * 1e3 / ceilings.copy_gb_s, y.low
-    names = dict[str, float]()
+    roof = [(at, attainable_tflop_s(at, copy_gb_s, product)) for at in corners]
+    if roof[0][1] < y.low:  # the slope begins where it enters the figure
+        roof[0] = (y.low * 1e3 / copy_gb_s, y.low)
+    below = " and the roof of a matrix product" if ridge else ""
+    name = f"TFLOP/s of each case against its FLOP per byte, below the slope of memory{below}"
+    figure = Figure(420, _HEIGHT, name, kind="roof")
+    figure.rows([(y(value), f"{value:,g}") for value in log_ticks(y.low, y.high, 6)], x.start, x.end)
+    figure.columns([(x(value), f"{value:g}") for value in log_ticks(x.low, x.high, 8)], _COLUMNS_Y)
+    figure.columns([((x.start + x.end) / 2, "FLOP per byte")], _NAME_Y)
+    figure.path("ceiling", line((x(at), y(tflop_s)) for at, tflop_s in roof))
+    if product:
+        figure.text(404, y(product) - 6, f"bf16 product {product:,.0f} TFLOP/s", anchor="end")
+        figure.text(x(ridge) - 18, y(product) + 38, f"copy {copy_gb_s:,.0f} GB/s")
+    figure.path("pt other", "".join(_dash(x(at), y(tflop_s)) for at, tflop_s in others))
+    for kind, ones in (("own", own), ("blocks", blocks)):
+        figure.path(f"pt {kind}", dots((x(at), y(tflop_s)) for at, tflop_s in ones))
+    intensities = dict[str, float]()
     for cell, found in placed:
-        names.setdefault(cell.name.family, found.intensity)
-    return Roofline(
-        line((x(at), y(tflop_s)) for at, tflop_s in zip(corners, corners_tflop_s, strict=True)),
-        (x(ridge), y(ceilings.matmul_tflop_s or top)) if ridge else None,
-        [(x(value), f"{value:g}") for value in log_ticks(x.low, x.high, 8)],
-        [(y(value), f"{value:,g}") for value in log_ticks(y.low, y.high, 6)],
-        dots((x(at), y(tflop_s)) for at, tflop_s in own),
-        "".join(_dash(x(at), y(tflop_s)) for at, tflop_s in others),
-        dots((x(at), y(tflop_s)) for at, tflop_s in of_blocks),
-        [
-            (name, at, attainable_tflop_s(at, ceilings.copy_gb_s, ceilings.matmul_tflop_s))
-            for name, at in sorted(names.items(), key=lambda one: one[1])
-        ],
-        ceilings,
-    )
-
-
-def _by_size(placed: Sequence[tuple[Cell, Work]], against: str, ceilings: Ceilings) -> SizeFigure:
-    sizes = [found.bytes for _, found in placed]
-    compared = [(cell, found, other_time(cell.case, against)) for cell, found in placed]
-    times = [time for cell, _, other in compared for time in (cell.case.own.median, other and other.median) if time]
-    shortest = min(times)
-    speeds = [
-        found.bytes / time / 1e3
-        for cell, found, other in compared
-        for time in (cell.case.own.median, other and other.median)
-        if time
+        intensities.setdefault(cell.name.family, found.intensity)
+    families = [
+        (name, at, attainable_tflop_s(at, copy_gb_s, product))
+        for name, at in sorted(intensities.items(), key=lambda one: one[1])
     ]
-    x = Scale(min(sizes) / 1.5, max([*sizes, ceilings.l2_bytes or 0.0]) * 1.5, 46, 768, log=True)
-    y = Scale(0.0, max(ceilings.copy_gb_s, *speeds) * 1.08, 262, 10)
+    return Rooflines(figure, _by_size(placed, run, copy_gb_s, against, link), bool(blocks), ridge or None, families)
+
+
+def _by_size(
+    placed: Sequence[tuple[Cell, Work]],
+    run: BoardRun,
+    copy_gb_s: float,
+    against: str,
+    link: Callable[[BoardCase], str],
+) -> Figure:
+    """GB/s against the least bytes of a call."""
+    sizes = [found.bytes for _, found in placed]
+    compared = [(cell, found.bytes, other_time(cell.case, against)) for cell, found in placed]
+    taken = [(size, cell.case.own.median) for cell, size, _ in compared]
+    taken += [(size, other.median) for _, size, other in compared if other]
+    shortest = min(time for _, time in taken)
+    x = Scale(min(sizes) / 1.5, max([*sizes, run.l2_bytes or 0.0]) * 1.5, 46, 768, log=True)
+    y = Scale(0.0, max(copy_gb_s, *(size / time / 1e3 for size, time in taken)) * 1.08, 262, 10)
+    name = "GB/s of each case against its bytes; the heat map has the same cases as a table"
+    figure = Figure(780, _HEIGHT, name, kind="sizes", role="group")
+    figure.rows([(y(value), f"{value:,g}") for value in ticks(y.low, y.high, 6)], x.start, x.end)
+    figure.columns([(x(value), _bytes(value)) for value in _powers(x.low, x.high)], _COLUMNS_Y)
+    figure.columns([((x.start + x.end) / 2, "bytes that a call must at least move")], _NAME_Y)
+    if run.l2_bytes and run.l2_bytes > x.low:
+        l2_x = x(run.l2_bytes)
+        figure.add("rect", kind="l2", x=x.start, y=y.end, width=l2_x - x.start, height=y.start - y.end)
+        figure.text(l2_x - 5, y.start - 6, "fits the L2 cache", anchor="end")
+    figure.across("ceiling", y(copy_gb_s), x.start, x.end)
+    figure.text(x.end - 2, y(copy_gb_s) - 5, f"copy {copy_gb_s:,.0f} GB/s", anchor="end")
     floor_end = min(x.high, y.high * shortest * 1e3)
     floor = [x.low * (floor_end / x.low) ** (n / _CURVE) for n in range(_CURVE + 1)]
-    middle = ceilings.copy_gb_s * shortest * 1e3 * 0.6
-    return SizeFigure(
-        [(x(value), _bytes(value)) for value in _powers(x.low, x.high)],
-        [(y(value), f"{value:,g}") for value in ticks(y.low, y.high, 6)],
-        y(ceilings.copy_gb_s),
-        x(ceilings.l2_bytes) if ceilings.l2_bytes and ceilings.l2_bytes > x.low else None,
-        line((x(at), y(at / shortest / 1e3)) for at in floor),
-        shortest,
-        (x(middle), y(middle / shortest / 1e3)),
-        [_sized_dot(cell, found, other, x, y) for cell, found, other in compared],
-    )
+    figure.path("ceiling", line((x(at), y(at / shortest / 1e3)) for at in floor))
+    middle = copy_gb_s * shortest * 1e3 * 0.6
+    text = f"shortest call, {micros(shortest)} µs"
+    figure.text(x(middle) - 10, y(middle / shortest / 1e3) + 4, text, anchor="end")
+    for cell, size, other in compared:
+        at, own = x(size), y(size / cell.case.own.median / 1e3)
+        with figure.within("a", cell.label(against), href=link(cell.case), tabindex="-1"):
+            if other:
+                there = y(size / other.median / 1e3)
+                figure.path("pt other", _dash(at, there) + bars([(at, there, own)]))
+            figure.path(f"pt {'in-cache' if cell.case.in_cache else 'own'}", dots([(at, own)]))
+    return figure
 
 
-def _sized_dot(cell: Cell, found: Work, other: Timed | None, x: Scale, y: Scale) -> SizedDot:
-    at, own = x(found.bytes), y(found.bytes / cell.case.own.median / 1e3)
-    compared = _dash(at, y(found.bytes / other.median / 1e3), own) if other else ""
-    return SizedDot(cell, dots([(at, own)]), compared)
-
-
-def _dash(x: float, y: float, to: float | None = None) -> str:
-    """The mark of another provider, with a line to ours."""
-    line_to = f"M{place(x)} {place(y)}V{place(to)}" if to is not None else ""
-    return f"M{place(x - _DASH)} {place(y)}h{place(2 * _DASH)}{line_to}"
+def _dash(x: float, y: float) -> str:
+    """The mark of another provider."""
+    return f"M{place(x - _DASH)} {place(y)}h{place(2 * _DASH)}"
 
 
 def _powers(low: float, high: float) -> list[float]:

@@ -1,11 +1,9 @@
-"""The trend of a series: its levels, changes and marks, and where each of them is drawn.  Pure.
-
-A figure is drawn on the server as SVG, twice: for wide windows and for phones.
-"""
+"""The trend of a series: its levels, changes and marks, and its figure, for wide windows and for phones.  Pure."""
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,7 +11,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import median
 
-from dashboards.drawing import Scale, area, bars, dots, line, place, time_ticks
+from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, place, time_ticks
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
 from service.domain.states import Outcome, PointState
@@ -24,6 +22,7 @@ _UNDECIDED = frozenset((Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.INVALID))
 _LEAST_FOR_BAND = 8  # points of a level, below which its spread is not drawn
 _MOST_DOTS = 1500  # of more points, two for each px at most are drawn
 _LANES = 3
+_NARROW_PX = 700  # of a figure, below which its labels are short
 _LETTER_PX = 6.1  # of the 11 px text in figures, about
 
 
@@ -308,75 +307,6 @@ def _calendar_day(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Label:
-    """A text in the figure."""
-
-    x: float
-    y: float
-    text: str
-    anchor: str = "start"
-    kind: str = ""
-    href: str = ""
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """All that a template needs to write one figure; paths are the `d` of SVG."""
-
-    width: int
-    height: int
-    x: Scale
-    left: float
-    right: float
-    top: float
-    bottom: float
-    grid: tuple[Label, ...]
-    dates: tuple[Label, ...]
-    bands: str
-    levels: str
-    level_labels: tuple[Label, ...]
-    steady: str
-    worse: str
-    better: str
-    unsure: tuple[tuple[float, float, float, float], ...]  # x, y, and both ends of the whisker
-    sota: str
-    others: tuple[tuple[str, Label], ...]
-    change_lines: tuple[tuple[str, str], ...]  # path and kind
-    change_labels: tuple[Label, ...]
-    marks: tuple[Label, ...]
-    mark_lines: str
-    ends: tuple[Label, ...]
-    ratio: "Strip | None"
-    chosen: tuple[tuple[float, str], ...]  # x of A and of B
-    overview: "Overview | None"
-
-
-@dataclass(frozen=True)
-class Strip:
-    """The ratio to SOTA below the figure."""
-
-    top: float
-    bottom: float
-    path: str
-    behind: str
-    limit_y: float
-    one_y: float
-    labels: tuple[Label, ...]
-
-
-@dataclass(frozen=True)
-class Overview:
-    """All revisions, with the window that the figure shows."""
-
-    top: float
-    bottom: float
-    path: str
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
 class Mark:
     """Something that happened to the series from outside: its stack changed, an incident was opened."""
 
@@ -387,79 +317,98 @@ class Mark:
     href: str = ""
 
 
+def across(found: Trend, width: int) -> Scale:
+    """The x axis of a figure of `width` px."""
+    times = [one.at for one in found.shown] or [0.0]
+    margin = max((times[-1] - times[0]) * 0.015, 1800.0)
+    left, right = (38.0, width - 58.0) if width < _NARROW_PX else (46.0, width - 92.0)
+    return Scale(times[0] - margin, times[-1] + margin, left, right)
+
+
 def draw(
     found: Trend,
+    name: str = "",
     *,
     width: int,
     everything: Sequence[Shown] = (),
     others: Sequence[tuple[str, Sequence[Shown]]] = (),
     marks: Sequence[Mark] = (),
     chosen: Mapping[str, Shown] | None = None,
-    behind: float | None = None,
+    behind: float = 1.05,
     from_zero: bool = False,
     sota: str = "SOTA",
     with_sota: bool = True,
-) -> Drawing:
-    """Lay a trend out in a figure of `width` px.  `behind` is the ratio to SOTA above which a series is behind."""
-    narrow = width < 700
-    left, right = (38.0, width - 58.0) if narrow else (46.0, width - 92.0)
-    times = [one.at for one in found.shown] or [0.0]
-    low, high = times[0], times[-1]
-    margin = max((high - low) * 0.015, 1800.0)
-    x = Scale(low - margin, high + margin, left, right)
-    placed_marks, mark_lines, lanes = _marks(marks, x, width)
+) -> Figure:
+    """Draw a trend in a figure of `width` px.  `behind` is the ratio to SOTA above which a series is behind."""
+    narrow = width < _NARROW_PX
+    x = across(found, width)
+    left, right = x.start, x.end
+    placed_marks, lanes = _in_lanes(marks, x, width)
     top = 18.0 + 15 * lanes + (20 if found.changes else 6)
     bottom = top + (170 if narrow else 230)
     y = Scale(*_range(found, others, from_zero, with_sota), bottom, top)
-    strip = (bottom + 34, bottom + (80 if narrow else 96))
-    ratio_strip = _ratio_strip(found, x, *strip, behind, f"× {sota}" if not narrow else "×")
-    below = (ratio_strip.bottom if ratio_strip else bottom) + 18
-    over = _overview(everything, found.shown, left, right, below + 10, below + 38)
-    dated = time_ticks(x.low, x.high, 4 if narrow else 8)
-    picked = [(x(one.at), name) for name, one in (chosen or {}).items()]
-    ends, other_lines = _ends(found, others, y, right, "" if narrow else sota, with_sota)
+    ratios = [(one.at, ratio) for one in found.shown if (ratio := _over_sota(one.point)) is not None]
+    strip_end = bottom + (80 if narrow else 96)
+    below = (strip_end if len(ratios) > 1 else bottom) + 18
+    with_overview = len(everything) > len(found.shown) > 0
+    figure = Figure(width, int(below + (46 if with_overview else 8)), name, width="100%", role="group")
+    picked = [(x(one.at), letter) for letter, one in (chosen or {}).items()]
+    if len(picked) == 2:
+        (a, _), (b, _) = picked
+        figure.add("rect", kind="region", x=min(a, b), y=top, width=abs(b - a), height=bottom - top)
+    figure.rows([(y(value), _tick(value, found.digits)) for value in y.ticks], left, right, gap=6)
+    for moment, text in time_ticks(x.low, x.high, 4 if narrow else 8):
+        figure.path("grid", bars([(x(moment), top, below - 12)]))
+        figure.text(x(moment), below, text, anchor="middle")
+    figure.path("spread", _bands(found, x, y))
     steps = [change for change in found.changes if x.low <= change.at <= x.high]
-    placed = [(one, (x(one.at), y(one.value))) for one in found.shown]
-    return Drawing(
-        width=width,
-        height=int((over.bottom if over else below) + 8),
-        x=x,
-        left=left,
-        right=right,
-        top=top,
-        bottom=bottom,
-        grid=tuple(Label(left - 6, y(value), _tick(value, found.digits), "end") for value in y.ticks),
-        dates=tuple(Label(x(at), below, text, "middle") for at, text in dated),
-        bands=_bands(found, x, y),
-        levels="".join(_level(level, x, y) for level in found.levels if len(level.points) > 1),
-        level_labels=_level_labels(found, x, y),
-        steady=dots(_few(at for one, at in placed if one.judged and not _changed(one))),
-        worse=dots(at for one, at in placed if one.point.outcome == Outcome.REGRESSION),
-        better=dots(at for one, at in placed if one.point.outcome == Outcome.IMPROVEMENT),
-        unsure=tuple(
-            (*at, y.within(one.high or one.value), y.within(one.low or one.value))
-            for one, at in placed
-            if not one.judged
-        ),
-        sota=_sota_line(found, x, y) if with_sota else "",
-        others=tuple(
-            (line(_few((x(one.at), y(one.value)) for one in ones if x.low <= one.at <= x.high)), label)
-            for (_, ones), label in zip(others, other_lines, strict=True)
-            if ones
-        ),
-        change_lines=tuple((f"M{place(x(one.at))} {place(top - 4)}V{place(bottom)}", _kind(one)) for one in steps),
-        change_labels=_change_labels(steps, x, top, right),
-        marks=placed_marks,
-        mark_lines=mark_lines,
-        ends=ends,
-        ratio=ratio_strip,
-        chosen=tuple(picked),
-        overview=over,
-    )
+    for one in steps:
+        figure.path(f"change {_kind(one)}", bars([(x(one.at), top - 4, bottom)]))
+    figure.path("mark-line", bars((x(mark.at), 14 + 15 * lane, 18 + 15 * lanes) for mark, lane, _ in placed_marks))
+    for mark, lane, text in placed_marks:
+        at, link = x(mark.at), figure.within("a", href=mark.href) if mark.href else nullcontext()
+        with link, figure.within("g", mark.title, kind=f"mark {mark.kind}"):
+            figure.path("", dots([(at, 8 + 15 * lane)]))
+            figure.text(at + 6, 12 + 15 * lane, text)
+    known = [(x(shown.at), y(best)) for shown in found.shown if (best := _sota_value(shown)) is not None]
+    if with_sota and len(known) > 1:
+        figure.path("sota-line", line(_few(known)))
+    ends = _ends(found, others, y, "" if narrow else sota, with_sota)
+    for n, (_, ones) in enumerate(others, 1):
+        if ones:
+            within = (one for one in ones if x.low <= one.at <= x.high)
+            figure.path(f"other other-{n}", line(_few((x(one.at), y(one.value)) for one in within)))
+            figure.text(right + 6, *ends[n - 1 - len(others)])
+    levels = (level for level in found.levels if len(level.points) > 1)
+    ends_of = [(x(level.points[0].at), y(level.value), x(level.points[-1].at)) for level in levels]
+    figure.path("level", "".join(f"M{place(start)} {place(at)}H{place(end)}" for start, at, end in ends_of))
+    _draw_dots(figure, found.shown, x, y)
+    _draw_levels(figure, found, x, y)
+    _draw_changes(figure, steps, x, top)
+    for end in ends[: len(ends) - len(others)]:
+        figure.text(right + 6, *end)
+    for at, letter in picked:
+        figure.path("picked", bars([(at, top, bottom)]))
+        figure.text(at, bottom + 14, letter, "picked-name", "middle")
+    if len(ratios) > 1:
+        _draw_ratios(figure, ratios, x, bottom + 34, strip_end, behind, "×" if narrow else f"× {sota}")
+    if with_overview:
+        _draw_overview(figure, everything, found.shown, x, below + 10)
+    figure.path("cursor", "")
+    return figure
 
 
-def _changed(one: Shown) -> bool:
-    return one.point.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+def _draw_dots(figure: Figure, shown: Sequence[Shown], x: Scale, y: Scale) -> None:
+    """The revisions: those that were judged as dots, the others hollow with their interval."""
+    placed = [(one, (x(one.at), y(one.value))) for one in shown]
+    changed = (Outcome.IMPROVEMENT, Outcome.REGRESSION)
+    figure.path("dot", dots(_few(at for one, at in placed if one.judged and one.point.outcome not in changed)))
+    for kind, outcome in zip(("better", "worse"), changed, strict=True):
+        figure.path(f"dot {kind}", dots(at for one, at in placed if one.point.outcome == outcome))
+    for one, (at, value) in placed:
+        if not one.judged:
+            figure.path("whisker", bars([(at, y.within(one.high or one.value), y.within(one.low or one.value))]))
+            figure.add("circle", kind="hollow", cx=at, cy=value, r=2.6)
 
 
 def _kind(change: Change) -> str:
@@ -499,20 +448,13 @@ def _bands(found: Trend, x: Scale, y: Scale) -> str:
     return "".join(paths)
 
 
-def _level(level: Level, x: Scale, y: Scale) -> str:
-    return f"M{place(x(level.points[0].at))} {place(y(level.value))}H{place(x(level.points[-1].at))}"
-
-
-def _level_labels(found: Trend, x: Scale, y: Scale) -> tuple[Label, ...]:
+def _draw_levels(figure: Figure, found: Trend, x: Scale, y: Scale) -> None:
     """The value of each level that has room for it, above its first points."""
-    labels = []
     for level in found.levels[:-1]:
         text = f"{level.value:{found.digits}}"
         start, end = x(level.points[0].at), x(level.points[-1].at)
         if end - start > len(text) * _LETTER_PX:
-            top = max(one.value for one in level.points)
-            labels.append(Label(start + 4, y(top) - 6, text, kind="strong"))
-    return tuple(labels)
+            figure.text(start + 4, y(max(one.value for one in level.points)) - 6, text, "strong")
 
 
 def _few(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -527,100 +469,75 @@ def _few(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return [one for pair in columns.values() for one in dict.fromkeys(pair)]
 
 
-def _sota_line(found: Trend, x: Scale, y: Scale) -> str:
-    known = [(x(one.at), y(best)) for one in found.shown if (best := _sota_value(one)) is not None]
-    return line(_few(known)) if len(known) > 1 else ""
-
-
 def _ends(
-    found: Trend,
-    others: Sequence[tuple[str, Sequence[Shown]]],
-    y: Scale,
-    right: float,
-    sota: str,
-    with_sota: bool,
-) -> tuple[tuple[Label, ...], tuple[Label, ...]]:
-    """The lines named at their end: ours, SOTA, and the other series; pushed apart where they would overlap.
+    found: Trend, others: Sequence[tuple[str, Sequence[Shown]]], y: Scale, sota: str, with_sota: bool
+) -> list[tuple[float, str, str]]:
+    """The names of the lines at their end, as y, text and kind: ours, SOTA, and the other series.
 
     Without a name for SOTA there is room for the values alone.
     """
-    wanted = list[Label]()
+    wanted = list[tuple[float, str, str]]()
     if found.shown:
         last = found.shown[-1]
         kind = "slower" if last.point.outcome == Outcome.REGRESSION else "own"
-        wanted.append(
-            Label(right + 6, y(last.value), f"{'now ' if sota else ''}{last.value:{found.digits}}", kind=kind)
-        )
+        wanted.append((y(last.value), f"{'now ' if sota else ''}{last.value:{found.digits}}", kind))
         best = _sota_value(last) if with_sota else None
         if best is not None:
-            wanted.append(Label(right + 6, y(best), f"{sota} {best:{found.digits}}".lstrip(), kind="sota"))
-    count = len(wanted)
-    for number, (_, ones) in enumerate(others, 1):
+            wanted.append((y(best), f"{sota} {best:{found.digits}}".lstrip(), "sota"))
+    for mark, (_, ones) in zip("②③④", others, strict=False):
         at = y(ones[-1].value) if ones else y.start
-        wanted.append(Label(right + 6, at, f"{'②③④'[number - 1]} {ones[-1].value:{found.digits}}" if ones else ""))
-    apart = _apart(wanted)
-    return tuple(apart[:count]), tuple(apart[count:])
+        wanted.append((at, f"{mark} {ones[-1].value:{found.digits}}" if ones else "", ""))
+    places = apart([at for at, *_ in wanted], 13)
+    return [(at, text, kind) for at, (_, text, kind) in zip(places, wanted, strict=True)]
 
 
-def _apart(labels: Sequence[Label]) -> list[Label]:
-    """Move labels in one column down until no two are closer than a line."""
-    moved = dict[int, Label]()
-    last = -math.inf
-    for index in sorted(range(len(labels)), key=lambda n: labels[n].y):
-        last = max(labels[index].y, last + 13)
-        moved[index] = replace(labels[index], y=last)
-    return [moved[index] for index in range(len(labels))]
-
-
-def _change_labels(found: Sequence[Change], x: Scale, top: float, right: float) -> tuple[Label, ...]:
+def _draw_changes(figure: Figure, found: Sequence[Change], x: Scale, top: float) -> None:
     """The sizes of changes above their lines; the largest first, so that it always has its place."""
     taken = list[tuple[float, float]]()
-    labels = []
     for change in sorted(found, key=lambda one: -abs(math.log(one.ratio))):
         length = (len(change.size) + 1) * _LETTER_PX
-        start = min(x(change.at), right + 80 - length)
+        start = min(x(change.at), x.end + 80 - length)
         if any(start < end and begin < start + length for begin, end in taken):
             continue
         taken.append((start, start + length))
-        labels.append(Label(start, top - 8, change.size, kind=_kind(change), title=change.subject))
-    return tuple(labels)
+        figure.text(start, top - 8, change.size, _kind(change), title=change.subject)
 
 
-def _marks(marks: Sequence[Mark], x: Scale, width: int) -> tuple[tuple[Label, ...], str, int]:
-    """Marks in lanes above the figure, from the left; one that finds no room keeps its line and its title."""
+def _in_lanes(marks: Sequence[Mark], x: Scale, width: int) -> tuple[list[tuple[Mark, int, str]], int]:
+    """Marks with their lane above the figure and their text, from the left; one without room has no text."""
     ends = [-math.inf] * _LANES
-    placed, lines, used = [], [], 0
+    placed = list[tuple[Mark, int, str]]()
     for mark in sorted(marks, key=lambda one: one.at):
         if not x.low <= mark.at <= x.high:
             continue
         at = x(mark.at)
         length = len(mark.text) * _LETTER_PX + 12
         lane = next((n for n in range(_LANES) if ends[n] <= at and at + length < width), None)
-        text = mark.text if lane is not None else ""
-        row = lane if lane is not None else 0
+        row = lane or 0
         ends[row] = max(ends[row], at + (length if lane is not None else 8))
-        used = max(used, row + 1)
-        placed.append(Label(at, 12 + 15 * row, text, kind=mark.kind, href=mark.href, title=mark.title))
-        lines.append((at, 14 + 15 * row))
-    foot = 18 + 15 * used
-    return tuple(placed), bars((at, start, foot) for at, start in lines), used
+        placed.append((mark, row, mark.text if lane is not None else ""))
+    return placed, max((row + 1 for _, row, _ in placed), default=0)
 
 
-def _ratio_strip(found: Trend, x: Scale, top: float, bottom: float, behind: float | None, sota: str) -> Strip | None:
-    known = [(one.at, ratio) for one in found.shown if (ratio := _over_sota(one.point)) is not None]
-    if len(known) < 2:
-        return None
-    limit = behind or 1.05
-    values = [ratio for _, ratio in known]
-    y = Scale(min(*values, 0.98), max(*values, limit * 1.01), bottom, top)
+def _draw_ratios(
+    figure: Figure, found: Sequence[tuple[float, float]], x: Scale, top: float, bottom: float, behind: float, sota: str
+) -> None:
+    """The ratio to SOTA below the figure."""
+    values = [ratio for _, ratio in found]
+    y = Scale(min(*values, 0.98), max(*values, behind * 1.01), bottom, top)
+    steps = [(x(at), y(ratio)) for at, ratio in found]
+    limit = y(behind)
+    figure.across("grid", y(1.0), x.start, x.end)
+    figure.across("limit", limit, x.start, x.end)
+    figure.path("behind-area", _areas_over([(at, min(ratio, limit)) for at, ratio in steps], limit))
+    figure.path("ratio", line(_few(steps)))
+    for value in y.ticks[:3]:
+        figure.text(x.start - 6, y(value), f"{value:g}", anchor="end")
     last = values[-1]
-    labels = (
-        *(Label(x.start - 6, y(value), f"{value:g}", "end") for value in y.ticks[:3]),
-        Label(x.end + 6, y(last), f"{last:.2f} {sota}", kind="behind" if last > limit else ""),
-    )
-    steps = [(x(at), y(ratio)) for at, ratio in known]
-    over = _areas_over([(at, min(ratio, y(limit))) for at, ratio in steps], y(limit))
-    return Strip(top, bottom, line(_few(steps)), over, y(limit), y(1.0), labels)
+    figure.text(x.end + 6, y(last), f"{last:.2f} {sota}", "behind" if last > behind else "")
+    wide = f"time over SOTA’s in the same session; above {behind:.2f} it is behind"
+    short = f"time over SOTA’s, limit {behind:.2f}"
+    figure.text(x.start, top - 6, wide if figure.width > _NARROW_PX else short, "strong")
 
 
 def _areas_over(points: Sequence[tuple[float, float]], limit_y: float) -> str:
@@ -632,16 +549,14 @@ def _areas_over(points: Sequence[tuple[float, float]], limit_y: float) -> str:
     return "".join(area([(at, top, limit_y) for at, top in points[start : end + 1]]) for start, end in ends)
 
 
-def _overview(
-    everything: Sequence[Shown], shown: Sequence[Shown], left: float, right: float, top: float, bottom: float
-) -> Overview | None:
-    if len(everything) <= len(shown) or not shown:
-        return None
-    x = Scale(everything[0].at, everything[-1].at, left, right)
+def _draw_overview(figure: Figure, everything: Sequence[Shown], shown: Sequence[Shown], of: Scale, top: float) -> None:
+    """All revisions, with the window that the figure shows."""
+    x = Scale(everything[0].at, everything[-1].at, of.start, of.end)
     values = [one.value for one in everything]
-    y = Scale(min(values), max(values), bottom - 3, top + 3)
-    path = line(_few((x(one.at), y(one.value)) for one in everything))
-    return Overview(top, bottom, path, x(shown[0].at), x(shown[-1].at))
+    y = Scale(min(values), max(values), top + 25, top + 3)
+    figure.path("all", line(_few((x(one.at), y(one.value)) for one in everything)))
+    start, end = x(shown[0].at), x(shown[-1].at)
+    figure.add("rect", kind="window", x=start, y=top, width=max(end - start, 3), height=28)
 
 
 def _tick(value: float, digits: str) -> str:
@@ -649,22 +564,16 @@ def _tick(value: float, digits: str) -> str:
     return f"{value:{digits}}".rstrip("0").rstrip(".") if "." in f"{value:{digits}}" else f"{value:{digits}}"
 
 
-@dataclass(frozen=True)
-class Sparkline:
-    """A small figure of a trend, with its own range: 200 by 44 px."""
-
-    path: str
-    end: tuple[float, float]
-    slower: bool
-
-
-def sparkline(found: Trend) -> Sparkline | None:
-    """A trend in one line; None without two values."""
+def sparkline(found: Trend) -> Figure | None:
+    """A trend in one line, with its own range; None without two values."""
     if len(found.shown) < 2:
         return None
     values = [one.value for one in found.shown]
     x = Scale(found.shown[0].at, found.shown[-1].at, 3, 150)
     y = Scale(min(values), max(values), 40, 4)
-    path = line(_few((x(one.at), y(one.value)) for one in found.shown))
     last = found.shown[-1]
-    return Sparkline(path, (x(last.at), y(last.value)), last.point.outcome == Outcome.REGRESSION)
+    figure = Figure(200, 44, width="100%")
+    figure.path("all", line(_few((x(one.at), y(one.value)) for one in found.shown)))
+    kind = "worse" if last.point.outcome == Outcome.REGRESSION else "own"
+    figure.add("circle", kind=kind, cx=x(last.at), cy=y(last.value), r=2.6)
+    return figure

@@ -49,7 +49,6 @@ def listed(
         lines=[
             (one, search_strip(len(one.row.line), one.marks, STRIP_WIDTH)) for one in progress_of(session, found.items)
         ],
-        width=STRIP_WIDTH,
         state=state,
         target=of,
         states=[(one, by_state.get(one, 0)) for one in SearchState],

@@ -37,7 +37,7 @@ def health(session: Reading) -> str:
         needs=found,
         fine=lately.fine(facts, lines, here),
         add=add_link(),
-        lines=[(line, strips.strip(line.marks), strips.sparkline(line.points)) for line in lines],
+        lines=[(line, strips.strip(line.marks, line.marks_in_words), strips.sparkline(line.points)) for line in lines],
         news=news[: lately.MAX_CHANGES],
         more_news=max(0, len(news) - lately.MAX_CHANGES),
         queues=queues[:MAX_QUEUES],
@@ -47,7 +47,7 @@ def health(session: Reading) -> str:
         more_workers=max(0, len(workers) - MAX_WORKERS),
         busy=any(queue.current for queue in queues),
         trust=lately.trusted(facts.nights),
-        nights=strips.nights(facts.nights),
+        nights=strips.nights(facts.nights, NIGHTS),
         days=NIGHTS,
         quarantined=facts.quarantined,
     )

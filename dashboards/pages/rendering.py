@@ -10,8 +10,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards import assets
+from dashboards.drawing import Figure, micros
 from dashboards.links import SERVICE, with_row_links
-from dashboards.revision_strips import SearchStrip, search_strip
+from dashboards.revision_strips import search_strip
 from kernels.cases import Metric
 from kernelwatch.documents.base import moment
 from service.db.models import Target
@@ -186,13 +187,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def micros(value: float | None) -> str:
-    """Format a time in µs without its unit, for a column: `7.31`, `69.1`, `2,285`."""
-    if value is None:
-        return "–"
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
-
-
 def commit_address(target: Target, sha: str) -> str | None:
     """Return the URL of a commit at the forge."""
     kind = target.forge_kind
@@ -221,7 +215,7 @@ def _repository(kind: ForgeKind, target: Target) -> str:
     return f"{addresses()[kind]}/{target.forge}"
 
 
-def _revision_strip(search: BisectionView) -> SearchStrip | None:
+def _revision_strip(search: BisectionView) -> tuple[Figure, str] | None:
     """Draw the revisions of a bisection; None until they are known."""
     if search.progress is None:
         return None

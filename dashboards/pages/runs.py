@@ -108,7 +108,9 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         filters=filters,
         offered=offered(every, filters, found.sota),
         axis=RatioAxis.of(every),
-        dots=[dot_plot(every, whole_groups, 1216, 118), dot_plot(every, whole_groups, 340, 96)],
+        dots=[
+            dot_plot(every, whole_groups, *size, [said for _, said in found.tally]) for size in ((1216, 118), (340, 96))
+        ],
         geomean=geomean_of(every),
         causes=_causes(whole_groups),
         incidents=_incidents(read.regressions, every),

@@ -1,13 +1,17 @@
 """Studies: published results next to what was measured here."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dashboards.boards import short_number
+from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
 from dashboards.pages.rendering import page
-from dashboards.study_figures import HEIGHT, LEFT, RIGHT, WIDTH, chart
 from kernels.studies.catalogue import STUDIES
+from kernels.studies.study import StudyFigure
 from service.api.access import Reading, ReadingRoute
 from service.api.common import LARGEST_KEY
 from service.domain.studies.sessions import Claims, control, stacks, study_named
@@ -19,6 +23,9 @@ _Device = Annotated[str, Query(max_length=40)]
 _Session = Annotated[int | None, Query(ge=1, le=LARGEST_KEY)]
 WORDS = {True: "holds", False: "does not hold", None: "undecided"}
 TONES = {True: "holds", False: "fails", None: "undecided"}
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 352.0, 10.0, 222.0
+_LABEL = 13.0  # px between names
+_WIDE = 0.5  # share of the largest value, above which the y axis need not begin at 0
 
 
 @router.get("/studies")
@@ -51,8 +58,50 @@ def one_study(name: str, reading: Reading, device: _Device = "", session: _Sessi
         claims=Claims.of(found.report) if found else None,
         stacks=stacks(found.results) if found else [],
         control=control(found.results) if found else None,
-        figures=[one for figure in found.report.figures if (one := chart(figure))] if found else [],
+        figures=[(one.title, figure) for one in found.report.figures if (figure := chart(one))] if found else [],
         words=WORDS,
         tones=TONES,
-        size=(WIDTH, HEIGHT, LEFT, RIGHT),
     )
+
+
+def chart(study: StudyFigure) -> Figure | None:
+    """Draw a figure; None if nothing of it was measured."""
+    measured = {name: ys for name, ys in study.series.items() if any(one is not None for one in ys)}
+    if not measured or not study.xs:
+        return None
+    x = Scale(min(study.xs), max(study.xs), LEFT, RIGHT, log=True)
+    y = _y_scale([one for ys in measured.values() for one in ys if one is not None], study.limit)
+    figure = Figure(500, 270, f"{study.y_label} against {study.x_label}: {', '.join(measured)}")
+    figure.rows([(y(value), f"{value:,g}") for value in ticks(y.low, y.high, 5)], LEFT, RIGHT)
+    figure.columns(spread_labels([(x(value), _short(value), int(value)) for value in study.xs]), 240)
+    figure.columns([((LEFT + RIGHT) / 2, study.x_label)], 260)
+    if study.limit:
+        name, limit = study.limit
+        figure.across("ceiling", y(limit), LEFT, RIGHT)
+        figure.text(LEFT + 4, y(limit) - 4, name)
+    lines = [
+        [
+            [(x(at), y(value)) for at, value in part if value is not None]
+            for missing, part in groupby(zip(study.xs, ys, strict=False), lambda one: one[1] is None)
+            if not missing
+        ]
+        for ys in measured.values()
+    ]
+    ends = apart([parts[-1][-1][1] for parts in lines], _LABEL, TOP, BOTTOM + 4)
+    for n, (name, parts, end) in enumerate(zip(measured, lines, ends, strict=True)):
+        figure.series(f"l{n % 8}", parts, name, RIGHT + 8, end)
+    return figure
+
+
+def _y_scale(values: Sequence[float], limit: tuple[str, float] | None) -> Scale:
+    """From 0, unless all values are so close to each other that nothing could be seen."""
+    every = [*values, limit[1]] if limit else list(values)
+    low, high = min(every), max(every)
+    if low < _WIDE * high:
+        return Scale(min(0.0, low), high * 1.05, BOTTOM, TOP)
+    margin = 0.1 * (high - low) or 0.05 * high
+    return Scale(low - margin, high + margin, BOTTOM, TOP)
+
+
+def _short(value: float) -> str:
+    return short_number(int(value)) if value == int(value) else f"{value:g}"

@@ -67,7 +67,7 @@ def target(
         needs=needs.of_target(lately, failed, mainline.held_runs(session, found), now),
         behind=behind,
         line=line,
-        strip=strips.strip(line.marks),
+        strip=strips.strip(line.marks, line.marks_in_words),
         spark=strips.sparkline(line.points),
         means=lately.means,
         week=target_lines.changes(lately),

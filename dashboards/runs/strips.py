@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import geometric_mean, median
 
 from markupsafe import Markup
 
-from dashboards.drawing import Scale, bars, dots, place
+from dashboards.drawing import Figure, Scale, bars, dots, place
 from dashboards.runs.lines import CaseGroup, CaseLine, LineKind
 from kernels.cases import Role
 from service.domain.metrics import axis_unit, digits, metric_of
@@ -27,37 +28,30 @@ class RatioAxis:
     """The logarithmic axis that all lines share, and the limits between which changes do not matter."""
 
     scale: Scale
-    ticks: tuple[float, ...]
-    changes: tuple[float, ...]  # each smallest change of a line: its band has an id
+    ticks: Sequence[float]
+    changes: Sequence[float]  # each smallest change of a line: its band has an id
+    usual: float  # of the most lines
 
     @classmethod
     def of(cls, lines: Sequence[CaseLine]) -> "RatioAxis":
         """An axis on which every ratio is seen, and noise never looks like a change."""
-        changes = tuple(dict.fromkeys(line.smallest_change for line in lines)) or (0.02,)
-        usual = Counter(line.smallest_change for line in lines).most_common(1)[0][0] if lines else 0.02
+        changes = Counter(line.smallest_change for line in lines) or Counter([0.02])
+        usual = changes.most_common(1)[0][0]
         ends = [1 / (1 + 2.5 * usual), 1 + 2.5 * usual]
         ends += [ratio for line in lines if (ratio := line.row.ratio)]
         low, high = max(min(ends), 1 / _MOST), min(max(ends), _MOST)
         margin = (high / low) ** 0.02
         scale = Scale(low / margin, high * margin, 0, WIDTH, log=True)
-        px = Scale(scale.low, scale.high, 0, _TICKS_PX, log=True)
-        marks = {tick: px(tick) for tick in px.ticks}
-        # 1 is always marked; what would touch it is not.
-        ticks = tuple(tick for tick, at in marks.items() if tick == 1 or abs(at - px(1.0)) > 30)
-        return cls(scale, tuple(sorted({1.0, *ticks})), changes)
+        return cls(scale, _ticks(replace(scale, end=_TICKS_PX), 30), list(changes), usual)
 
     def band_id(self, change: float) -> str:
         return f"band{self.changes.index(change)}"
 
-    def share(self, ratio: float) -> str:
-        """A position as a percentage of the width."""
-        return f"{self.scale.within(ratio) * 100 / WIDTH:.2f}%"
-
     @property
     def labels(self) -> list[tuple[str, str]]:
-        """Position and text of each tick."""
+        """Position as a percentage of the width, and text of each tick."""
         digits_needed = 2 if self.scale.high / self.scale.low < 4 else 1
-        return [(self.share(tick), f"{tick:.{digits_needed}f}") for tick in self.ticks]
+        return [(f"{self.scale(tick) * 100 / WIDTH:.2f}%", f"{tick:.{digits_needed}f}") for tick in self.ticks]
 
     @property
     def grid(self) -> str:
@@ -73,121 +67,90 @@ class RatioAxis:
         return place(left), place(right - left)
 
 
-def interval(line: CaseLine, axis: RatioAxis) -> Markup:
+def _ticks(scale: Scale, gap: float) -> list[float]:
+    """1, and what does not touch it: nothing within `gap` px."""
+    return sorted({1.0, *(tick for tick in scale.ticks if abs(scale(tick) - scale(1.0)) > gap)})
+
+
+def interval(line: CaseLine, axis: RatioAxis) -> Figure | None:
     """The interval of a ratio and the ratio as a dot, over the grid."""
     row = line.row
     if row.ratio is None:
-        return Markup("")
-    at = place(axis.scale.within(row.ratio))
-    low, high = (axis.scale.within(end if end is not None else row.ratio) for end in (row.low, row.high))
-    tone = _LINE_MARKS.get(line.kind, "flat")
-    return Markup(
-        '<svg viewBox="0 0 {w} {h}" preserveAspectRatio="none" class="iv {tone}" aria-hidden="true">'
-        '<use href="#{band}"/><path d="M{low} {y}H{high}"/><path class="o" d="M{at} {y}h0"/></svg>'
-    ).format(
-        w=WIDTH, h=HEIGHT, y=place(MIDDLE), tone=tone, band=axis.band_id(line.smallest_change),
-        low=place(low), high=place(high), at=at,
-    )  # fmt: skip
+        return None
+    figure = _over_band(line, axis, f"iv {_LINE_MARKS.get(line.kind, 'flat')}")
+    low, high = (end if end is not None else row.ratio for end in (row.low, row.high))
+    figure.interval(axis.scale, low, row.ratio, high)
+    return figure
 
 
-def tick_marks(lines: Sequence[CaseLine], axis: RatioAxis, tone: str = "") -> Markup:
+def tick_marks(lines: Sequence[CaseLine], axis: RatioAxis, tone: str = "") -> Figure | None:
     """Every ratio of a folded group as a tick on the axis of the lines."""
     found = [(axis.scale.within(ratio), 6.0, HEIGHT - 6.0) for line in lines if (ratio := line.row.ratio)]
     if not found:
-        return Markup("")
-    return Markup(
-        '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" class="tk {}" aria-hidden="true">'
-        '<use href="#{}"/><path d="{}"/></svg>'
-    ).format(WIDTH, HEIGHT, tone, axis.band_id(lines[0].smallest_change), bars(found))
+        return None
+    figure = _over_band(lines[0], axis, f"tk {tone}")
+    figure.path("", bars(found))
+    return figure
 
 
-# -- all cases as dots
+def _over_band(line: CaseLine, axis: RatioAxis, kind: str) -> Figure:
+    figure = Figure(WIDTH, HEIGHT, kind=kind, preserveAspectRatio="none")
+    figure.add("use", href=f"#{axis.band_id(line.smallest_change)}")
+    return figure
 
 
-@dataclass(frozen=True)
-class DotPlot:
-    """All ratios of a run: a column of dots for each px or so, and a label for what moved and what did not."""
+def dot_plot(
+    lines: Sequence[CaseLine], groups: Sequence[CaseGroup], width: int, height: int, said: Iterable[str] = ()
+) -> Figure | None:
+    """All cases on one axis: a column of dots for each px or so, and a label for what moved and what did not.
 
-    width: int
-    height: int
-    band: tuple[str, str]
-    level: str
-    ticks: tuple[tuple[str, str], ...]  # position and text
-    paths: tuple[tuple[str, str], ...]  # class and path, what is steady first
-    labels: tuple["DotLabel", ...]
-    dot: float
-
-    @property
-    def base(self) -> float:
-        return self.height - 22
-
-
-@dataclass(frozen=True)
-class DotLabel:
-    """Two lines of text above the dots that they are about."""
-
-    x: str
-    anchor: str
-    head: str
-    text: str
-    tone: str
-
-
-def dot_plot(lines: Sequence[CaseLine], groups: Sequence[CaseGroup], width: int, height: int) -> DotPlot | None:
-    """All cases on one axis; None where fewer than two have a ratio."""
+    `said` are the counts of the verdicts in words.  None where fewer than two have a ratio.
+    """
     measured = [line for line in lines if line.row.ratio]
     if len(measured) < 2:
         return None
+    wide = width > 600
     axis = RatioAxis.of(measured)
-    scale = Scale(axis.scale.low, axis.scale.high, 12, width - 12, log=True)
-    bottom, top = height - 26.0, 8.0
-    dot = 4.4 if width > 600 else 3.2
-    columns = defaultdict[int, list[CaseLine]](list)
+    scale, top, bottom = replace(axis.scale, start=12, end=width - 12), 8.0, height - 26.0
+    dot = 4.4 if wide else 3.2
+    columns = defaultdict[int, list[str]](list)
     for line in sorted(measured, key=lambda one: one.kind is not LineKind.STEADY):
-        columns[round(scale.within(line.row.ratio or 1.0) / (dot + 1))].append(line)
-    tallest = max(map(len, columns.values()))
-    step = min(dot + 0.6, (bottom - top) / tallest)
+        columns[round(scale.within(line.row.ratio or 1.0) / (dot + 1))].append(_LINE_MARKS.get(line.kind, "flat"))
+    step = min(dot + 0.6, (bottom - top) / max(map(len, columns.values())))
     by_tone = defaultdict[str, list[tuple[float, float]]](list)
-    for column, members in sorted(columns.items()):
-        for height_in, line in enumerate(members):
-            by_tone[_LINE_MARKS.get(line.kind, "flat")].append((column * (dot + 1), bottom - height_in * step))
-    usual = Counter(line.smallest_change for line in measured).most_common(1)[0][0]
-    left, right = scale.within(1 / (1 + usual)), scale.within(1 + usual)
-    px = Scale(scale.low, scale.high, 12, width - 12, log=True)
-    marked = [tick for tick in px.ticks if tick == 1 or abs(px(tick) - px(1.0)) > 34]
-    ticks = tuple((place(scale(tick)), f"{tick:.2f}") for tick in sorted({1.0, *marked}))
-    tones = sorted(by_tone, key=("flat", "fast", "slow").index)
-    return DotPlot(
-        width=width,
-        height=height,
-        band=(place(left), place(right - left)),
-        level=bars([(scale(1.0), 4, height - 22)]),
-        ticks=ticks,
-        paths=tuple((tone, dots(by_tone[tone])) for tone in tones),
-        labels=_labels(measured, groups, scale, width, right) if width > 600 else (),
-        dot=dot,
-    )
+    for column, tones in sorted(columns.items()):
+        for height_in, tone in enumerate(tones):
+            by_tone[tone].append((column * (dot + 1), bottom - height_in * step))
+    name = f"Ratio of each case: {', '.join(said)}; the table below has the same numbers."
+    figure = Figure(width, height, name, width="100%", kind="dots" if wide else "dots small")
+    left, right = scale.within(1 / (1 + axis.usual)), scale.within(1 + axis.usual)
+    figure.add("rect", kind="ax-band", x=left, y=4, width=right - left, height=height - 26)
+    figure.path("ax-level", bars([(scale(1.0), 4, height - 22)]))
+    figure.columns([(scale(tick), f"{tick:.2f}") for tick in _ticks(scale, 34)], height - 6)
+    for tone in ("flat", "fast", "slow"):
+        figure.path(f"dot {tone}", dots(by_tone[tone]))
+    if wide:
+        _label(figure, measured, groups, scale, right)
+    return figure
 
 
-def _labels(
-    lines: Sequence[CaseLine], groups: Sequence[CaseGroup], scale: Scale, width: int, band_end: float
-) -> tuple[DotLabel, ...]:
+def _label(
+    figure: Figure, lines: Sequence[CaseLine], groups: Sequence[CaseGroup], scale: Scale, band_end: float
+) -> None:
     """Label the steady cases next to the band, and those that moved beyond it, as far as there is room."""
-    found = []
     steady = [line.row.ratio or 1.0 for line in lines if line.kind is LineKind.STEADY]
-    room = width - band_end
+    room = figure.width - band_end
     slower = [group for group in groups if group.kind is LineKind.SLOWER]
     if steady and room > 200:
-        mean = math.exp(sum(map(math.log, steady)) / len(steady))
-        found.append(DotLabel(place(band_end + 10), "start", f"{len(steady)} steady", f"geomean {mean:.3f}", "flat"))
+        figure.text(band_end + 10, 18, f"{len(steady)} steady", "strong flat")
+        figure.text(band_end + 10, 33, f"geomean {geometric_mean(steady):.3f}")
     if slower and room > 500:
         ratios = [ratio for group in slower for ratio in group.ratios]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        causes = _causes(slower)
+        mean = geometric_mean(ratios)
+        start = max(band_end + 150, min(scale(mean), figure.width - 240))
         text = f"geomean {mean:.3f}" + (f", worst {max(ratios):.3f}" if len(ratios) > 1 else "")
-        start = max(band_end + 150, min(scale(mean), width - 240))
-        found.append(DotLabel(place(start), "start", f"{len(ratios)} slower{causes}", text, "slow"))
-    return tuple(found)
+        figure.text(start, 18, f"{len(ratios)} slower{_causes(slower)}", "strong slow")
+        figure.text(start, 33, text)
 
 
 def _causes(slower: Sequence[CaseGroup]) -> str:
@@ -206,33 +169,6 @@ def one_cause(group: CaseGroup) -> bool:
 # -- the rounds of one case
 
 
-@dataclass(frozen=True)
-class RoundStrip:
-    """The rounds of one contender: a line for each trial, a tick for each round."""
-
-    name: str
-    tone: str
-    path: str
-    top: float
-    label_y: str
-    label_x: str
-    anchor: str
-    text: str
-    beyond: bool  # too far from the others to be drawn
-
-
-@dataclass(frozen=True)
-class RoundsFigure:
-    """All contenders of a case on one axis."""
-
-    width: int
-    height: int
-    ticks: tuple[tuple[str, str], ...]
-    strips: tuple[RoundStrip, ...]
-    trials: int
-    said: str  # the same in words
-
-
 _NAMES = {
     Role.PARENT: "baseline",
     Role.HEAD: "head",
@@ -245,8 +181,8 @@ _ROUNDS_WIDTH, _LEFT, _TRIAL_PX, _GAP_PX = 460, 96, 6.0, 12.0
 _FAR = 1.6  # a contender this many times off the head and its baseline would leave no room for their rounds
 
 
-def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Rounds]]]) -> RoundsFigure | None:
-    """The rounds of contenders (role, provider, rounds of each trial); None where nothing was stored."""
+def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Rounds]]]) -> Markup | None:
+    """The rounds of contenders (role, provider, rounds of each trial) with their heading; None if none was stored."""
     known = [(role, who, trials) for role, who, trials in contenders if _every(trials)]
     if not known:
         return None
@@ -258,52 +194,40 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
     low, high = min(values) / divisor, max(values) / divisor
     margin = max((high - low) * 0.04, abs(high) * 1e-4) or 0.5  # counts may all be 0
     scale = Scale(low - margin, high + margin, _LEFT, _ROUNDS_WIDTH - 12)
-    strips, y = [], 6.0
-    for n, (role, who, trials) in enumerate(known):
-        strip = _strip(role, who, trials, medians[n] / divisor, divisor, scale, y, beyond=n not in near)
-        strips.append(strip)
-        y += _TRIAL_PX * (1 if strip.beyond else max(2, len(trials))) + _GAP_PX
-    ticks = [(place(scale(tick)), _tick(tick, scale)) for tick in scale.ticks]
-    ticks = [(x, f"{text} {unit}" if n == 0 else text) for n, (x, text) in enumerate(ticks)]
-    said = ", ".join(f"{strip.name} {strip.text} {unit}" for strip in strips)
-    return RoundsFigure(
-        _ROUNDS_WIDTH, math.ceil(y + 20), tuple(ticks), tuple(strips), max(len(one[2]) for one in known), said
+    rows = [max(2, len(trials)) if n in near else 1 for n, (_, _, trials) in enumerate(known)]
+    tops = list(accumulate((_TRIAL_PX * some + _GAP_PX for some in rows), initial=6.0))
+    names = [_NAMES.get(role, who) for role, who, _ in known]
+    texts = [_median_text(medians[n] / divisor) for n in range(len(known))]
+    said = ", ".join(f"{name} {text} {unit}" for name, text in zip(names, texts, strict=True))
+    figure = Figure(
+        _ROUNDS_WIDTH, math.ceil(tops[-1] + 20), f"Medians of the rounds: {said}", width="100%", kind="rounds"
     )
+    for n, tick in enumerate(scale.ticks):
+        figure.path("ax-grid", bars([(scale(tick), 4, figure.height - 20)]))
+        figure.columns([(scale(tick), f"{_tick(tick, scale)}{'' if n else f' {unit}'}")], figure.height - 6)
+    for n, (role, _, trials) in enumerate(known):
+        y, beyond = tops[n], n not in near
+        ticks = [
+            (scale(taken / divisor), y + row * _TRIAL_PX, y + row * _TRIAL_PX + 5)
+            for row, trial in enumerate(trials)
+            for taken in trial
+            if taken is not None and not beyond
+        ]
+        places = [x for x, _, _ in ticks] or [_LEFT]
+        right = beyond or max(places) < _ROUNDS_WIDTH - 70
+        at = _LEFT + 4 if beyond else max(places) + 7 if right else min(places) - 7
+        centre = y + rows[n] * _TRIAL_PX / 2 + 3.5
+        figure.text(90, centre, names[n][:14], "ink", "end")
+        figure.path(f"st {_TONES.get(role, 'base')}", bars(ticks))
+        text = f"→ {texts[n]}" if beyond else texts[n]
+        figure.text(at, centre, text, "strong", "" if right else "end")
+    most = max(len(trials) for _, _, trials in known)
+    heading = Markup('<h3>Every round of {} trial{} <span class="quiet">one tick a round, one line a trial</span></h3>')
+    return heading.format(most, "s" * (most != 1)) + figure
 
 
-def _strip(
-    role: Role,
-    who: str,
-    trials: Sequence[Rounds],
-    middle: float,
-    divisor: float,
-    scale: Scale,
-    y: float,
-    *,
-    beyond: bool,
-) -> RoundStrip:
-    ticks = [
-        (scale(taken / divisor), y + n * _TRIAL_PX, y + n * _TRIAL_PX + 5)
-        for n, trial in enumerate(trials)
-        for taken in trial
-        if taken is not None and not beyond
-    ]
-    rows = 1 if beyond else max(2, len(trials))
-    centre = y + rows * _TRIAL_PX / 2 + 3.5
-    right_end = max((x for x, _, _ in ticks), default=_LEFT)
-    left_end = min((x for x, _, _ in ticks), default=_LEFT)
-    fits_right = right_end < _ROUNDS_WIDTH - 70
-    return RoundStrip(
-        name=_NAMES.get(role, who),
-        tone=_TONES.get(role, "base"),
-        path=bars(ticks),
-        top=y,
-        label_y=place(centre),
-        label_x=place(_LEFT + 4 if beyond else right_end + 7 if fits_right else left_end - 7),
-        anchor="start" if beyond or fits_right else "end",
-        text=digits(middle) if middle < 10 or middle >= 1000 else f"{middle:.1f}",
-        beyond=beyond,
-    )
+def _median_text(value: float) -> str:
+    return digits(value) if value < 10 or value >= 1000 else f"{value:.1f}"
 
 
 def _near(known: Sequence[tuple[Role, str, Sequence[Rounds]]], medians: Mapping[int, float]) -> set[int]:

@@ -224,7 +224,7 @@ class _Site:
         devices = [each.device for each in self._boards if each.target.id == one.target.id]
         for address in dict.fromkeys([first, *shown]):
             links = self._links(address.path)
-            values = board_values(one.target, replace(address, links=links), run, devices, past)
+            values = board_values(one.target, replace(address, links=links), run, devices, past, links)
             self._page(
                 address.path,
                 "site/board.html",

@@ -1,8 +1,13 @@
-"""What a browser finds wrong with a page: text that is hard to read, barriers, a page wider than its window."""
+"""What a figure shows, and what a browser finds wrong with a page: hard to read, barriers, wider than its window."""
 
+import re
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
 
 from playwright.sync_api import Page
+
+from dashboards.drawing import Figure
 
 _AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 OPEN_DETAILS = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
@@ -41,3 +46,40 @@ def barriers(page: Page) -> dict[str, list[str]]:
 def excess_width(page: Page) -> int:
     """By how many px the page is wider than its window."""
     return max(0, int(page.evaluate("document.documentElement.scrollWidth - innerWidth")))
+
+
+class DrawnText(NamedTuple):
+    x: float
+    y: float
+    text: str
+
+
+class Drawn:
+    """The elements of a figure by their class."""
+
+    def __init__(self, figure: Figure | str | None) -> None:
+        assert figure is not None
+        self.root = ElementTree.fromstring(f"<div>{figure if isinstance(figure, str) else figure.__html__()}</div>")
+
+    def paths(self, kind: str) -> list[str]:
+        return [one.get("d", "") for one in self.root.iterfind(f".//path[@class='{kind}']")]
+
+    def path(self, kind: str) -> str:
+        [one] = self.paths(kind)
+        return one
+
+    def texts(self, kind: str = "") -> list[DrawnText]:
+        """Those of a class, or all."""
+        found = self.root.iterfind(f".//text[@class='{kind}']" if kind else ".//text")
+        return [DrawnText(float(one.get("x", "")), float(one.get("y", "")), _own(one)) for one in found]
+
+
+def _own(one: ElementTree.Element) -> str:
+    """The text of an element without its title."""
+    title = one.find("title")
+    return (one.text if title is None else title.tail) or ""
+
+
+def places(path: str) -> list[tuple[float, float]]:
+    """The points that a path begins at or draws lines to."""
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", path)]

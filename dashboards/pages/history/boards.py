@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import boards, rooflines
+from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.rendering import page
 from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
@@ -183,7 +184,12 @@ def _values(session: Session, target: Target, at: BoardAddress, devices: Sequenc
 
 
 def board_values(
-    target: Target, address: BoardAddress, shown: reading.BoardRun, devices: Sequence[str], past: "Past"
+    target: Target,
+    address: BoardAddress,
+    shown: reading.BoardRun,
+    devices: Sequence[str],
+    past: "Past",
+    links: ServiceLinks = SERVICE,
 ) -> dict[str, Any]:
     """What the template shows of a run, without the time."""
     found = composed(target, address, shown)
@@ -193,7 +199,12 @@ def board_values(
         "run": shown,
         "board": found.board,
         "small_geomean": boards.geometric_mean(found.board.small),
-        "roofline": rooflines.draw(found.board.cells, shown, found.against),
+        "roofline": rooflines.draw(
+            found.board.cells,
+            shown,
+            found.against,
+            lambda case: links.trend(target.name, address.device, case.provider, case.case),
+        ),
         "sota": found.sota,
         "against": found.against,
         "others": boards.providers(shown.cases),

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import trends
+from dashboards.drawing import Figure
 from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.history.facts import choice, parts
 from dashboards.pages.rendering import page
@@ -45,6 +46,7 @@ _FOUND = 30  # series that a search lists
 _ROWS = 200  # revisions of the table
 _NAMED = 3000  # revisions that the script can name
 _NEIGHBOURS = 6
+_WIDE, _NARROW = 1216, 344  # px
 _RECENT_OF_NEIGHBOURS = 300  # revisions: they are drawn small
 _Text = Annotated[str, Query(max_length=300)]
 
@@ -266,9 +268,11 @@ def trend_values(
     marks = _marks(series, found.shown, links)
     others = [(one, _other(session, target, one, at, window)) for one in at.others]
     chosen = {name: one for name, sha in (("A", at.a), ("B", at.b)) if sha and (one := _named(found.shown, sha))}
-    drawings = [
+    verdict, change = trends.headline(found, metric)
+    wide, narrow = (
         trends.draw(
             found,
+            name,
             width=width,
             everything=everything,
             others=others,
@@ -279,9 +283,8 @@ def trend_values(
             sota=sota,
             with_sota=at.unit is not Unit.RATIO,
         )
-        for width in (1216, 344)
-    ]
-    verdict, change = trends.headline(found, metric)
+        for width, name in ((_WIDE, f"{verdict}; the table of revisions has the same numbers"), (_NARROW, verdict))
+    )
     return {
         "target": target,
         "at": at,
@@ -290,8 +293,8 @@ def trend_values(
         "change": change,
         "before": _before(found, change),
         "trend": found,
-        "wide": drawings[0],
-        "narrow": drawings[1],
+        "wide": wide,
+        "narrow": narrow,
         "others": others,
         "chosen": chosen,
         "between": _between(chosen),
@@ -304,7 +307,7 @@ def trend_values(
         "every": series.every,
         "found_series": _search(session, target, at) if at.query else None,
         "most_with": MAX_WITH,
-        "hover": _hover(found, drawings[0]),
+        "hover": _hover(found),
         "day": day,
     }
 
@@ -321,9 +324,8 @@ class SeriesFigure:
     """The figure of a series on another page."""
 
     address: str  # of its own page
-    wide: trends.Drawing
-    narrow: trends.Drawing
-    behind: float
+    wide: Figure
+    narrow: Figure
 
 
 def figure_of(session: Session, target: Target, device: str, provider: str, case: str) -> SeriesFigure | None:
@@ -336,8 +338,12 @@ def figure_of(session: Session, target: Target, device: str, provider: str, case
     sota, behind = _limit_to_sota(session, target, at)
     found = trends.trend(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
     marks = _marks(series, found.shown, SERVICE)
-    wide, narrow = (trends.draw(found, width=width, marks=marks, behind=behind, sota=sota) for width in (1216, 344))
-    return SeriesFigure(at.to(), wide, narrow, behind)
+    name = f"{case} over the mainline"
+    wide, narrow = (
+        trends.draw(found, text, width=width, marks=marks, behind=behind, sota=sota)
+        for width, text in ((_WIDE, f"{name}; its trend has the same numbers"), (_NARROW, name))
+    )
+    return SeriesFigure(at.to(), wide, narrow)
 
 
 def _units(metric: Metric) -> list[tuple[Unit, str]]:
@@ -414,10 +420,11 @@ def _search(session: Session, target: Target, at: TrendAddress) -> list[str]:
     return [one for one in named if all(word in one.lower() for word in words)][:_FOUND]
 
 
-def _hover(found: trends.Trend, drawing: trends.Drawing) -> str:
+def _hover(found: trends.Trend) -> str:
     """What the script needs to name the points: x in px of the wide figure, value, revision, run, day."""
+    x = trends.across(found, _WIDE)
     rows = [
-        [round(drawing.x(one.at), 1), found.said(one.value), one.point.revision[:12], one.point.run_id, day(one.at)]
+        [round(x(one.at), 1), found.said(one.value), one.point.revision[:12], one.point.run_id, day(one.at)]
         for one in found.shown[-_NAMED:]
     ]
     return json.dumps(rows, separators=(",", ":"))

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import page
-from dashboards.runs.strips import RoundsFigure, rounds_figure
+from dashboards.runs.strips import rounds_figure
 from kernels.cases import Role
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
@@ -61,7 +62,7 @@ def statistics(session: Reading) -> str:
     )
 
 
-def _figure(session: Session, example: error_rates.Example) -> RoundsFigure | None:
+def _figure(session: Session, example: error_rates.Example) -> Markup | None:
     """The rounds of both sides; None where their samples were deleted."""
     verdict = example.verdict
     samples = brief.samples_of_case(session, example.run.id, verdict.case)

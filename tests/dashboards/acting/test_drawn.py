@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ from service.domain.bisection.search import Aim, Answered, Progress, Question
 from service.domain.codefacts.comparison import MAX_EDITS, MAX_SHOWN, compared, hunks
 from service.domain.codefacts.measured import comparable
 from service.domain.states import Ending
+from tests.dashboards.inspection import Drawn
 
 BEFORE = "\n".join(f"line {n}" for n in range(40))
 
@@ -83,17 +85,22 @@ def test_a_strip_says_what_is_known_of_each_revision() -> None:
     line = [f"c{n}" for n in range(7)]
     steps = (answered("c3", Answer.GOOD), answered("c4", Answer.SKIP))
     going = Progress(line, steps, {("norms", "case"): math.log(1.2)}, ("c4", "c5", "c6"), None)
-    strip = search_strip(line, going, {"c3": 11}, ("c5", 12))
+    strip, said = search_strip(line, going, {"c3": 11}, ("c5", 12))
     kinds = [Known.GOOD, Known.CLEARED, Known.CLEARED, Known.GOOD, Known.SKIPPED, Known.PENDING, Known.BAD]
-    assert [one.known for one in strip.places] == kinds
-    assert [one.run_id for one in strip.places] == [None, None, None, 11, None, 12, None]
+    places = Drawn(strip).root.findall(".//rect/title")
+    assert [one.text for one in places] == [f"{sha}: {kind.value}" for sha, kind in zip(line, kinds, strict=True)]
+    assert "2 is not the culprit" in said
+    links = [(one.get("href"), one.get("aria-label")) for one in Drawn(strip).root.iterfind(".//a")]
+    assert links == [("/runs/11", "c3 as fast as the good end"), ("/runs/12", "c5 measured now")]
 
     ended = Progress(line, (*steps, answered("c5", Answer.BAD)), {}, ("c5",), None, Ending.PROVED)
-    assert search_strip(line, ended, {}, None).places[5].known is Known.CULPRIT
+    drawn = Drawn(search_strip(line, ended, {}, None)[0]).root.findall(".//rect")
+    assert [one.get("class") for one in drawn][5] == "rev culprit"
 
 
 def test_a_long_line_fits_on_a_page() -> None:
     line = [f"c{n}" for n in range(5000)]
-    strip = search_strip(line, Progress(line, (answered("c2500", Answer.GOOD),), {}, tuple(line[2501:])), {}, None)
-    assert len(strip.places) < MAX_PLACES
-    assert sum(one.count for one in strip.places) == len(line)
+    progress = Progress(line, (answered("c2500", Answer.GOOD),), {}, tuple(line[2501:]))
+    titles = [one.text or "" for one in Drawn(search_strip(line, progress, {}, None)[0]).root.iterfind(".//title")]
+    assert len(titles) < MAX_PLACES
+    assert sum(1 + int((re.findall(r"and (\d+) more", one) or [0])[0]) for one in titles) == len(line)

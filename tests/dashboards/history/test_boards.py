@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import select
 
-from dashboards.boards import BEST, STEPS, compose, dtypes, providers, short_number, spread_labels
+from dashboards.boards import BEST, STEPS, compose, dtypes, providers, short_number
+from dashboards.drawing import spread_labels
 from kernels.cases import Case
 from service.db.engine import transaction
 from service.db.models import Revision, Target
@@ -18,6 +19,7 @@ from service.ledger.reading.board import BoardCase, Since, Timed
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.browser.variants import SCHEMES_AND_WIDTHS
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import Drawn
 from tests.dashboards.runs import seed_wide
 from tests.dashboards.seed import Seeded, watched
 
@@ -150,9 +152,10 @@ def test_in_the_cache_there_is_no_share_of_the_ceiling() -> None:
 
 
 def test_the_figures_have_every_provider() -> None:
-    figure, *_ = compose([*SWEEP, *OTHER_SWEEPS], "quack", "quack", 4000.0, "norms").figures
-    assert [name for name, *_ in figure.lines] == ["norms", "quack", "liger"]
-    ends = sorted(y for *_, y in figure.lines)
+    figure, *_ = compose([*SWEEP, *OTHER_SWEEPS], "quack", "quack", 4000.0, "norms").figures.values()
+    names = [one for one in Drawn(figure).texts() if one.x == 206]
+    assert [one.text for one in names] == ["norms", "quack", "liger"]
+    ends = sorted(one.y for one in names)
     assert all(after - before >= 11 for before, after in itertools.pairwise(ends)), "names do not overlap"
 
 

@@ -13,6 +13,7 @@ from service.domain.states import ComparisonMethod, Direction
 from service.domain.verdicts.estimation import PairedRatio
 from service.reports.rows import ComparedCase
 from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import Seeded
 
 
@@ -51,7 +52,8 @@ def test_every_interval_is_within_the_column_and_noise_stays_small() -> None:
     found = compose([*CASES, case("rmsnorm.fwd.1x64.bf16", 40.0, "slower")], Show.ALL)
     for one in found.lines:
         if one.case.ratio:
-            start, end = (float(text) for text in re.findall(r"[\d.]+(?= 11|$)", one.whisker))
+            whisker, *_ = Drawn(one.interval).root.iterfind(".//path")
+            start, end = (float(text) for text in re.findall(r"[\d.]+(?= 11|$)", whisker.get("d", "")))
             assert 0 <= start <= end <= WIDTH
     quiet = compose([case("rmsnorm.fwd.1x64.bf16", 1.004, "same")], Show.ALL)
     assert quiet.axis(1.004) - quiet.axis(1.0) < WIDTH / 20

@@ -13,9 +13,11 @@ from service.db.engine import clock, transaction
 from service.db.models import ConfigurationDrift, Measurement, Run
 from service.domain.codefacts.history import FactsAt, moves
 from service.domain.series import SeriesKey
+from service.domain.states import MovedBy
 from service.ledger.renames import series_of
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import CASES, Seeded, watched
 
 SERIES = {"device": "h200", "provider": "norms", "case": CASES[1]}
@@ -45,19 +47,20 @@ def test_what_moved_comes_first_and_its_steps_stay_in_the_figure() -> None:
     registers, kernels = drawn(history(40, 40, 64, 40))
     assert (registers.label, registers.now, registers.before, registers.moves) == ("registers", "40", "40 to 64", 2)
     assert (kernels.before, kernels.moves) == ("", 0)
-    xs = [float(part.split("V")[0]) for part in registers.path.split("H")[1:]]
+    path = Drawn(registers.steps).path("step moving")
+    xs = [float(part.split("V")[0]) for part in path.split("H")[1:]]
     assert min(xs) >= 0
     assert max(xs) <= WIDTH
-    ys = [float(part.split("H")[0]) for part in registers.path.split("V")[1:]]
+    ys = [float(part.split("H")[0]) for part in path.split("V")[1:]]
     assert min(ys) >= 0
     assert max(ys) <= HEIGHT
 
 
 def test_marks_have_a_path_for_each_cause() -> None:
     found = history(40, 64, 64)
-    [(by, path)] = event_marks(found, moves(found))
-    assert by.value == "commit"
-    assert path.count("M") == 1
+    drawn = Drawn(event_marks(found, moves(found)))
+    assert [drawn.path(f"moved-by {by.value}").count("M") for by in MovedBy] == [1, 0, 0]
+    assert MovedBy.COMMIT is next(iter(MovedBy))
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,11 @@
 """The roofline: where cases, ceilings and the other provider are drawn."""
 
-import re
-
 import pytest
 
 from dashboards import boards, rooflines
 from kernels.cases import Case
 from service.ledger.reading.board import BoardCase, BoardRun, Timed
+from tests.dashboards.inspection import Drawn, places
 
 COPY, PRODUCT, L2 = 4000.0, 800.0, float(60 << 20)
 BLOCK = "rmsnorm.fwdbwd.4096x1024.bf16.block"
@@ -33,60 +32,63 @@ def drawn(
     of_blocks = [BoardCase("norms", BLOCK, Timed(1000.0, None))] if blocks else []
     run = BoardRun(1, "a" * 40, "", 0.0, 1, copy, product, L2, cases, of_blocks)
     board = boards.compose(cases, "quack", "quack", copy, "norms")
-    return rooflines.draw(board.cells, run, "quack")
-
-
-def places(path: str) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", path)]
+    return rooflines.draw(board.cells, run, "quack", lambda one: f"#{one.case}")
 
 
 def test_a_case_as_fast_as_a_copy_is_on_the_slope_and_none_above_it() -> None:
     found = drawn()
     assert found
-    figure = found.by_intensity
-    (left, low), (corner, roof), (right, end) = places(figure.roof)
-    assert figure.ridge == (pytest.approx(corner, abs=0.1), pytest.approx(roof, abs=0.1))
+    figure = Drawn(found.by_intensity)
+    (left, low), (corner, roof), (right, end) = places(figure.path("ceiling"))
+    copy, product = (next(one for one in figure.texts() if name in one.text) for name in ("copy", "bf16 product"))
+    assert (copy.x + 18, product.y + 6) == (pytest.approx(corner, abs=0.1), pytest.approx(roof, abs=0.1))
     assert roof == end
     assert right > corner
-    for n, (x, y) in enumerate(places(figure.own)):
+    for n, (x, y) in enumerate(places(figure.path("pt own"))):
         ceiling = low + (x - left) / (corner - left) * (roof - low)
         assert (y == pytest.approx(ceiling, abs=0.3)) is (n == 0)
         assert y >= ceiling - 0.3, "down is slower"
-    assert figure.families[0][:2] == ("RMSNorm forward", pytest.approx(1.0, rel=1e-2))
-    assert figure.families[-1][1:] == (pytest.approx(13 / 6, rel=1e-2), pytest.approx(13 / 6 * COPY / 1e3, rel=1e-2))
-    assert figure.ceilings.ridge == 200
+    assert found.families[0][:2] == ("RMSNorm forward", pytest.approx(1.0, rel=1e-2))
+    assert found.families[-1][1:] == (pytest.approx(13 / 6, rel=1e-2), pytest.approx(13 / 6 * COPY / 1e3, rel=1e-2))
+    assert found.ridge == 200
 
 
 def test_a_block_is_on_the_other_side_of_the_ridge() -> None:
     with_block, without = drawn(blocks=True), drawn()
     assert with_block
     assert without
-    [(x, _)] = places(with_block.by_intensity.blocks)
-    assert with_block.by_intensity.ridge
-    assert x > with_block.by_intensity.ridge[0]
-    assert without.by_intensity.blocks == ""
+    figure = Drawn(with_block.by_intensity)
+    [(x, _)] = places(figure.path("pt blocks"))
+    _, (ridge, _), _ = places(figure.path("ceiling"))
+    assert x > ridge
+    assert (with_block.blocks, without.blocks) == (True, False)
+    assert Drawn(without.by_intensity).path("pt blocks") == ""
 
 
 def test_without_a_product_there_is_a_slope_and_no_roof() -> None:
     found = drawn(product=None)
     assert found
-    assert found.by_intensity.ridge is None
-    assert len(places(found.by_intensity.roof)) == 2
+    assert found.ridge is None
+    assert len(places(Drawn(found.by_intensity).path("ceiling"))) == 2
 
 
 def test_by_size_the_shortest_call_and_the_copy_are_the_limits() -> None:
     found = drawn()
     assert found
-    figure = found.by_size
+    figure = Drawn(found.by_size)
+    copy, _ = figure.paths("ceiling")
     times = [time.median for one in CASES for time in (one.own, *one.others.values())]
-    assert figure.floor_us == min(times)
-    [fastest] = [dot for dot in figure.dots if dot.cell.case is CASES[0]]
-    [(x, y)] = places(fastest.own)
-    assert y == pytest.approx(figure.ceiling_y, abs=0.1)
-    assert figure.l2_x
-    assert x > figure.l2_x, "128 MiB do not fit 60 MiB"
-    assert fastest.other.endswith(f"V{y:g}"), "a line from the other provider to ours"
-    assert [dot.other == "" for dot in figure.dots] == [False, False, True]
+    assert f"shortest call, {min(times):.2f} µs" in [one.text for one in figure.texts()]
+    found_dots = figure.root.findall(".//a")
+    assert [dot.get("href") for dot in found_dots] == [f"#{one.case}" for one in CASES]
+    other, own = (path.get("d", "") for path in found_dots[0].iterfind("path"))
+    [(x, y)] = places(own)
+    assert y == pytest.approx(places(copy)[0][1], abs=0.1)
+    l2 = figure.root.find(".//rect[@class='l2']")
+    assert l2 is not None
+    assert x > float(l2.get("x", "")) + float(l2.get("width", "")), "128 MiB do not fit 60 MiB"
+    assert other.endswith(f"V{y:g}"), "a line from the other provider to ours"
+    assert [len(dot.findall("path")) for dot in found_dots] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(("cases", "copy"), [(CASES, None), (CASES[:2], COPY), ([], COPY)])

@@ -15,6 +15,7 @@ from service.reports.views import Point
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import CASES, Seeded, watched
 
 DAY = 86_400.0
@@ -133,23 +134,25 @@ def test_dates_never_go_back() -> None:
 
 def test_ten_thousand_revisions_are_two_dots_a_px_at_most() -> None:
     many = [100.0 + (n * 7919 % 1000) / 1000 for n in range(10_000)]
-    drawing = draw(shown(points(many)), width=1216)
-    assert drawing.steady.count("M") <= 2 * 1216
-    assert len(drawing.steady) + len(drawing.sota) < 60_000
+    drawing = Drawn(draw(shown(points(many)), width=1216))
+    assert 0 < drawing.path("dot").count("M") <= 2 * 1216
+    assert len(drawing.path("dot")) + len(drawing.path("sota-line")) < 60_000
 
 
 def test_the_largest_change_keeps_its_label_and_marks_do_not_collide() -> None:
     outcomes = dict.fromkeys((9, 10, 12, 13), ("regression", 1.01)) | {11: ("regression", 1.5)}
     found = shown(points([100.0] * 9 + [150.0] * 90, outcomes))
     marks = [Mark(found.shown[0].at + n * DAY / 4, "torch 2.12 → 2.13", "torch", "stack") for n in range(12)]
-    drawing = draw(found, width=1216, marks=marks)
-    assert drawing.change_labels[0].text == "+50.0 %"
+    drawing = Drawn(draw(found, width=1216, marks=marks))
+    assert drawing.texts("slower")[0].text == "+50.0 %"
     ends: dict[float, float] = {}
-    for mark in drawing.marks:
+    drawn_marks = drawing.root.findall(".//g[@class='mark stack']")
+    for mark in (text for one in drawn_marks for text in one.iterfind("text")):
+        x, y = (float(mark.get(name, "")) for name in "xy")
         if mark.text:
-            assert mark.x >= ends.get(mark.y, 0.0), "labels of one lane do not overlap"
-            ends[mark.y] = mark.x + 6 * len(mark.text)
-    assert len(drawing.marks) == 12, "one without a label keeps its mark"
+            assert x >= ends.get(y, 0.0), "labels of one lane do not overlap"
+            ends[y] = x + 6 * len(mark.text)
+    assert len(drawn_marks) == 12, "one without a label keeps its mark"
 
 
 @pytest.fixture(scope="module")
@@ -276,6 +279,6 @@ def test_a_trend_fits_the_window(browser: Browser, tmp_path_factory: pytest.Temp
     ],
 )
 def test_only_what_is_above_the_limit_to_sota_is_filled(ratios: list[float], areas: int) -> None:
-    strip = draw(shown(points([100.0 * ratio for ratio in ratios])), width=1216, behind=1.05).ratio
-    assert strip
-    assert strip.behind.count("Z") == areas
+    drawing = Drawn(draw(shown(points([100.0 * ratio for ratio in ratios])), width=1216, behind=1.05))
+    assert drawing.path("ratio")
+    assert drawing.path("behind-area").count("Z") == areas

@@ -14,6 +14,7 @@ from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.states import CellState, Outcome
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row
+from tests.dashboards.inspection import Drawn
 
 WIDE, NARROW = "rmsnorm.fwd.4096x8192.bf16", "rmsnorm.fwd.4096x1024.bf16"
 BACK, SMALL = "rmsnorm.bwd.4096x1024.bf16", "rmsnorm.fwd.16x1024.bf16"
@@ -248,20 +249,22 @@ def test_the_axis_shows_every_ratio_and_always_the_band() -> None:
     assert 8.0 <= wide.scale.high < 10.0, "what takes forty times as long is drawn at the end"
     assert 1.0 in wide.ticks
     drawn = interval(line(BACK, 40.0), wide)
-    assert 'preserveAspectRatio="none"' in drawn
-    assert interval(line(BACK, None, Outcome.INVALID), wide) == ""
+    assert drawn is not None
+    assert 'preserveAspectRatio="none"' in drawn.__html__()
+    assert interval(line(BACK, None, Outcome.INVALID), wide) is None
 
 
 def test_the_dot_plot_names_what_moved_and_why() -> None:
     lines = [*steady(20), slower(WIDE, 1.2, cause=SPILLS), slower(BACK, 1.25, cause=SPILLS)]
-    plot = dot_plot(lines, groups_of(lines, lines), 1216, 118)
-    assert plot is not None
-    assert [(one.head, one.text) for one in plot.labels] == [
-        ("20 steady", "geomean 1.003"),
-        ("2 slower, one cause", "geomean 1.225, worst 1.250"),
+    plot = Drawn(dot_plot(lines, groups_of(lines, lines), 1216, 118, ["2 slower", "20 steady"]))
+    assert [one.text for one in plot.texts() if one.y < 40] == [
+        "20 steady",
+        "geomean 1.003",
+        "2 slower, one cause",
+        "geomean 1.225, worst 1.250",
     ]
-    assert [tone for tone, _ in plot.paths] == ["flat", "slow"]
-    assert sum(path.count("h0") for _, path in plot.paths) == len(lines)
+    found = {tone: plot.path(f"dot {tone}").count("h0") for tone in ("flat", "slow", "fast")}
+    assert found == {"flat": 20, "slow": 2, "fast": 0}
     assert dot_plot(lines[:1], (), 1216, 118) is None
 
 
@@ -272,13 +275,11 @@ def test_rounds_share_one_axis_except_those_far_off() -> None:
         (Role.PARENT, "norms", [[69.0, 69.2], [69.1, 69.3]]),
         (Role.RIVAL, "eager", [[300.0, 301.0]]),
     ]
-    figure = rounds_figure(WIDE, contenders)
-    assert figure is not None
-    assert [(one.name, one.text, one.beyond, one.path.count("V")) for one in figure.strips] == [
-        ("baseline", "69.2", False, 4),
-        ("head", "85.3", False, 4),
-        ("eager", "300.5", True, 0),
-        ("quack", "70.0", False, 3),
-    ]
-    assert figure.said == "baseline 69.2 µs, head 85.3 µs, eager 300.5 µs, quack 70.0 µs"
+    figure = Drawn(rounds_figure(WIDE, contenders))
+    assert [one.text for one in figure.texts("ink")] == ["baseline", "head", "eager", "quack"]
+    assert [one.text for one in figure.texts("strong")] == ["69.2", "85.3", "→ 300.5", "70.0"]
+    tones = ("base", "head", "copy", "sota")
+    assert [figure.path(f"st {tone}").count("V") for tone in tones] == [4, 4, 0, 3]
+    said = "baseline 69.2 µs, head 85.3 µs, eager 300.5 µs, quack 70.0 µs"
+    assert figure.root.find(f".//svg[@aria-label='Medians of the rounds: {said}']") is not None
     assert rounds_figure(WIDE, [(Role.HEAD, "norms", [[]])]) is None

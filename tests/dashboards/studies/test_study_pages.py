@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from dashboards.study_figures import BOTTOM, LEFT, RIGHT, TOP, chart
+from dashboards.pages.studies import BOTTOM, LEFT, RIGHT, TOP, chart
 from kernels.studies.records import StudyFile
 from kernels.studies.study import StudyFigure
 from service.app import create_app
 from service.db.engine import transaction
 from service.ledger.studies import sessions
+from tests.dashboards.inspection import Drawn
 from tests.service.ledger.studies.literal import GRID, NARROW, session_file
 
 
@@ -116,26 +117,23 @@ def figure(limit: tuple[str, float] | None = None, **series: tuple[float | None,
 
 
 def test_a_missing_value_interrupts_a_line() -> None:
-    drawn = chart(figure(whole=(1.0, 2.0, 3.0), gap=(1.0, None, 3.0), none=(None, None, None)))
-    assert drawn is not None
-    whole, gap = drawn.lines
-    assert (whole.path.count("M"), whole.path.count("L"), whole.dots.count("M")) == (1, 2, 3)
-    assert (gap.path, gap.dots.count("M")) == ("", 2)
+    drawn = Drawn(chart(figure(whole=(1.0, 2.0, 3.0), gap=(1.0, None, 3.0), none=(None, None, None))))
+    (whole, gap), (whole_dots, gap_dots) = drawn.paths("ln"), drawn.paths("pt")
+    assert (whole.count("M"), whole.count("L"), whole_dots.count("M")) == (1, 2, 3)
+    assert (gap, gap_dots.count("M")) == ("", 2)
     assert chart(figure(none=(None, None, None))) is None
 
 
 def test_names_of_lines_do_not_touch_and_stay_inside() -> None:
-    drawn = chart(figure(**{f"arm {n}": (1.0, 1.0, 0.001 * n) for n in range(8)}))
-    assert drawn is not None
-    places = sorted(one.y for one in drawn.lines)
+    texts = Drawn(chart(figure(**{f"arm {n}": (1.0, 1.0, 0.001 * n) for n in range(8)}))).texts()
+    places = sorted(one.y - 4 for one in texts if one.text.startswith("arm"))
+    assert len(places) == 8
     assert all(after - before >= 12.9 for before, after in pairwise(places))
     assert TOP <= places[0] <= places[-1] <= BOTTOM + 4
-    assert [x for x, _ in drawn.columns] == pytest.approx([LEFT, (LEFT + RIGHT) / 2, RIGHT])
+    assert [one.x for one in texts if one.y == 240] == pytest.approx([LEFT, (LEFT + RIGHT) / 2, RIGHT])
 
 
 def test_close_values_fill_the_figure_and_others_begin_at_zero() -> None:
-    close, wide = chart(figure(a=(0.98, 1.0, 1.02))), chart(figure(a=(10.0, 500.0, 1000.0)))
-    assert close is not None
-    assert wide is not None
-    assert "0" not in [text for _, text in close.grid]
-    assert "0" in [text for _, text in wide.grid]
+    drawn = [Drawn(chart(figure(a=values))).texts() for values in ((0.98, 1.0, 1.02), (10.0, 500.0, 1000.0))]
+    assert ["0" in [one.text for one in texts if one.x == LEFT - 5] for texts in drawn] == [False, True]
+    assert all(any(one.x == LEFT - 5 for one in texts) for texts in drawn)
