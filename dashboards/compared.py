@@ -1,7 +1,7 @@
 """Two revisions side by side: the cases in order, with the geometry of their intervals.  Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import geometric_mean
@@ -69,20 +69,14 @@ def compose(
     """The cases that have every word of `text`; without changed ones all are shown."""
     words = text.lower().split()
     found = [case for case in cases if all(word in f"{case.case} {case.provider}".lower() for word in words)]
-    axis = _axis(found)
+    ratios = [case.ratio.ratio for case in found if case.ratio]
+    # At least 5 % to both sides, so that noise does not look like a change.
+    low, high = max(min([0.95, *ratios]), 1 / _MOST), min(max([1.05, *ratios]), _MOST)
+    axis = Scale(low / 1.01, high * 1.01, 0, WIDTH, log=True)
     counts = {word: sum(case.direction == word for case in found) for word in _ORDER}
     shown = found if show is Show.ALL else [case for case in found if case.direction in ("slower", "faster")]
     lines = sorted((_line(case, axis) for case in shown), key=_KEYS[sort])
-    ratios = [case.ratio.ratio for case in found if case.ratio]
     return Compared(lines, counts, geometric_mean(ratios) if ratios else None, axis)
-
-
-def _axis(cases: Iterable[ComparedCase]) -> Scale:
-    """All ratios with a margin; at least 5 % to both sides, so that noise does not look like a change."""
-    ratios = [case.ratio.ratio for case in cases if case.ratio]
-    low = max(min([0.95, *ratios]), 1 / _MOST)
-    high = min(max([1.05, *ratios]), _MOST)
-    return Scale(low / 1.01, high * 1.01, 0, WIDTH, log=True)
 
 
 def _line(case: ComparedCase, axis: Scale) -> ComparedLine:

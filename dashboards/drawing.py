@@ -66,7 +66,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     if last - first + 1 > most:
         step = _step(step * 1.01)
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [_rounded(n * step, step) for n in range(first, last + 1)]
+    # Without the error of the multiplication: 0.30000000000000004 is 0.3.
+    return [round(n * step, max(0, 2 - math.floor(math.log10(step)))) for n in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -251,8 +252,3 @@ def micros(value: float | None) -> str:
 def _step(least: float) -> float:
     power = 10.0 ** math.floor(math.log10(least))
     return next(digit * power for digit in _STEPS if digit * power >= least * (1 - 1e-9))
-
-
-def _rounded(value: float, step: float) -> float:
-    """Without the error of the multiplication: 0.30000000000000004 is 0.3."""
-    return round(value, max(0, 2 - math.floor(math.log10(step))))

@@ -281,7 +281,8 @@ def headline(found: Trend, metric: Metric) -> tuple[str, Change | None]:
     """The verdict of a trend in figures, and the change that it is about."""
     if not found.shown:
         return "Not measured in this unit", None
-    open_changes = [change for change in found.changes if not change.closed and _in(change, found.shown)]
+    first, newest = found.shown[0].point.ordinal, found.shown[-1].point.ordinal
+    open_changes = [one for one in found.changes if not one.closed and first <= one.ordinal <= newest]
     if not open_changes:
         n = len(found.shown)
         if n == 1:
@@ -289,10 +290,6 @@ def headline(found: Trend, metric: Metric) -> tuple[str, Change | None]:
         return f"Level over {n:,} revisions", None
     last = open_changes[-1]
     return f"{percent(last.ratio, metric)} since {day(last.at)}", last
-
-
-def _in(change: Change, shown: Sequence[Shown]) -> bool:
-    return shown[0].point.ordinal <= change.ordinal <= shown[-1].point.ordinal
 
 
 def day(at: float) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import geometric_mean, median
@@ -187,8 +187,11 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
     if not known:
         return None
     known.sort(key=lambda one: (list(_NAMES).index(one[0]) if one[0] in _NAMES else len(_NAMES), one[1]))
-    medians = {n: median(_every(trials)) for n, (_, _, trials) in enumerate(known)}
-    near = _near(known, medians)
+    medians = [median(_every(trials)) for _, _, trials in known]
+    # Head and baseline share the axis with who is not far from them.
+    own = [one for (role, _, _), one in zip(known, medians, strict=True) if role in (Role.HEAD, Role.PARENT)]
+    least, most = min(own or medians[:1]) / _FAR, max(own or medians[:1]) * _FAR
+    near = {n for n, middle in enumerate(medians) if least <= middle <= most}
     values = [value for n, (_, _, trials) in enumerate(known) if n in near for value in _every(trials)]
     divisor, unit = axis_unit(max(values), metric_of(case))
     low, high = min(values) / divisor, max(values) / divisor
@@ -196,15 +199,18 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
     scale = Scale(low - margin, high + margin, _LEFT, _ROUNDS_WIDTH - 12)
     rows = [max(2, len(trials)) if n in near else 1 for n, (_, _, trials) in enumerate(known)]
     tops = list(accumulate((_TRIAL_PX * some + _GAP_PX for some in rows), initial=6.0))
+    middles = [middle / divisor for middle in medians]
     names = [_NAMES.get(role, who) for role, who, _ in known]
-    texts = [_median_text(medians[n] / divisor) for n in range(len(known))]
+    texts = [digits(one) if one < 10 or one >= 1000 else f"{one:.1f}" for one in middles]
     said = ", ".join(f"{name} {text} {unit}" for name, text in zip(names, texts, strict=True))
     figure = Figure(
         _ROUNDS_WIDTH, math.ceil(tops[-1] + 20), f"Medians of the rounds: {said}", width="100%", kind="rounds"
     )
+    span = scale.high - scale.low
+    decimals = 0 if span >= 10 else 1 if span >= 1 else 2 if span >= 0.1 else 3
     for n, tick in enumerate(scale.ticks):
         figure.path("ax-grid", bars([(scale(tick), 4, figure.height - 20)]))
-        figure.columns([(scale(tick), f"{_tick(tick, scale)}{'' if n else f' {unit}'}")], figure.height - 6)
+        figure.columns([(scale(tick), f"{tick:,.{decimals}f}{'' if n else f' {unit}'}")], figure.height - 6)
     for n, (role, _, trials) in enumerate(known):
         y, beyond = tops[n], n not in near
         ticks = [
@@ -221,27 +227,10 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
         figure.path(f"st {_TONES.get(role, 'base')}", bars(ticks))
         text = f"→ {texts[n]}" if beyond else texts[n]
         figure.text(at, centre, text, "strong", "" if right else "end")
-    most = max(len(trials) for _, _, trials in known)
+    longest = max(len(trials) for _, _, trials in known)
     heading = Markup('<h3>Every round of {} trial{} <span class="quiet">one tick a round, one line a trial</span></h3>')
-    return heading.format(most, "s" * (most != 1)) + figure
-
-
-def _median_text(value: float) -> str:
-    return digits(value) if value < 10 or value >= 1000 else f"{value:.1f}"
-
-
-def _near(known: Sequence[tuple[Role, str, Sequence[Rounds]]], medians: Mapping[int, float]) -> set[int]:
-    """The contenders that share the axis: head and baseline, and who is not far from them."""
-    own = [medians[n] for n, (role, _, _) in enumerate(known) if role in (Role.HEAD, Role.PARENT)] or [medians[0]]
-    low, high = min(own) / _FAR, max(own) * _FAR
-    return {n for n, middle in medians.items() if low <= middle <= high}
+    return heading.format(longest, "s" * (longest != 1)) + figure
 
 
 def _every(trials: Sequence[Rounds]) -> list[float]:
     return [taken for trial in trials for taken in trial if taken is not None]
-
-
-def _tick(value: float, scale: Scale) -> str:
-    span = scale.high - scale.low
-    decimals = 0 if span >= 10 else 1 if span >= 1 else 2 if span >= 0.1 else 3
-    return f"{value:,.{decimals}f}"

@@ -19,7 +19,7 @@ from dashboards.pages.history.boards import (
     board_values,
     composed,
     newest_by_target,
-    past_bars,
+    past_of,
     sota_of,
 )
 from dashboards.pages.history.compare import ComparedAddress
@@ -211,7 +211,7 @@ class _Site:
         name, device = one.target.name, one.device
         with reading() as session:
             run = board(session, one.target, device)
-            past = past_bars(session, one.target, device, run)
+            past = past_of(session, one.target, device, run)
         past = replace(past, before="", after="")  # boards of earlier revisions have no pages
         sota = sota_of(one.target, device)
         for case in run.cases:

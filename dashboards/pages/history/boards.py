@@ -16,8 +16,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import boards, rooflines
+from dashboards.drawing import Figure, bars
 from dashboards.links import SERVICE, ServiceLinks
-from dashboards.pages.rendering import page
+from dashboards.pages.rendering import calendar, page
 from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
 from service.api.common import tagged
@@ -25,6 +26,7 @@ from service.db.engine import clock
 from service.db.models import RunTotals, Target
 from service.domain import roofline
 from service.domain.policy.policy import Policy
+from service.domain.text import short
 from service.ledger.intake import samples
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
@@ -180,7 +182,7 @@ def sota_of(target: Target, device: str) -> str:
 
 def _values(session: Session, target: Target, at: BoardAddress, devices: Sequence[str]) -> dict[str, Any]:
     shown = reading.board(session, target, at.device, at.at)
-    return board_values(target, at, shown, devices, past_bars(session, target, at.device, shown))
+    return board_values(target, at, shown, devices, past_of(session, target, at.device, shown))
 
 
 def board_values(
@@ -211,6 +213,7 @@ def board_values(
         "dtypes": boards.dtypes(shown.cases),
         "devices": devices,
         "past": past,
+        "past_bars": _past_bars(past, address, shown.revision),
         "sample": target.location in samples.ORIGINS,
         "steps": boards.STEPS,
         "best": boards.BEST,
@@ -240,46 +243,45 @@ def _record(cell: boards.Cell, found: Composed) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class PastBar:
-    """A bar of the strip: a revision with its geometric mean against SOTA."""
-
-    revision: str
-    committed_at: float
-    geomean: float
-    release: bool  # it is or was the pinned baseline
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-@dataclass(frozen=True)
 class Past:
-    """Some revisions that were compared with SOTA as bars, and the neighbours of the one that is shown."""
+    """Some revisions that were compared with SOTA, and the neighbours of the one that is shown."""
 
-    bars: Sequence[PastBar]
+    runs: Sequence[reading.PastRun]
     before: str
     after: str
 
+    @property
+    def releases(self) -> set[str | None]:
+        """The revisions that are or were the pinned baseline."""
+        return {one.pinned for one in self.runs} & {one.revision for one in self.runs}
 
-def past_bars(session: Session, target: Target, device: str, shown: reading.BoardRun) -> Past:
+
+def past_of(session: Session, target: Target, device: str, shown: reading.BoardRun) -> Past:
     """The past of a board, with all releases, the revision that is shown, and the newest."""
     some = reading.past(session, target, device, _SAMPLES, shown.revision)
-    releases = {one.pinned for one in some}
-    widest = max((abs(one.geomean - 1) for one in some), default=0.1) or 0.1
-    width = 1000 / max(len(some), 1)
-    bars = [
-        PastBar(
-            one.revision,
-            one.committed_at,
-            one.geomean,
-            one.revision in releases,
-            n * width,
-            30 - max(0.0, (one.geomean - 1) / widest * 28),
-            width,
-            max(1.0, abs(one.geomean - 1) / widest * 28),
-        )
-        for n, one in enumerate(some)
-    ]
     on_mainline = shown.ordinal is not None
-    return Past(bars, *(reading.neighbours(session, target, device, shown.ordinal or 0) if on_mainline else ("", "")))
+    return Past(some, *(reading.neighbours(session, target, device, shown.ordinal or 0) if on_mainline else ("", "")))
+
+
+def _past_bars(past: Past, address: BoardAddress, shown: str) -> Figure | None:
+    """Each revision of the past as a bar from the mean 1, which leads to its board."""
+    if len(past.runs) < 2:
+        return None
+    size = {"width": "100%", "height": 48, "preserveAspectRatio": "none"}
+    figure = Figure(1000, 60, "Revisions", kind="past", role="group", **size)
+    figure.across("one", 30, 0, 1000)
+    widest = max(abs(one.geomean - 1) for one in past.runs) or 0.1
+    width = 1000 / len(past.runs)
+    for n, one in enumerate(past.runs):
+        x, height, slower = n * width, abs(one.geomean - 1) / widest * 28, one.geomean > 1
+        release, current = one.revision in past.releases, one.revision == shown
+        title = f"{short(one.revision)}, {calendar(one.committed_at)[:10]}: {one.geomean:.3f}{', release' * release}"
+        link = {"href": address.to(at=one.revision[:12]), "aria_current": "true" if current else ""}
+        with figure.within("a", title, **link):
+            figure.add("rect", kind="hit", x=x, y=0, width=width, height=60)
+            kind = f"{'over' if slower else 'under'}{' shown' * current}"
+            y, inner = 30 - height * slower, max(width - 2, 1)
+            figure.add("rect", kind=kind, x=x + 1, y=y, width=inner, height=max(1.0, height))
+            if release:
+                figure.path("release", bars([(x + width / 2, 0, 60)]))
+    return figure
