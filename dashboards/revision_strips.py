@@ -26,6 +26,9 @@ class Known(StrEnum):
     CLEARED = "is not the culprit"
 
 
+_OF_ANSWER = {Answer.GOOD: Known.GOOD, Answer.BAD: Known.BAD, Answer.SKIP: Known.SKIPPED}
+
+
 def search_strip(
     line: Sequence[str], progress: Progress, runs: dict[str, int], pending: tuple[str, int] | None
 ) -> tuple[Figure, str]:
@@ -34,9 +37,14 @@ def search_strip(
     `runs` are the newest run by revision.
     """
     answers = {one.question.revision: one.answer for one in progress.answered}
-    known = [_known(sha, n, len(line), answers, progress, pending) for n, sha in enumerate(line)]
+    of_ends = dict(zip((*line[-1:], *line[:1]), (Answer.BAD, Answer.GOOD), strict=False))
+    words = {sha: _OF_ANSWER.get(answer) for sha, answer in (of_ends | answers).items()}
     if pending is not None:
+        words[pending[0]] = Known.PENDING
         runs = runs | {pending[0]: pending[1]}
+    if progress.culprit is not None:
+        words[progress.culprit] = Known.CULPRIT
+    known = [words.get(sha) or (Known.SUSPECT if sha in progress.suspects else Known.CLEARED) for sha in line]
     alone = {0, len(line) - 1, *(n for n, sha in enumerate(line) if len(line) <= MAX_PLACES or sha in answers)}
     kinds = [(each, n if n in alone else None) for n, each in enumerate(known)]
     groups = [list(group) for _, group in groupby(range(len(line)), key=kinds.__getitem__)]
@@ -54,27 +62,3 @@ def search_strip(
                 x=n * STEP + 1, y=y, width=10, height=height, rx=2,
             )  # fmt: skip
     return figure, said
-
-
-def _known(
-    sha: str,
-    place: int,
-    length: int,
-    answers: dict[str, Answer],
-    progress: Progress,
-    pending: tuple[str, int] | None,
-) -> Known:
-    if progress.culprit == sha:
-        return Known.CULPRIT
-    if pending is not None and pending[0] == sha:
-        return Known.PENDING
-    answer = answers.get(sha, Answer.GOOD if place == 0 else Answer.BAD if place == length - 1 else None)
-    match answer:
-        case Answer.GOOD:
-            return Known.GOOD
-        case Answer.BAD:
-            return Known.BAD
-        case Answer.SKIP:
-            return Known.SKIPPED
-        case _:
-            return Known.SUSPECT if sha in progress.suspects else Known.CLEARED

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dashboards import assets, boards, compared
+from dashboards import assets, boards
 from dashboards.boards import Cell
-from dashboards.compared import Compared, Show
 from dashboards.pages.history.boards import (
     BoardAddress,
     board_values,
@@ -22,7 +21,7 @@ from dashboards.pages.history.boards import (
     past_of,
     sota_of,
 )
-from dashboards.pages.history.compare import ComparedAddress
+from dashboards.pages.history.compare import Compared, ComparedAddress, Show, compose
 from dashboards.pages.history.trends import TrendAddress, trend_values
 from dashboards.pages.rendering import page
 from dashboards.site import links as paths
@@ -382,4 +381,4 @@ def _release(one: _Board, base: str, head: str) -> SiteRelease:
     except (Conflict, NotFound) as why:
         return SiteRelease(base, head, None, str(why), None)
     found = replace(found, base=replace(found.base, worker=None), head=replace(found.head, worker=None))
-    return SiteRelease(base, head, found, "", compared.compose(found.cases, Show.ALL))
+    return SiteRelease(base, head, found, "", compose(found.cases, Show.ALL))

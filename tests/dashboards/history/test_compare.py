@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from playwright.sync_api import Browser, expect
 
-from dashboards.compared import WIDTH, Show, Sort, compose
+from dashboards.pages.history.compare import WIDTH, Show, Sort, compose
 from service.domain.states import ComparisonMethod, Direction
 from service.domain.verdicts.estimation import PairedRatio
 from service.reports.rows import ComparedCase

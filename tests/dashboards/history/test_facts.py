@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import update
 
-from dashboards.fact_tracks import HEIGHT, WIDTH, drawn, event_marks, headline
+from dashboards.pages.history.facts import HEIGHT, WIDTH, drawn, event_marks, headline
 from service.db.engine import clock, transaction
 from service.db.models import ConfigurationDrift, Measurement, Run
 from service.domain.codefacts.history import FactsAt, moves
