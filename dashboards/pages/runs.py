@@ -1,9 +1,7 @@
 """One run: its result, its cases as a table, one case by itself, and its compiled code."""
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import geometric_mean
@@ -48,7 +46,7 @@ from service.ledger.reading import brief
 from service.ledger.runs import build_logs
 from service.reports import markdown, notes
 from service.reports.comment_head import next_step
-from service.reports.encoders import csv_cell
+from service.reports.encoders import csv_text
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 MAX_UNFOLDED = 60  # lines that a filter left are shown without their folds
@@ -160,12 +158,11 @@ def run_case(
 def run_cases_csv(request: Request, run_id: Key, session: Reading, filters: Filters) -> Response:
     """The lines that the table shows, as CSV."""
     lines = _exported(session, run_id, filters)
-    out = io.StringIO()
-    write = csv.writer(out)
     records = [_record(line) for line in lines]
-    write.writerow(_record_names(records))
-    write.writerows([csv_cell(value) for value in record.values()] for record in records)
-    return _named(tagged(request, out.getvalue(), "text/csv; charset=utf-8"), f"run-{run_id}.csv")
+    names = list(records[0]) if records else ["case", "provider", "outcome"]
+    answer = tagged(request, csv_text(names, (one.values() for one in records)), "text/csv; charset=utf-8")
+    answer.headers["Content-Disposition"] = f'attachment; filename="run-{run_id}.csv"'
+    return answer
 
 
 @router.get("/runs/{run_id}/cases.json")
@@ -314,15 +311,6 @@ def _record(line: CaseLine) -> dict[str, Any]:
         "cause": row.cause_words,
         "reason": row.reason,
     }
-
-
-def _record_names(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(records[0]) if records else ["case", "provider", "outcome"]
-
-
-def _named(response: Response, name: str) -> Response:
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
 
 
 def _messages(session: Session, whole: Run) -> Sequence[OutboxMessage]:

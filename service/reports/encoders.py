@@ -9,7 +9,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -79,6 +79,15 @@ def csv_cell(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False)
         case _:
             return str(value)
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table as RFC 4180."""
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(columns)
+    table.writerows([csv_cell(value) for value in row] for row in rows)
+    return text.getvalue()
 
 
 def text_of_cell(cell: str) -> str:

@@ -1,7 +1,5 @@
 """The board: where a target is ahead of the best known kernels, and where behind."""
 
-import csv
-import io
 import json
 import math
 from collections import defaultdict
@@ -31,7 +29,7 @@ from service.ledger.intake import samples
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
 from service.ledger.server_policy import effective
-from service.reports.encoders import csv_cell
+from service.reports.encoders import csv_text
 from service.reports.report import readable
 from service.reports.schema.base import rfc3339
 
@@ -109,13 +107,9 @@ class Part(StrEnum):
 def board_csv(request: Request, session: Reading, at: Chosen) -> Response:
     """The cases of the board as CSV."""
     found = _composed(session, at)
-    records = [_record(cell, found) for cell in found.board.cells]
-    out = io.StringIO()
-    write = csv.writer(out)
-    write.writerow(_RECORD)
-    write.writerows([csv_cell(value) for value in record.values()] for record in records)
+    text = csv_text(_RECORD, (_record(cell, found).values() for cell in found.board.cells))
     file = f"{at.target}-board-{at.device}-{found.run.revision[:12]}.csv"
-    answer = tagged(request, out.getvalue(), "text/csv; charset=utf-8")
+    answer = tagged(request, text, "text/csv; charset=utf-8")
     answer.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(file, safe='')}"
     return answer
 

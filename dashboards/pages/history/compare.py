@@ -1,7 +1,5 @@
 """Any two revisions, releases or pull requests of a target on one device."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from service.ledger import queries
 from service.ledger.intake.targets import target_named
 from service.ledger.reading.compare import MAINLINE, compare
 from service.ledger.reading.runs import CaseFilter
+from service.reports.encoders import csv_text
 from service.reports.rows import ComparedCase, RevisionsCompared
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
@@ -204,17 +203,11 @@ def compare_csv(
     """The comparison as CSV, every case."""
     target = target_named(session, name)
     found = compare(session, target, base, head, device, CaseFilter())
-    file = io.StringIO()
-    out = csv.writer(file)
-    out.writerow(("provider", "case", "direction", "base", "head", "ratio", "low", "high", "method"))
+    rows = []
     for one in found.cases:
         ratio = (one.ratio.ratio, one.ratio.low, one.ratio.high) if one.ratio else ("", "", "")
-        row = (one.provider, one.case, one.direction, one.base_median, one.head_median, *ratio, one.method.value)
-        out.writerow([_cell(value) for value in row])
+        medians = (one.base_median, one.head_median)
+        rows.append((one.provider, one.case, one.direction, *medians, *ratio, one.method.value))
+    text = csv_text(("provider", "case", "direction", "base", "head", "ratio", "low", "high", "method"), rows)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}-compare.csv"}
-    return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-def _cell(value: object) -> object:
-    """A spreadsheet runs what begins like a formula: a quote before it makes it text."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+    return Response(text, media_type="text/csv; charset=utf-8", headers=headers)

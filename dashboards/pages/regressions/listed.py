@@ -1,7 +1,5 @@
 """The list of regressions: a line for each revision that made something slower, which unfolds its cases."""
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -26,6 +24,7 @@ from service.ledger.intake.targets import target_named
 from service.ledger.reading.revisions import named
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.grouped import MAX_TEXT, Attention, GroupOrder, RegressionFilter
+from service.reports.encoders import csv_text
 from service.reports.views import RegressionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
@@ -186,12 +185,8 @@ def regressions_csv(session: Reading, address: Address) -> Response:
     which = address.which(session)
     where = which.conditions(clock(session))
     found = listing.listed(session, limit=_EXPORTED, where=where).items
-    file = io.StringIO()
-    out = csv.writer(file)
-    out.writerow(_COLUMNS)
-    out.writerows([_cell(value) for value in row] for row in _rows(found))
     headers = {"Content-Disposition": 'attachment; filename="regressions.csv"'}
-    return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+    return Response(csv_text(_COLUMNS, _rows(found)), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 _COLUMNS = (
@@ -208,11 +203,6 @@ def _rows(found: Iterable[RegressionView]) -> Iterable[tuple[object, ...]]:
             *(one.run.revision.sha, row.run_id, row.good, row.culprit, row.cause_text, row.assignee),
             *(row.due_at, row.opened_at, one.fixed_by.revision.sha if one.fixed_by else None),
         )
-
-
-def _cell(value: object) -> object:
-    """A spreadsheet runs what begins like a formula: a quote before it makes it text."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
 
 
 def _of_group(
