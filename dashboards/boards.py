@@ -70,11 +70,11 @@ class Cell:
 
     def label(self, against: str) -> str:
         """What the cell says to somebody who hears it: ratio, shape, share of the ceiling, and since when behind."""
-        name, since = self.name, self.case.behind_since
+        name, since, own = self.name, self.case.behind_since, self.case.own.median
         parts = [
             f"{self.ratio:.2f} × {against}" if self.ratio else f"{against} was not measured",
             f"{name.family} {name.shape} {name.dtypes}",
-            f"{_micros(self.case.own.median)} µs",
+            f"{own:,.{2 if own < 9.995 else 1}f} µs",
         ]
         if self.case.in_cache:
             parts.append("data in the L2 cache")
@@ -332,10 +332,6 @@ def _figure(title: str, widest: Mapping[int, Cell], ceiling: float | None, ours:
     for n, (name, ones) in enumerate(speeds.items()):
         figure.series(f"l{n}", [[(x(at), y(speed)) for at, speed in ones]], name, x.end + 6, ends[n])
     return figure
-
-
-def _micros(value: float) -> str:
-    return f"{value:.2f}" if value < 9.995 else f"{value:,.1f}"
 
 
 def short_number(value: int) -> str:

@@ -11,7 +11,6 @@ from dashboards.pages.watching.new import add_link
 from service.api.access import Reading, ReadingRoute
 from service.ledger.health.overview import NIGHTS, health_facts
 from service.reports.health import lately, needs
-from service.reports.health.facts import DeviceQueue, WorkerState
 from service.settings import settings
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
@@ -27,8 +26,10 @@ def health(session: Reading) -> str:
     here = disk()
     found = needs.needs(facts, here, commit_address)
     lines, news = lately.target_lines(facts), lately.since_yesterday(facts)
-    queues = sorted(facts.queues.devices, key=_longest_first)
-    workers = sorted((one for queue in queues for one in queue.workers), key=_silent_first)
+    # The longest first, and those that are silent.
+    queues = sorted(facts.queues.devices, key=lambda one: (one.taken or not one.queued, -one.queued, one.device))
+    workers = [one for queue in queues for one in queue.workers]
+    workers.sort(key=lambda one: (one.online, one.run is None, one.row.name))
     return page(
         "health.html",
         now=facts.now,
@@ -58,11 +59,3 @@ def disk() -> needs.Disk:
     state = settings().state
     usage = shutil.disk_usage(next(folder for folder in (state, *state.parents) if folder.exists()))
     return needs.Disk(usage.free, usage.total)
-
-
-def _longest_first(queue: DeviceQueue) -> tuple[bool, int, str]:
-    return queue.taken or not queue.queued, -queue.queued, queue.device
-
-
-def _silent_first(worker: WorkerState) -> tuple[bool, bool, str]:
-    return worker.online, worker.run is None, worker.row.name

@@ -1,7 +1,7 @@
 """The templates, their filters and the words for states."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from service.db.models import Target
 from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
-from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text, signed
-from service.domain.states import OPEN_REGRESSIONS, CellState, ForgeKind, FoundBy, OutboxState, Outcome
+from service.domain.states import OPEN_REGRESSIONS, CellState, FoundBy, OutboxState, Outcome
 from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
 from service.forge.clients import addresses
@@ -187,32 +186,18 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def commit_address(target: Target, sha: str) -> str | None:
-    """Return the URL of a commit at the forge."""
-    kind = target.forge_kind
-    return forges.commit_address(kind, _repository(kind, target), sha) if kind else None
+def _at_forge(address: Callable[..., str]) -> Callable[..., str | None]:
+    """The URL of something of a target at its forge; None where it has none."""
+
+    def of_target(target: Target, *what: object) -> str | None:
+        kind = target.forge_kind
+        return address(kind, f"{addresses()[kind]}/{target.forge}", *what) if kind else None
+
+    return of_target
 
 
-def _pull_address(target: Target, number: int) -> str | None:
-    """Return the URL of a pull request at the forge."""
-    kind = target.forge_kind
-    return forges.pull_address(kind, _repository(kind, target), number) if kind else None
-
-
-def _compare_address(target: Target, base: str, head: str) -> str | None:
-    """Return the URL of the difference of two commits at the forge."""
-    kind = target.forge_kind
-    return forges.compare_address(kind, _repository(kind, target), base, head) if kind else None
-
-
-def _lines_address(target: Target, sha: str, source: SourceLines) -> str | None:
-    """Return the URL of the lines of a definition at the forge."""
-    kind = target.forge_kind
-    return forges.lines_address(kind, _repository(kind, target), sha, source.file, *source.shown) if kind else None
-
-
-def _repository(kind: ForgeKind, target: Target) -> str:
-    return f"{addresses()[kind]}/{target.forge}"
+commit_address = _at_forge(forges.commit_address)
+_lines_address = _at_forge(forges.lines_address)
 
 
 def _revision_strip(search: BisectionView) -> tuple[Figure, str] | None:
@@ -266,9 +251,9 @@ def _environment() -> Environment:
         "layout": "base.html",
         "links": SERVICE,
         "commit": commit_address,
-        "pull": _pull_address,
-        "compare": _compare_address,
-        "lines": _lines_address,
+        "pull": _at_forge(forges.pull_address),
+        "compare": _at_forge(forges.compare_address),
+        "lines": lambda target, sha, source: _lines_address(target, sha, source.file, *source.shown),
         "pull_name": forges.pull_name,
         "pull_mark": forges.pull_mark,
         "pull_noun": forges.pull_noun,

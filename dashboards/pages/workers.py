@@ -23,7 +23,7 @@ from service.ledger import queue_times
 from service.ledger.access.acting import acting
 from service.ledger.health import fleet
 from service.ledger.health.fleet import queues
-from service.reports.health.facts import DeviceQueue, Queues, ServiceState, WorkerState
+from service.reports.health.facts import DeviceQueue, Queues, ServiceState
 from service.reports.health.needs import MIN_FREE, SILENT_S, Disk
 from service.settings import settings
 
@@ -49,7 +49,8 @@ def workers(session: Reading) -> str:
     """Show what the workers do, the queue of each device, and whether the service is alive."""
     now = clock(session)
     found = queues(session, now)
-    every = sorted((one for queue in found.devices for one in queue.workers), key=_busy_first)
+    every = [one for queue in found.devices for one in queue.workers]
+    every.sort(key=lambda one: (not one.online, one.run is None, one.row.name))  # the busy ones first
     shown = every[:MAX_WORKERS]
     held = fleet.held(session)
     signs = signs_of_life(fleet.service_state(session, now), disk(), now)
@@ -157,7 +158,3 @@ def _broker() -> Sign:
             answers = False
         _broker_seen[address] = time.monotonic(), answers
     return Sign("Broker", "accepts connections" if answers else "does not answer", answers)
-
-
-def _busy_first(worker: WorkerState) -> tuple[bool, bool, str]:
-    return not worker.online, worker.run is None, worker.row.name

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dashboards import assets, boards
-from dashboards.boards import Cell
 from dashboards.pages.history.boards import (
     BoardAddress,
     board_values,
@@ -235,7 +234,10 @@ class _Site:
     def _choose_trends(self, one: _Board, run: BoardRun) -> None:
         """Of too many cases those that are behind have a page first, then those with the largest ratio to SOTA."""
         found = composed(one.target, BoardAddress(one.target.name, one.device), run)
-        ordered = sorted(found.board.cells, key=_least_important_last)
+        ordered = sorted(
+            found.board.cells,
+            key=lambda cell: (not cell.behind, -(cell.ratio or 0.0), cell.case.provider, cell.case.case),
+        )
         share = MAX_TRENDS // len(self._boards)
         for cell in ordered[:share]:
             self._pages.add(paths.trend_path(one.target.name, one.device, cell.case.provider, cell.case.case))
@@ -368,10 +370,6 @@ def _parts(run: BoardRun) -> Iterator[tuple[str, str]]:
         others.append(boards.BEST)
     for dtype in ("", *(one for one in boards.dtypes(run.cases) if one)):
         yield from ((dtype, other) for other in others)
-
-
-def _least_important_last(cell: Cell) -> tuple[bool, float, str, str]:
-    return not cell.behind, -(cell.ratio or 0.0), cell.case.provider, cell.case.case
 
 
 def _release(one: _Board, base: str, head: str) -> SiteRelease:

@@ -41,7 +41,8 @@ def people(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
     """Show people who have signed in, the newest first."""
     permit(actor, Scope.ADMIN)
     found = accounts.listed(session, cursor, _LINES)
-    lines = [(one, _form(one, _offered(one))) for one in found.items]
+    verbs = (PersonVerb.DISABLE if one.disabled_at is None else PersonVerb.ENABLE for one in found.items)
+    lines = [(one, _form(one, verb)) for one, verb in zip(found.items, verbs, strict=True)]
     return page("people.html", now=clock(session), lines=lines, next=found.next, first=cursor is None)
 
 
@@ -56,10 +57,6 @@ def person_form(account_id: Key, verb: PersonVerb, session: Reading) -> str:
 async def change_person(request: Request, account_id: Key, verb: PersonVerb) -> Response:
     """Keep a person out, or let them in again."""
     return await forms.submitted(request, partial(_find, account_id, verb), partial(_change, account_id, verb))
-
-
-def _offered(account: Account) -> PersonVerb:
-    return PersonVerb.DISABLE if account.disabled_at is None else PersonVerb.ENABLE
 
 
 def _form(account: Account, verb: PersonVerb) -> ActionForm:

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 from sqlalchemy.orm import Session
 
 from dashboards.pages import forms
@@ -156,15 +155,11 @@ def _changed(recipe: Recipe, device: str, sent: Sent) -> Changed:
     try:
         checked = Policy.model_validate(table).model_dump(mode="json")
     except ValidationError as error:
-        said = (f"{_named(one)}{message_of(one, Policy)}" for one in error.errors())
+        # A mistake of several keys has no place, and its message names them.
+        said = (": ".join([*map(str, one["loc"][:1]), message_of(one, Policy)]) for one in error.errors())
         raise BadInput(f"The policy has mistakes. {'. '.join(said)}.") from None
     alone = recipe.devices == (device,) and device not in recipe.policy.written.devices
     return Changed({key: checked[key] for key in given}, None if alone else device)
-
-
-def _named(error: ErrorDetails) -> str:
-    """The key of a mistake; empty for one of several keys, which its message names."""
-    return f"{error['loc'][0]}: " if error["loc"] else ""
 
 
 def _with(written: Written, changed: Changed) -> Written:

@@ -58,6 +58,10 @@ class ComparedLine:
     interval: Figure | None
 
     @property
+    def change(self) -> float:
+        return abs(math.log(self.case.ratio.ratio)) if self.case.ratio else 0.0
+
+    @property
     def lost(self) -> float:
         """How much more the head takes, in the unit of the metric."""
         head, base = self.case.head_median, self.case.base_median
@@ -107,12 +111,8 @@ def _line(case: ComparedCase, axis: Scale) -> ComparedLine:
     return ComparedLine(case, case_name(case.case), figure)
 
 
-def _change(line: ComparedLine) -> float:
-    return abs(math.log(line.case.ratio.ratio)) if line.case.ratio else 0.0
-
-
 _KEYS = {
-    Sort.RATIO: lambda line: (_ORDER.index(line.case.direction), -_change(line), line.case.case),
+    Sort.RATIO: lambda line: (_ORDER.index(line.case.direction), -line.change, line.case.case),
     Sort.LOST: lambda line: (_ORDER.index(line.case.direction), -abs(line.lost), line.case.case),
     Sort.NAME: lambda line: (line.name.op, line.name.direction, line.name.columns or 0, line.name.rows or 0),
 }

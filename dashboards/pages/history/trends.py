@@ -128,7 +128,7 @@ def trend(
     )
     if len(at.others) > MAX_WITH:
         raise BadInput(f"A figure shows at most {MAX_WITH} more series; take some of the {len(at.others)} out.")
-    return _page(session, target, at)
+    return page("trend.html", now=clock(session), **trend_values(session, target, at))
 
 
 def _chosen(session: Session, target: Target) -> Response:
@@ -244,10 +244,6 @@ def _shown_days(at: TrendAddress, window: Sequence[Point], points: Sequence[Poin
 
 def _seconds(of: date) -> float:
     return (of - date(1970, 1, 1)).total_seconds()
-
-
-def _page(session: Session, target: Target, at: TrendAddress) -> str:
-    return page("trend.html", now=clock(session), **trend_values(session, target, at))
 
 
 def trend_values(

@@ -213,7 +213,9 @@ def of_incident(session: Session, happening: IncidentView) -> Subject:
 
 def forms_of(subject: Subject) -> dict[Verb, ActionForm]:
     """The forms of what the state allows."""
-    found = {verb: _form(subject, verb) for verb, action in _ACTIONS.items() if _allows(subject, action)}
+    states = {row.state for row in subject.rows}
+    allowed = (verb for verb, action in _ACTIONS.items() if any(possible(state, action) for state in states))
+    found = {verb: _form(subject, verb) for verb in allowed}
     if subject.search is not None:
         found[Verb.BISECT] = _form(subject, Verb.BISECT)
     return found
@@ -281,10 +283,6 @@ def _fields(subject: Subject, verb: Verb) -> list[Field]:
             return [Field("text", "Note", FieldKind.TEXT, required=True)]
         case Verb.BISECT:
             return []
-
-
-def _allows(subject: Subject, action: Action) -> bool:
-    return any(possible(row.state, action) for row in subject.rows)
 
 
 def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:

@@ -1,8 +1,9 @@
 """What two recipes measure differently, and which of their lines differ."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from dashboards.pages.rendering import flat
@@ -56,13 +57,7 @@ def changes(before: RecipeDocument, now: RecipeDocument) -> RecipeChanges:
 def lines(before: str, now: str) -> Sequence[tuple[str, str]]:
     """The lines that differ with two around them, each with its sign: `+`, `-`, a space, or `@` between parts."""
     found = difflib.unified_diff(before.splitlines(), now.splitlines(), lineterm="", n=2)
-    return list(_signed(found))[:MAX_LINES]
-
-
-def _signed(diff: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(diff):
-        if number >= 2:  # after the names of both files
-            yield line[:1], line[1:]
+    return [(line[:1], line[1:]) for line in islice(found, 2, MAX_LINES + 2)]  # after the names of both files
 
 
 def _on_device(before: DevicePlanItem, now: DevicePlanItem) -> DeviceChanges | None:
