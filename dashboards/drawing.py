@@ -125,8 +125,8 @@ class Figure:
         self._parts = list[str]()
 
     def add(self, tag: str, text: str = "", title: str = "", **attributes: object) -> None:
-        with self.within(tag, title, **attributes):
-            self._parts.append(escape(text))
+        inside = f"<title>{escape(title)}</title>{escape(text)}" if title else escape(text)
+        self._parts.append(f"<{tag}{_attributes(attributes)}{f'>{inside}</{tag}>' if inside else '/>'}")
 
     def path(self, kind: str, d: str) -> None:
         self._parts.append(f'<path{_attributes({"kind": kind})} d="{d}"/>')

@@ -73,7 +73,10 @@ def chart(study: StudyFigure) -> Figure | None:
     y = _y_scale([one for ys in measured.values() for one in ys if one is not None], study.limit)
     figure = Figure(500, 270, f"{study.y_label} against {study.x_label}: {', '.join(measured)}")
     figure.rows([(y(value), f"{value:,g}") for value in ticks(y.low, y.high, 5)], LEFT, RIGHT)
-    figure.columns(spread_labels([(x(value), _short(value), int(value)) for value in study.xs]), 240)
+    texts = [short_number(int(value)) if value == int(value) else f"{value:g}" for value in study.xs]
+    figure.columns(
+        spread_labels([(x(value), text, int(value)) for value, text in zip(study.xs, texts, strict=True)]), 240
+    )
     figure.columns([((LEFT + RIGHT) / 2, study.x_label)], 260)
     if study.limit:
         name, limit = study.limit
@@ -101,7 +104,3 @@ def _y_scale(values: Sequence[float], limit: tuple[str, float] | None) -> Scale:
         return Scale(min(0.0, low), high * 1.05, BOTTOM, TOP)
     margin = 0.1 * (high - low) or 0.05 * high
     return Scale(low - margin, high + margin, BOTTOM, TOP)
-
-
-def _short(value: float) -> str:
-    return short_number(int(value)) if value == int(value) else f"{value:g}"

@@ -51,34 +51,30 @@ class SiteBoardRow(OfBoard):
     @classmethod
     def all_of(cls, target: str, device: str, run: BoardRun, case: BoardCase, sota: str) -> "list[SiteBoardRow]":
         """A row for each other provider, or one without."""
-        names: list[str | None] = [*sorted(case.others)] or [None]
-        return [cls._of(target, device, run, case, other, sota) for other in names]
-
-    @classmethod
-    def _of(
-        cls, target: str, device: str, run: BoardRun, case: BoardCase, other: str | None, sota: str
-    ) -> "SiteBoardRow":
-        timed = case.others[other] if other else None
-        judged = other == sota
-        ratio = case.own.median / timed.median if timed and timed.median else None
-        return cls.model_construct(
-            target=target,
-            device=device,
-            revision=run.revision,
-            committed_at=moment(run.committed_at),
-            provider=case.provider,
-            case=case.case,
-            median_us=case.own.median,
-            gb_s=case.own.gb_s,
-            in_cache=case.in_cache,
-            other=other,
-            other_median_us=timed.median if timed else None,
-            other_gb_s=timed.gb_s if timed else None,
-            ratio=case.ratio if judged and case.ratio else ratio,
-            sota=judged,
-            behind=judged and case.behind,
-            behind_since=case.behind_since.revision if judged and case.behind_since else None,
-        )
+        rows = []
+        for other, timed in sorted(case.others.items()) or [(None, None)]:
+            judged = other == sota
+            ratio = case.own.median / timed.median if timed and timed.median else None
+            row = cls.model_construct(
+                target=target,
+                device=device,
+                revision=run.revision,
+                committed_at=moment(run.committed_at),
+                provider=case.provider,
+                case=case.case,
+                median_us=case.own.median,
+                gb_s=case.own.gb_s,
+                in_cache=case.in_cache,
+                other=other,
+                other_median_us=timed.median if timed else None,
+                other_gb_s=timed.gb_s if timed else None,
+                ratio=case.ratio if judged and case.ratio else ratio,
+                sota=judged,
+                behind=judged and case.behind,
+                behind_since=case.behind_since.revision if judged and case.behind_since else None,
+            )
+            rows.append(row)
+        return rows
 
 
 class SitePointRow(OfBoard):
@@ -232,13 +228,6 @@ def history_parts(
 
 
 def _history_columns(points: Sequence[Point], places: Mapping[int, int]) -> dict[str, list[Any]]:
-    return {
-        "at": [places[one.ordinal] for one in points],
-        "median": [one.median for one in points],
-        "gb_s": [one.gb_s for one in points],
-        "sota_median": [one.sota_median for one in points],
-        "outcome": [one.outcome for one in points],
-        "ratio": [one.ratio for one in points],
-        "low": [one.low for one in points],
-        "high": [one.high for one in points],
-    }
+    columns = ("median", "gb_s", "sota_median", "outcome", "ratio", "low", "high")
+    named = {name: [getattr(one, name) for one in points] for name in columns}
+    return {"at": [places[one.ordinal] for one in points], **named}

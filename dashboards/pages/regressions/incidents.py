@@ -99,7 +99,7 @@ def regression(regression_id: Key, session: Reading) -> str:
         life=life,
         target=target,
         forms_by_verb=offered,
-        primary=_primary_action(life, offered),
+        primary=_primary([row] if _is_undecided(row) else [], offered),
         next_step=next_step(life, searches),
         report=evidence,
         evidence=evidence.rows[0] if evidence else None,
@@ -140,13 +140,3 @@ def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str
     if row.good:
         return "Find the culprit, or dismiss the regression with a reason."
     return "Assign it, and look for the cause."
-
-
-def _primary_action(life: RegressionHistory, offered: Mapping[Verb, ActionForm]) -> Verb | None:
-    """The form of the next step."""
-    row = life.regressed.row
-    if row.state not in OPEN_REGRESSIONS or row.state is RegressionState.ACKNOWLEDGED:
-        return None
-    if row.assignee is None:
-        return Verb.ASSIGN
-    return Verb.BISECT if Verb.BISECT in offered and row.state is RegressionState.OPEN else Verb.ACKNOWLEDGE
