@@ -51,8 +51,10 @@ class SiteBoardRow(OfBoard):
     @classmethod
     def all_of(cls, target: str, device: str, run: BoardRun, case: BoardCase, sota: str) -> "list[SiteBoardRow]":
         """A row for each other provider, or one without."""
+        names: list[str | None] = [*sorted(case.others)] or [None]
         rows = []
-        for other, timed in sorted(case.others.items()) or [(None, None)]:
+        for other in names:
+            timed = case.others[other] if other else None
             judged = other == sota
             ratio = case.own.median / timed.median if timed and timed.median else None
             row = cls.model_construct(
