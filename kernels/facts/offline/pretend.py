@@ -68,7 +68,9 @@ def become(architecture: Architecture) -> FakeTensorMode:
     _guard_devices()
     torch.version.cuda = torch.version.cuda or "13.0"
     fake: Any = FakeTensor
-    fake.data_ptr, fake.to, fake.cuda = _address, _to, _cuda
+    fake.data_ptr = lambda tensor: ADDRESS + int(tensor.storage_offset()) * tensor.element_size()
+    fake.to = _to
+    fake.cuda = lambda tensor, *_, **__: torch.Tensor.to(tensor, torch.device("cuda", 0))
     # keep torch from using the device: it would create a first tensor there (2.11) and move constants to it
     for name in ("init_gpu_context", "init_cuda_context"):  # all known versions look them up when they call them
         vars(fake_tensor)[name] = _nothing
@@ -186,18 +188,10 @@ def inputs_of(case: Case) -> Inputs:
     return Inputs(case, {name: tensor(name) for name in case.inputs})
 
 
-def _address(tensor: Tensor) -> int:
-    return ADDRESS + int(tensor.storage_offset()) * tensor.element_size()
-
-
 def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Tensor.to` with an explicit device index, which the guard of the meta device does not add."""
     kwargs = {name: _numbered(value) for name, value in kwargs.items()}
     return torch.Tensor.to(tensor, *map(_numbered, args), **kwargs)
-
-
-def _cuda(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-    return torch.Tensor.to(tensor, torch.device("cuda", 0))
 
 
 def _numbered(value: Any) -> Any:

@@ -239,7 +239,10 @@ def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explan
     if came or went:
         yield _other_calls(came, went, timing)
     elif now.counted is not None and before.counted is not None and now.counted != before.counted:
-        yield _other_number(now.counted, before.counted, timing)
+        said = f"it now launches {counted(now.counted, 'kernel')} instead of {before.counted:,}"
+        more_us = LAUNCH_US[0] * abs(now.counted - before.counted)
+        least = timing.range_of(more_us, inf)[0] if timing.metric is Metric.KERNEL else 0.0
+        yield Explanation(By.TRAFFIC, said, now.counted > before.counted, least * 0.5)
     if timing.metric in (Metric.KERNEL, Metric.BLOCK):
         for was, now_ in pairs:
             if was and now_ and was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
@@ -310,13 +313,6 @@ def _moving(calls: Sequence[Call], one: str, several: str) -> str:
 
 def _sum(calls: Iterable[Call]) -> int:
     return sum(one.bytes or 0 for one in calls)
-
-
-def _other_number(now: int, before: int, timing: Timing) -> Explanation:
-    said = f"it now launches {counted(now, 'kernel')} instead of {before:,}"
-    gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
-    least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.metric is Metric.KERNEL else (0.0, inf)
-    return Explanation(By.TRAFFIC, said, now > before, least * 0.5)
 
 
 def _shares(count: int) -> tuple[float, float]:

@@ -339,14 +339,13 @@ Moved = tuple[str, str, str]  # provider, case and component
 
 def causes(cases: Iterable[IsolatedCase], judged: Iterable[CaseIsolation]) -> dict[Moved, SwapCause]:
     """Of every component that moved a case, from the facts of the swap that moved it more clearly."""
-    by_name = {one.name: one for one in cases}
-    found: dict[Moved, SwapCause] = {}
-    for one in judged:
-        for effect in one.components:
-            if effect.moved and (swap := _swap(effect)) is not None:
-                arms = by_name[one.provider, one.case].arms
-                found[one.provider, one.case, effect.component] = _why(arms, *swap)
-    return found
+    arms = {one.name: one.arms for one in cases}
+    return {
+        (one.provider, one.case, effect.component): _why(arms[one.provider, one.case], *swap)
+        for one in judged
+        for effect in one.components
+        if effect.moved and (swap := _swap(effect)) is not None
+    }
 
 
 def _swap(effect: ComponentEffect) -> tuple[str, str, float] | None:

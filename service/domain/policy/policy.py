@@ -372,18 +372,13 @@ def over(below: Table, own: Any) -> Any:
 def _raised_case(limits: Any, own: Table) -> Any:
     if not isinstance(limits, Mapping) or not isinstance(limits.get("smallest_change"), int | float):
         return limits
-    return {**limits, "smallest_change": max(limits["smallest_change"], _floor(own))}
+    floor = own.get("smallest_change")
+    return {**limits, "smallest_change": max(limits["smallest_change"], floor if isinstance(floor, int | float) else 0)}
 
 
 def _raised_metric(limits: Any, own: Table) -> Any:
     """Raise the limit of a metric; values that are not numbers are kept, so that validation refuses them."""
     return _raised_case(limits if isinstance(limits, Mapping) else {"smallest_change": limits}, own)
-
-
-def _floor(own: Table) -> float:
-    """The `smallest_change` that a layer sets; 0 if it sets none."""
-    floor = own.get("smallest_change")
-    return floor if isinstance(floor, int | float) else 0.0
 
 
 _EXACT = tuple(metric.value for metric in Metric if not metric.varies)

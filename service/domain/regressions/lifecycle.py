@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from service.domain.attribution.causes import Kind
 from service.domain.states import OPEN_REGRESSIONS, Outcome, RegressionState
@@ -176,9 +175,6 @@ def common_cause(members: Sequence[Member]) -> Member | None:
     known = [one for one in named if one.cause != Kind.UNKNOWN] or named
     counts = Counter(one.cause for one in known)
     return max(known, key=lambda one: (counts[one.cause], one.ratio))
-
-
-Item = TypeVar("Item")
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:

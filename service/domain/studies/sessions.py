@@ -101,12 +101,8 @@ def _check_note(note: Note) -> None:
     """What the reports read of notes: texts by arm, and ceilings as numbers."""
     if note.what in ("stack", "ceilings", "trial") and not isinstance(note.value, dict):
         raise BadInput(f"The note {note.what!r} is {note.value!r:.60}; it must be an object.")
-    if note.what == "ceilings" and not all(_is_number(one) for one in note.value.values()):
+    if note.what == "ceilings" and not all(type(one) in (int, float) for one in note.value.values()):
         raise BadInput(f"The ceilings are {note.value!r:.60}; each must be a number.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_session(session: Session) -> Study:
@@ -220,7 +216,7 @@ def differences(a: Results, b: Results) -> list[str]:
     first, second = a.sessions[0], b.sessions[0]
     pairs = [
         ("device", first.device, second.device),
-        ("form", _form(first.quick), _form(second.quick)),
+        ("form", *("quick" if one.quick else "full" for one in (first, second))),
         ("revision", first.code.get("revision", "unknown"), second.code.get("revision", "unknown")),
         ("code of the kernels", first.code.get("kernels", "unknown"), second.code.get("kernels", "unknown")),
     ]
@@ -237,10 +233,6 @@ def differences(a: Results, b: Results) -> list[str]:
 
 def _replayed(results: Results) -> set[str]:
     return {one.case for one in results.records if one.replayed}
-
-
-def _form(quick: bool) -> str:
-    return "quick" if quick else "full"
 
 
 def _versions(results: Results) -> dict[str, str]:

@@ -4,8 +4,6 @@ Revisions may be measured in any order, and repeatedly: their place on the mainl
 
 The caller holds the lock of the target, and settles the incidents.
 
-The caller holds the lock of the target, and settles the incidents.
-
 The evidence is a run of the mainline, at a later revision, by the recipe as it is now.  Without it a renamed case would
 stay slow, and behind SOTA, for ever: no run can show it to be fixed.
 """
