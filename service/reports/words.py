@@ -373,11 +373,10 @@ def _by_how_much(size: Mapping[str, float] | None) -> str:
 def _code_changed(cause: Cause) -> str:
     args = cause.args
     same = f", with the same {listed(args['same'])}" if args["same"] else ""
-    switches = f" ({listed(args['switches'])})" if args["switches"] else ""
+    differences = args.get("differences", args.get("switches"))  # older rows have switches alone
+    named = f" ({listed(differences)})" if differences else ""
     what = "other operators ran" if args["operators"] else "the code changed"
-    return (
-        f"{_with(args)}, {_hedge(args)} because {what}{switches}{same}; nothing recorded explains its size{_but(args)}"
-    )
+    return f"{_with(args)}, {_hedge(args)} because {what}{named}{same}; nothing recorded explains its size{_but(args)}"
 
 
 def _hedge(args: Args) -> str:

@@ -53,7 +53,7 @@ class CauseCode(StrEnum):
     CONFIGURATION = "configuration"  # equal, chose
     PYTHON = "python"  # equal
     EXPLAINED = "explained"  # slower, confirmed, what, size: see `_size`, also: further explanations, doubt
-    CODE_CHANGED = "code_changed"  # slower, confirmed, operators, switches, same, doubt
+    CODE_CHANGED = "code_changed"  # slower, confirmed, operators, differences, same, doubt
     CODE_UNKNOWN = "code_unknown"
     RELEASE = "release"  # slower, confirmed, equal, releases: another compiler was given the same code
     COUNTED = "counted"  # of a count: slower, what: how the code differs, or nothing
@@ -131,7 +131,7 @@ class CaseMove:
             return found
         sides = found.explanations, found.changed
         left, changed = (tuple(one for one in kind if not one.of_kernel) for kind in sides)
-        return replace(found, explanations=left, changed=changed, switches=())
+        return replace(found, explanations=left, changed=changed, differences=())
 
 
 def cause(move: CaseMove) -> Cause:
@@ -233,7 +233,7 @@ def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
         "slower": move.slower,
         "confirmed": move.confirmed,
         "operators": move.head.get("kind") == "operators",
-        "switches": list(found.switches[:3]),
+        "differences": list(found.differences[:3]),
         "same": list(same_facts(move.head, move.baseline)),
         "doubt": doubt,
     }

@@ -176,7 +176,7 @@ class Explained:
 
     explanations: tuple[Explanation, ...] = ()
     only_traffic: bool = False  # what ran on both sides ran the same machine code, launched alike
-    switches: tuple[str, ...] = ()  # constants that select something: named only where nothing explains
+    differences: tuple[str, ...] = ()  # of the compiled kernels: named only where nothing explains the effect
     changed: tuple[Explanation, ...] = field(default=())  # all, whatever they explain
 
 
@@ -185,13 +185,13 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     now, before = CodeSide.of(head), CodeSide.of(base)
     found = list(_traffic(now, before, timing))
     pairs = kernel_pairs(before.kernels, now.kernels)
-    switches: list[str] = []
+    differences: list[str] = []
     inside = timing.metric in (Metric.KERNEL, Metric.BLOCK)
     for was, now_ in pairs:
         if _same_machine_code(was, now_):
             continue
-        configuration, selecting = _configuration(was, now_)
-        switches += selecting
+        configuration, switches = _configuration(was, now_)
+        differences += [*switches, *_other_widths(was, now_)]
         if inside:
             of_it = [*_in_kernel(was, now_, timing), *configuration]
             if not configuration and not any(one.by in _OF_THE_GRID and one.explains(effect) for one in of_it):
@@ -205,7 +205,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     able = [one for one in known if one.score(effect) > 0]
     ranked = sorted(able, key=lambda one: (-round(one.score(effect), 2), list(By).index(one.by)))
     same = all(_same_machine_code(was, now_) for was, now_ in pairs)
-    return Explained(tuple(ranked), same, tuple(dict.fromkeys(switches)), tuple(known))
+    return Explained(tuple(ranked), same, tuple(dict.fromkeys(differences)), tuple(known))
 
 
 def other_count(head: Mapping[str, Any], base: Mapping[str, Any]) -> str | None:
@@ -564,12 +564,26 @@ def _configuration(was: Kernel, now: Kernel) -> tuple[list[Explanation], list[st
     moved = changed_settings(was.configuration, now.configuration)
     both = [name for name in moved if name in was.configuration and name in now.configuration]
     sizes = [name for name in both if not _selects(was.configuration[name], now.configuration[name])]
-    said = [f"{name} {was.configuration.get(name, 'none')} → {now.configuration.get(name, 'none')}" for name in moved]
-    switches = [text for name, text in zip(moved, said, strict=True) if name not in sizes]
+    switches = [_switch(name, was, now) for name in moved if name not in sizes]
     if not sizes:
         return [], switches
     before, after = (listed(f"{name}={side.configuration[name]}" for name in sizes) for side in (was, now))
     return [Explanation(By.CONFIGURATION, f"its configuration is {after} instead of {before}", None)], switches
+
+
+def _switch(name: str, was: Kernel, now: Kernel) -> str:
+    before, after = was.configuration.get(name), now.configuration.get(name)
+    if after is None:
+        return f"no constant {name}={before} any more"
+    return f"the new constant {name}={after}" if before is None else f"{name} {before} → {after}"
+
+
+def _other_widths(was: Kernel, now: Kernel) -> Iterator[str]:
+    """`stores of 2 → 4 bytes`: few accesses that became wider or narrower say what is stored in another type."""
+    for noun, before, after in (("loads", was.fetches, now.fetches), ("stores", was.stores, now.stores)):
+        went, came = (sorted(map(str, a.keys() - b.keys())) for a, b in ((before, after), (after, before)))
+        if went and came:
+            yield f"{noun} of {listed(went)} → {listed(came)} bytes"
 
 
 def _selects(before: str, after: str) -> bool:
