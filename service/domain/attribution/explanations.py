@@ -23,7 +23,6 @@ from service.domain.codefacts.compiled import (
     Call,
     Kernel,
     calls_of,
-    kernel_pairs,
     kernels_of,
     mean_width,
     texts_of,
@@ -158,19 +157,6 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class CodeSide:
-    """The code that ran in one call."""
-
-    kernels: tuple[Kernel, ...] = ()
-    calls: tuple[Call, ...] = ()
-    counted: int | None = None  # kernels, where only their number is known
-
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "CodeSide":
-        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), whole(facts.get("kernels")))
-
-
-@dataclass(frozen=True)
 class Explained:
     """Every explanation, those that explain most of the effect first, and whether anything else changed."""
 
@@ -182,9 +168,10 @@ class Explained:
 
 def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, effect: float) -> Explained:
     """Find the changed facts that can explain `effect`, a log ratio of head over base."""
-    now, before = CodeSide.of(head), CodeSide.of(base)
-    found = list(_traffic(now, before, timing))
-    pairs = kernel_pairs(before.kernels, now.kernels)
+    old, new = (kernels_of(facts.get("triton")) for facts in (base, head))
+    every = list(paired(old, new, attrgetter("name")))
+    pairs = [(was, now) for was, now in every if was and now]
+    found = list(_traffic(head, base, every, timing))
     differences: list[str] = []
     inside = timing.metric in (Metric.KERNEL, Metric.BLOCK)
     for was, now_ in pairs:
@@ -198,7 +185,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
                 of_it += _programs(was, now_)
             several = len(pairs) > 1  # "its" and "the kernel" are not clear then
             found += [replace(one, words=f"{one.words} in {now_.name}") if several else one for one in of_it]
-    if all(kernel.registers is None for kernel in (*now.kernels, *before.kernels)):
+    if all(kernel.registers is None for kernel in (*new, *old)):
         found += _counted_sizes(head, base) if inside else ()
     found += _compiler(head, base)
     known = [replace(one, least=max(0.0, one.least)) for one in found]
@@ -230,19 +217,24 @@ def _launched(facts: Mapping[str, Any]) -> tuple[Call, ...]:
 # -- operators and kernels --------------------------------------------------------------------------------------------
 
 
-def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explanation]:
+def _traffic(
+    head: Mapping[str, Any],
+    base: Mapping[str, Any],
+    pairs: Sequence[tuple[Kernel | None, Kernel | None]],
+    timing: Timing,
+) -> Iterator[Explanation]:
     """Operators and kernels that one side has and the other has not, by the bytes that they move."""
-    more, fewer = _unmatched(now.calls, before.calls), _unmatched(before.calls, now.calls)
-    pairs = list(paired(before.kernels, now.kernels, attrgetter("name")))
-    came = [*more, *(Call(new.name, new.bytes) for old, new in pairs if new and not old)]
-    went = [*fewer, *(Call(old.name, old.bytes) for old, new in pairs if old and not new)]
+    calls, others = (calls_of(facts.get("operators")) for facts in (head, base))
+    now, before = (whole(facts.get("kernels")) for facts in (head, base))
+    came = [*_unmatched(calls, others), *(Call(new.name, new.bytes) for old, new in pairs if new and not old)]
+    went = [*_unmatched(others, calls), *(Call(old.name, old.bytes) for old, new in pairs if old and not new)]
     if came or went:
         yield _other_calls(came, went, timing)
-    elif now.counted is not None and before.counted is not None and now.counted != before.counted:
-        said = f"it now launches {counted(now.counted, 'kernel')} instead of {before.counted:,}"
-        more_us = LAUNCH_US[0] * abs(now.counted - before.counted)
+    elif now is not None and before is not None and now != before:  # only the number of kernels is known
+        said = f"it now launches {counted(now, 'kernel')} instead of {before:,}"
+        more_us = LAUNCH_US[0] * abs(now - before)
         least = timing.range_of(more_us, inf)[0] if timing.metric is Metric.KERNEL else 0.0
-        yield Explanation(By.TRAFFIC, said, now.counted > before.counted, least * 0.5)
+        yield Explanation(By.TRAFFIC, said, now > before, least * 0.5)
     if timing.metric in (Metric.KERNEL, Metric.BLOCK):
         for was, now_ in pairs:
             if was and now_ and was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:

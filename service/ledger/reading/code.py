@@ -1,6 +1,6 @@
 """What is known of the code of revisions without timing it: checks, and the facts of measurements side by side."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, selectinload
@@ -83,14 +83,12 @@ def _parents(session: Session, run: Run | None, base: Revision, which: CaseFilte
 
 
 def _facts(session: Session, run: Run | None, role: Role, which: CaseFilter) -> dict[Name, FactsSide]:
-    return dict(_sides(session, run.id, role, which)) if run is not None else {}
-
-
-def _sides(session: Session, run_id: int, role: Role, which: CaseFilter) -> Iterator[tuple[Name, FactsSide]]:
+    if run is None:
+        return {}
     columns = (Measurement.provider, Measurement.case, Measurement.state, Measurement.facts)
-    asked = (Measurement.run_id == run_id, Measurement.role == role.value, *which.on(Measurement))
-    for provider, case, state, facts in session.execute(select(*columns).where(*asked)):
-        yield (provider, case), FactsSide(run_id, state, facts or {})
+    asked = (Measurement.run_id == run.id, Measurement.role == role.value, *which.on(Measurement))
+    rows = session.execute(select(*columns).where(*asked))
+    return {(provider, case): FactsSide(run.id, state, facts or {}) for provider, case, state, facts in rows}
 
 
 def _stack_changes(session: Session, base: Run, head: Run) -> tuple[str, ...]:
