@@ -167,14 +167,12 @@ class _Reader:
             return
         pointed = _POINTED.search(rest)
         size = _TYPE_BYTES.get(pointed["type"], 4) if pointed else 4
-        inside = prod(limit / (ceil(limit / extent) * extent) for limit, extent in self._masks(names) if limit > 0)
+        masks = next((self._bounds[name] for name in names if name in self._bounds), ())
+        inside = prod(limit / (ceil(limit / extent) * extent) for limit, extent in masks if limit > 0)
         asked = _elements(rest) * size * inside * self._times
         counts[root] += asked
         if counts is self._reads and any(times != 1 for times in self._blocks):
             self._looped[root] += asked
-
-    def _masks(self, names: list[str]) -> tuple[tuple[float, int], ...]:
-        return next((self._bounds[name] for name in names if name in self._bounds), ())
 
     def _compute(self, op: str, rest: str) -> None:
         kind = _KINDS.get(op)
@@ -208,20 +206,15 @@ class _Reader:
             if right or op not in _DIVIDES:
                 self._values[result] = _CALCULATES[op](left, right)
         elif names and op in _PASSES:
-            self._copy_knowledge(names[0], result)
+            tables: tuple[dict[str, Any], ...] = (self._values, self._roots, self._bounds)
+            for known_of in tables:
+                if names[0] in known_of:
+                    known_of[result] = known_of[names[0]]
         elif op in ("tt.addptr", "arith.select") and (root := self._root(names)):
             self._roots[result] = root
 
     def _root(self, names: list[str]) -> str | None:
         return next((self._roots[name] for name in names if name in self._roots), None)
-
-    def _copy_knowledge(self, name: str, result: str) -> None:
-        if name in self._values:
-            self._values[result] = self._values[name]
-        if name in self._roots:
-            self._roots[result] = self._roots[name]
-        if name in self._bounds:
-            self._bounds[result] = self._bounds[name]
 
 
 _LOCATION = re.compile(r"\s*loc\([^{}]*\)$")
