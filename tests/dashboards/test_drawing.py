@@ -2,12 +2,14 @@
 
 import math
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.drawing import Scale, area, bars, dots, line, log_ticks, ticks, time_ticks
+from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, log_ticks, ticks, time_ticks
+from tests.dashboards.inspection import Drawn
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,31 @@ def test_paths_are_short_and_have_no_spare_digits() -> None:
     assert bars([(1, 2, 9)]) == "M1 2V9"
     assert area([(0, 1, 2), (5, 1, 3)]) == "M0 1L5 1L5 3L0 2Z"
     assert area([]) == ""
+
+
+HOSTILE = "</text><script>alert('\"')</script>"
+
+
+def test_what_strangers_wrote_is_text_in_a_figure() -> None:
+    figure = Figure(10, 10, HOSTILE, kind="some")
+    figure.text(1, 2, HOSTILE, title=HOSTILE)
+    with figure.within("a", HOSTILE, href=HOSTILE):
+        figure.add("rect", kind=HOSTILE, x=1.25)
+    assert "<script" not in figure.__html__()
+    [drawn] = Drawn(figure).root
+    assert (drawn.get("aria-label"), drawn.get("role"), drawn.get("class")) == (HOSTILE, "img", "some")
+    assert Drawn(figure).texts() == [(1.0, 2.0, HOSTILE)]
+    assert [one.text for one in drawn.iterfind(".//title")] == [HOSTILE, HOSTILE]
+    assert [one.attrib for one in drawn.iterfind("a/rect")] == [{"class": HOSTILE, "x": "1.2"}]
+
+
+def test_a_figure_without_a_name_is_decoration() -> None:
+    assert Figure(10, 2.5).__html__() == '<svg viewBox="0 0 10 2.5" aria-hidden="true"></svg>'
+
+
+@given(st.lists(st.floats(0, 100), max_size=8))
+def test_names_in_a_column_keep_their_order_and_their_distance(places: list[float]) -> None:
+    moved = apart(places, 10, 0, 100)
+    ordered = [moved[n] for n in sorted(range(len(places)), key=places.__getitem__)]
+    assert all(after - before >= 9.999 for before, after in pairwise(ordered))
+    assert all(0 <= one <= 100 for one in moved)
