@@ -95,7 +95,9 @@ def _by_size(
     name = "GB/s of each case against its bytes; the heat map has the same cases as a table"
     figure = Figure(780, _HEIGHT, name, kind="sizes", role="group")
     figure.rows([(y(value), f"{value:,g}") for value in ticks(y.low, y.high, 6)], x.start, x.end)
-    figure.columns([(x(value), _bytes(value)) for value in _powers(x.low, x.high)], _COLUMNS_Y)
+    # Powers of 4 KiB, 16, 64, …: of two between them there is one label.
+    powers = [4.0**n for n in range(math.ceil(math.log(x.low, 4)), math.floor(math.log(x.high, 4)) + 1)]
+    figure.columns([(x(value), _bytes(value)) for value in powers], _COLUMNS_Y)
     figure.columns([((x.start + x.end) / 2, "bytes that a call must at least move")], _NAME_Y)
     if run.l2_bytes and run.l2_bytes > x.low:
         l2_x = x(run.l2_bytes)
@@ -122,11 +124,6 @@ def _by_size(
 def _dash(x: float, y: float) -> str:
     """The mark of another provider."""
     return f"M{place(x - _DASH)} {place(y)}h{place(2 * _DASH)}"
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of 4 KiB, 16, 64, …: of two between them there is one label."""
-    return [4.0**n for n in range(math.ceil(math.log(low, 4)), math.floor(math.log(high, 4)) + 1)]
 
 
 def _bytes(value: float) -> str:

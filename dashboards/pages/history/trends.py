@@ -263,7 +263,9 @@ def trend_values(
     everything = found.shown if whole else trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
     marks = _marks(series, found.shown, links)
     others = [(one, _other(session, target, one, at, window)) for one in at.others]
-    chosen = {name: one for name, sha in (("A", at.a), ("B", at.b)) if sha and (one := _named(found.shown, sha))}
+    picked = {name: sha for name, sha in (("A", at.a), ("B", at.b)) if sha}
+    starts = {name: [one for one in found.shown if one.point.revision.startswith(sha)] for name, sha in picked.items()}
+    chosen = {name: ones[0] for name, ones in starts.items() if ones}
     verdict, change = trends.headline(found, metric)
     wide, narrow = (
         trends.draw(
@@ -364,10 +366,6 @@ def _other(session: Session, target: Target, named: str, at: TrendAddress, windo
     within = [point for point in points if low <= point.ordinal <= high]
     ceilings = _ceilings(session, within) if at.unit is Unit.CEILING and within else {}
     return trends.trend(within, (), metric_of(case), at.unit, ceilings).shown
-
-
-def _named(shown: Sequence[Shown], sha: str) -> Shown | None:
-    return next((one for one in shown if one.point.revision.startswith(sha)), None)
 
 
 def _before(found: trends.Trend, change: trends.Change | None) -> float | None:

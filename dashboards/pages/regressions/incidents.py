@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import geometric_mean
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
-from sqlalchemy.orm import Session
 
 from dashboards.pages.forms import ActionForm
 from dashboards.pages.history.trends import figure_of
@@ -86,7 +86,9 @@ def regression(regression_id: Key, session: Reading) -> str:
     """Show one regression: what to do, evidence, culprit and history."""
     life = listing.one(session, regression_id)
     row, run = life.regressed.row, life.regressed.run
-    evidence = _evidence(session, run.id, row.case, row.provider)
+    evidence: Report | None = None
+    with suppress(NotFound):  # only its history shows the regression
+        evidence = brief.of_case(session, run.id, row.case, row.provider).report
     samples = brief.samples_of_case(session, run.id, row.case)
     timed = [one for one in samples if one.provider == row.provider or one.role in brief.OTHERS]
     target = target_named(session, life.regressed.target)
@@ -110,14 +112,6 @@ def regression(regression_id: Key, session: Reading) -> str:
         live=any(not search.done for search in searches),
         figure=figure_of(session, target, row.device, row.provider, row.case),
     )
-
-
-def _evidence(session: Session, run_id: int, case: str, provider: str) -> Report | None:
-    """The comparison of the case in its run; None where only its history shows the regression."""
-    try:
-        return brief.of_case(session, run_id, case, provider).report
-    except NotFound:
-        return None
 
 
 def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str:

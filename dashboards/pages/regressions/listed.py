@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, TextClause, func, select
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import commit_address, page
+from dashboards.runs.filters import FilterChoice
 from dashboards.target_lines import lines
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor
@@ -117,16 +118,6 @@ async def _address(
 Address = Annotated[ListAddress, Depends(_address)]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One value of a filter, and how many regressions there are with it."""
-
-    word: str
-    count: int
-    href: str
-    chosen: bool
-
-
 @router.get("/regressions")
 def regressions(session: Reading, address: Address, cursor: Cursor = None) -> str:
     """List the regressions of all mainlines by the revision that caused them, the most severe first."""
@@ -220,15 +211,15 @@ def _pull(session: Session, target: Target, sha: str) -> int | None:
     return session.scalar(merged.order_by(Pull.number.desc()).limit(1))
 
 
-def _choices(address: ListAddress, counts: Any, targets: dict[int, Target]) -> dict[str, list[Choice]]:
+def _choices(address: ListAddress, counts: Any, targets: dict[int, Target]) -> dict[str, list[FilterChoice]]:
     """The filters with their values: those that are chosen, and the most frequent others."""
     states = counts["state"]
     each = {one: states[RegressionState(one.value)] for one in StateFilter if one is not StateFilter.ALL_OPEN}
     of_open = sum(states[state] for state in OPEN_REGRESSIONS)
     return {
         "state": [
-            Choice("all open", of_open, address.to(state=""), address.state is StateFilter.ALL_OPEN),
-            *(Choice(one.value, n, address.to(state=one.value), address.state is one) for one, n in each.items()),
+            FilterChoice("all open", of_open, address.to(state=""), address.state is StateFilter.ALL_OPEN),
+            *(FilterChoice(one.value, n, address.to(state=one.value), address.state is one) for one, n in each.items()),
         ],
         "attention": [
             _choice(address, "attention", one.value, counts["attention"][one], address.attention is one)
@@ -240,7 +231,7 @@ def _choices(address: ListAddress, counts: Any, targets: dict[int, Target]) -> d
     }
 
 
-def _frequent(address: ListAddress, name: str, counts: dict[str, int]) -> list[Choice]:
+def _frequent(address: ListAddress, name: str, counts: dict[str, int]) -> list[FilterChoice]:
     chosen = getattr(address, name)
     values = sorted(counts, key=lambda one: (one != chosen, -counts[one], one))
     if chosen and chosen not in values:
@@ -248,6 +239,6 @@ def _frequent(address: ListAddress, name: str, counts: dict[str, int]) -> list[C
     return [_choice(address, name, one, counts.get(one, 0), one == chosen) for one in values[:_CHOICES]]
 
 
-def _choice(address: ListAddress, name: str, value: str, count: int, chosen: bool) -> Choice:
+def _choice(address: ListAddress, name: str, value: str, count: int, chosen: bool) -> FilterChoice:
     """Choosing again what is chosen takes the filter away."""
-    return Choice(value, count, address.to(**{name: "" if chosen else value}), chosen)
+    return FilterChoice(value, count, address.to(**{name: "" if chosen else value}), chosen)
