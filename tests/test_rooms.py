@@ -283,6 +283,7 @@ def test_only_kernels_knows_torch() -> None:
         (sorted(modules("workers").keys() - DOORS), ["torch", "triton", "dashboards"]),
         (["service.domain.metrics"], ["numpy", "scipy", "pydantic", "sqlalchemy"]),  # nearly all import it
         (["service.commands.measure.waiting"], ["scipy", "sqlalchemy"]),
+        (["service.commands.views.machine"], ["alembic", "fastapi", "scipy"]),  # of `status`, against a server
         (["workers.loop"], ["alembic", "authlib"]),
         (["kernels.facts.offline"], ["torch"]),
     ],
@@ -295,6 +296,7 @@ def test_only_kernels_knows_torch() -> None:
         "workers",
         "metrics",
         "a command that waits",
+        "a command against a server",
         "a worker",
         "offline facts",
     ],

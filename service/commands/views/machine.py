@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -10,9 +11,11 @@ from service.commands.output.views import Column, Part, Sentence, Table, View, t
 from service.commands.output.wording import minute, some
 from service.commands.views import access
 from service.commands.views.runs import QUEUE, WORKERS
-from service.db.check import Checked
 from service.domain.text import in_bytes, lasted
-from service.ops.doctor import Check
+
+if TYPE_CHECKING:  # both import Alembic, which an installation without the extra `server` lacks
+    from service.db.check import Checked
+    from service.ops.doctor import Check
 
 
 class CheckItem(BaseModel):
@@ -51,7 +54,7 @@ class DatabaseDocument(BaseModel):
 _STYLES = {"ok": "green", "missing": "red", "optional": "yellow"}
 
 
-def checks(found: Sequence[Check]) -> View:
+def checks(found: "Sequence[Check]") -> View:
     """Each check, with a fix for what is missing."""
     items = [CheckItem(state=_state(one), **_named(one)) for one in found]
     width = max(len(one.name) for one in items)
@@ -66,11 +69,11 @@ def checks(found: Sequence[Check]) -> View:
     return View(items, [*lines, text(f"\n{end}")], code=1 if missing else 0, table=Table(CheckItem, items, ()))
 
 
-def _state(one: Check) -> str:
+def _state(one: "Check") -> str:
     return "ok" if one.ok else "missing" if one.needed else "optional"
 
 
-def _named(one: Check) -> dict[str, str]:
+def _named(one: "Check") -> dict[str, str]:
     return {"name": one.name, "found": one.found, "effect": one.effect, "fix": one.fix}
 
 
@@ -93,7 +96,7 @@ TABLES = (
 )
 
 
-def database(found: Checked) -> View:
+def database(found: "Checked") -> View:
     """Rows by table, and what is wrong."""
     problems = found.problems()
     tables = [TableItem(table=name, rows=rows) for name, rows in found.rows.items()]
