@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dashboards.case_names import CaseName, case_name
 from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
-from dashboards.runs.case_names import CaseName, case_name
 from dashboards.trends import day
 from kernels.cases import Direction
 from service.domain.text import short

@@ -8,7 +8,7 @@ from pathlib import Path
 import playwright.sync_api as playwright
 from markdown_it import MarkdownIt
 
-from service.reports.schema.ingest import CheckAnnotation
+from service.reports.payloads import CheckAnnotation
 from tests.dashboards.conftest import ARGUMENTS, BROWSERS, reachable
 
 _READER = MarkdownIt("commonmark", {"html": True}).enable("table")  # our comments use no other extension of GitHub

@@ -11,9 +11,9 @@ from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
-from dashboards.pages.rendering import page
 from dashboards.pages.trust import calibration
 from dashboards.pages.watching import changes, new, recipe
+from dashboards.rendering import page
 
 # Pages for people, in the order of docs/reading.md.
 PAGES = (

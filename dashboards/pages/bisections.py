@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Sent
-from dashboards.pages.rendering import page
+from dashboards import forms
+from dashboards.forms import ActionForm, Sent
+from dashboards.rendering import page
 from dashboards.strips import search_strip
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor, Key

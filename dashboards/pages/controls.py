@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session, selectinload
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from dashboards import forms
+from dashboards.forms import ActionForm, Field, FieldKind, Sent
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key
 from service.db.engine import transaction

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dashboards import strips
-from dashboards.pages.rendering import commit_address, page
 from dashboards.pages.watching.new import add_link
+from dashboards.rendering import commit_address, page
 from service.api.access import Reading, ReadingRoute
 from service.ledger.health.overview import NIGHTS, health_facts
 from service.reports.health import lately, needs

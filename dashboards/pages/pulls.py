@@ -16,8 +16,8 @@ from markupsafe import Markup, escape
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from dashboards.pages.rendering import page
-from dashboards.runs.case_names import CaseName, case_name
+from dashboards.case_names import CaseName, case_name
+from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target, VerdictRow

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from dashboards import kernel_code
 from dashboards.pages import controls, pulls
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.runs import facts
 from dashboards.runs.filters import CaseFilters, filtered, offered
 from dashboards.runs.lines import (

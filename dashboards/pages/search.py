@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dashboards.links import SERVICE
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.forges import pull_name

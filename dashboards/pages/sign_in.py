@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from service.api.access import in_writers
 from service.db.engine import reading, transaction
 from service.domain.access import ANONYMOUS

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from dashboards.boards import short_number
 from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from kernels.studies.catalogue import STUDIES
 from kernels.studies.study import StudyFigure
 from service.api.access import Reading, ReadingRoute

@@ -10,8 +10,8 @@ from dashboards import strips, target_lines
 from dashboards.pages.history.facts import parts
 from dashboards.pages.history.trends import TrendAddress
 from dashboards.pages.regressions.listed import ListAddress
-from dashboards.pages.rendering import commit_address, page
 from dashboards.pages.watching.changes import forms_of_target
+from dashboards.rendering import commit_address, page
 from dashboards.target_lines import lines as regression_lines
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from dashboards.pages import controls
 from dashboards.pages.health import disk
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Run

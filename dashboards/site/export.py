@@ -22,7 +22,7 @@ from dashboards.pages.history.boards import (
 )
 from dashboards.pages.history.compare import Compared, ComparedAddress, Show, compose
 from dashboards.pages.history.trends import TrendAddress, trend_values
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.site import links as paths
 from dashboards.site.documents import (
     SiteBoardRow,

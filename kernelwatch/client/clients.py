@@ -6,20 +6,20 @@ from typing import Generic, Self
 
 import httpx
 
-from kernelwatch.client.api.administration import Channels, Subscriptions
-from kernelwatch.client.api.ingest import Exports
+from kernelwatch.client.administration import Channels, Subscriptions
+from kernelwatch.client.ingest import Exports
 
-from .api.administration import Audit, Keys, Me, People
-from .api.ingest import Ingested
-from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
-from .api.runs import Queue, Runs, Workers
-from .api.studies import Studies
-from .api.targets import Targets
-from .api.weekly import Weekly
+from .administration import Audit, Keys, Me, People
 from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
 from .exchange import Exchange, Retries
+from .ingest import Ingested
+from .regressions import Bisections, Calibration, Incidents, Policies, Regressions
 from .resources import Async, Mode, Sync
+from .runs import Queue, Runs, Workers
+from .studies import Studies
+from .targets import Targets
+from .weekly import Weekly
 
 API = "/api/v1"
 TIMEOUT_S = 30.0

@@ -18,9 +18,9 @@ from service.domain.verdicts.totals import Summary
 from service.reports import comment_head
 from service.reports.comment_head import from_to, times
 from service.reports.notes import conventions, without_sota
+from service.reports.payloads import CheckPayload
 from service.reports.report import NOUNS, Report
 from service.reports.rows import BaselineRow, Row, Unsupported
-from service.reports.schema.ingest import CheckPayload
 
 LARGEST = 65_000  # GitHub refuses a comment above 65,536 characters, and a check's summary above 65,535 bytes
 SHOWN = 10  # rows before the rest goes into <details>

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from dashboards.pages.pulls import as_html
-from dashboards.pages.rendering import ago, flat
+from dashboards.rendering import ago, flat
 from service.db import models as m
 from service.db.engine import transaction
 from service.domain.states import OutboxState

@@ -18,9 +18,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
-from dashboards.pages.rendering import page
+from dashboards import forms
+from dashboards.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.rendering import page
 from service.api.access import Acting, Reading, ReadingRoute, needs
 from service.api.common import Key
 from service.api.keys import check_own, owner_of_new, owner_to_list

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages.rendering import flat, page
+from dashboards.rendering import flat, page
 from service.api.access import Acting, Reading, ReadingRoute, needs, permit
 from service.api.common import Cursor
 from service.db.engine import clock

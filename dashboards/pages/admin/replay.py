@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
-from dashboards.pages.rendering import page
+from dashboards import forms
+from dashboards.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.rendering import page
 from kernelwatch.documents.regressions import ReplayDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName

@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import boards, rooflines
+from dashboards.case_names import case_name
 from dashboards.drawing import Figure, bars
 from dashboards.links import SERVICE, ServiceLinks
-from dashboards.pages.rendering import calendar, page
-from dashboards.runs.case_names import case_name
+from dashboards.rendering import calendar, page
 from service.api.access import Reading, ReadingRoute
 from service.api.common import tagged
 from service.db.engine import clock

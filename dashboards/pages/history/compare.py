@@ -13,9 +13,9 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dashboards.case_names import CaseName, case_name
 from dashboards.drawing import Figure, Scale
-from dashboards.pages.rendering import page
-from dashboards.runs.case_names import CaseName, case_name
+from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Target

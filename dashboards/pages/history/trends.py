@@ -17,7 +17,7 @@ from dashboards import trends
 from dashboards.drawing import Figure
 from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.history.facts import choice, parts
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.trends import Mark, Shown, Unit, day
 from kernels.cases import Case, Metric
 from service.api.access import Reading, ReadingRoute

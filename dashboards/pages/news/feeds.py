@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
 from service.api.common import tagged

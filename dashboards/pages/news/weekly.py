@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards.pages.history.facts import address as facts_address
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week

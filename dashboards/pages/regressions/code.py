@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards.kernel_code import CodeSides, sides_of
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.runs import facts
 from service.api.access import as_reader, in_writers
 from service.api.common import Key

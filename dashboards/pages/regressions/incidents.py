@@ -8,10 +8,10 @@ from statistics import geometric_mean
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages.forms import ActionForm
+from dashboards.forms import ActionForm
 from dashboards.pages.history.trends import figure_of
 from dashboards.pages.regressions.triage import Verb, forms_of, of_incident, of_regression
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.runs.strips import rounds_figure
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, TextClause, func, select
 from sqlalchemy.orm import Session
 
-from dashboards.pages.rendering import commit_address, page
+from dashboards.rendering import commit_address, page
 from dashboards.runs.filters import FilterChoice
 from dashboards.target_lines import lines
 from service.api.access import Reading, ReadingRoute

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from dashboards import forms
+from dashboards.forms import ActionForm, Field, FieldKind, Sent
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key
 from service.api.writes.triage import VERBS

@@ -5,7 +5,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 from sqlalchemy.orm import Session
 
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from dashboards.runs.strips import rounds_figure
 from kernels.cases import Role
 from service.api.access import Reading, ReadingRoute

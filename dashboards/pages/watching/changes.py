@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, Done, Field, Sent
+from dashboards import forms
+from dashboards.forms import ActionForm, Done, Field, Sent
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import reading

@@ -12,9 +12,9 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import MAX_CODE, ActionForm, Done, DryRun, Field, FieldKind, Sent
-from dashboards.pages.rendering import page
+from dashboards import forms
+from dashboards.forms import MAX_CODE, ActionForm, Done, DryRun, Field, FieldKind, Sent
+from dashboards.rendering import page
 from kernelwatch.documents.targets import RecipeDocument
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock, reading

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages import forms
-from dashboards.pages.forms import ActionForm, DryRun, Sent
-from dashboards.pages.rendering import page
+from dashboards import forms
+from dashboards.forms import ActionForm, DryRun, Sent
 from dashboards.pages.watching import new, recipe_changes
 from dashboards.pages.watching.recipe_changes import RecipeChanges
+from dashboards.rendering import page
 from kernelwatch.documents.targets import RecipeDocument
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from dashboards.pages.rendering import flat
+from dashboards.rendering import flat
 from kernelwatch.documents.targets import DevicePlanItem, RecipeDocument
 
 MAX_LINES = 400  # of differing lines that are shown

@@ -26,7 +26,7 @@ from service.ledger.notify import outbox
 from service.ledger.regressions import decisions
 from service.ledger.runs import queue, revisions
 from service.reports import answers
-from service.reports.schema.ingest import CommentPayload
+from service.reports.payloads import CommentPayload
 
 _BUTTONS = (CommandName.RERUN, CommandName.BISECT, CommandName.ACCEPT)
 _NO_REASON = "no reason was given (with the button of the check)"

@@ -36,7 +36,7 @@ from service.ledger.regressions import decisions
 from service.ledger.runs import queue, revisions
 from service.reports import answers
 from service.reports.answers import Reaction, Reply
-from service.reports.schema.ingest import CommentPayload, ReactionPayload
+from service.reports.payloads import CommentPayload, ReactionPayload
 from service.settings import settings
 from service.sources import open_source
 

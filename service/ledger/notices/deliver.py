@@ -26,7 +26,7 @@ from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import subscriptions
 from service.reports.notices import message
-from service.reports.schema.notices.subscriptions import NoticeDocument
+from service.reports.notices.subscriptions import NoticeDocument
 from service.settings import settings
 
 log = structlog.get_logger()

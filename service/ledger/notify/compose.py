@@ -29,8 +29,8 @@ from service.ledger.runs.revisions import UNDONE, baseline_in_key
 from service.reports import comment_head, markdown, report
 from service.reports.forge.annotations import annotations
 from service.reports.gate import gate
+from service.reports.payloads import CheckAction, CheckPayload, CommentPayload
 from service.reports.report import Report
-from service.reports.schema.ingest import CheckAction, CheckPayload, CommentPayload
 
 log = structlog.get_logger()
 

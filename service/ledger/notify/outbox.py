@@ -25,7 +25,7 @@ from service.domain.text import is_due
 from service.forge.clients import connect
 from service.forge.forge import MAX_PAUSE_S, CheckRun, Forge, ForgeFailed
 from service.ledger.locking import backoff, insert_if_absent
-from service.reports.schema.ingest import CheckPayload, CommentPayload, ReactionPayload
+from service.reports.payloads import CheckPayload, CommentPayload, ReactionPayload
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from service.domain.metrics import in_range
 from service.domain.states import GateAction, GateKind
 from service.domain.text import one_line
 from service.reports.comment_head import times
+from service.reports.payloads import AnnotationLevel, CheckAnnotation
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.schema.ingest import AnnotationLevel, CheckAnnotation
 
 MAX_CASES = 8  # that one annotation names
 _MAX_TITLE = 140

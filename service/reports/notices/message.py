@@ -11,8 +11,8 @@ from service.domain.markup import span
 from service.domain.notices.events import SEVERITIES, NotableEvent, SubjectChange
 from service.domain.states import GateAction
 from service.domain.text import one_line
+from service.reports.notices.subscriptions import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem
 from service.reports.notices.titles import subject
-from service.reports.schema.notices.subscriptions import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem
 
 MAX_ROWS = 10  # of the text; the rest is counted
 

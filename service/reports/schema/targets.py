@@ -1,14 +1,18 @@
-"""Targets, their revisions, the history of one case, and the distance to SOTA."""
+"""Targets, their revisions, the history of one case, measurements made elsewhere, and the distance to SOTA."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kernels.cases import Case
 from kernelwatch.documents.runs import RunItem
 from kernelwatch.documents.targets import (
+    BatchItem,
     CaseItem,
     DevicePlanItem,
     DriftItem,
     GapItem,
+    IngestedItem,
+    IngestedSeriesDocument,
     PointItem,
     ProviderPlanItem,
     RecipeDocument,
@@ -19,7 +23,8 @@ from kernelwatch.documents.targets import (
     TargetDocument,
     TargetItem,
 )
-from service.db.models import FactsCheck, Revision, Target
+from service.db.models import FactsCheck, IngestBatch, IngestedMeasurement, Revision, Target
+from service.domain.ingest import unit_of, unpack_samples
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Provider, Recipe
@@ -150,3 +155,20 @@ def gap_item(found: GapView) -> GapItem:
 
 def drift_item(found: Drift) -> DriftItem:
     return document_of(DriftItem, vars(found) | {"by": found.moved_by, "revision": found.sha})
+
+
+def batch_item(row: IngestBatch, target: str) -> BatchItem:
+    return document_of(BatchItem, columns(row) | {"target": target})
+
+
+def ingested_item(row: IngestedMeasurement) -> IngestedItem:
+    return document_of(IngestedItem, columns(row) | {"samples": unpack_samples(row.samples)})
+
+
+def ingested_series_document(
+    rows: Sequence[IngestedMeasurement], following: str | None, **key: str
+) -> IngestedSeriesDocument:
+    """`key` is target, device, provider and case."""
+    items = [ingested_item(row) for row in rows]
+    named: dict[str, Any] = {**key, "unit": unit_of(key["case"]), "items": items, "next": following}
+    return IngestedSeriesDocument(**named)

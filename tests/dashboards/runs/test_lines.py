@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.runs.case_names import case_name
+from dashboards.case_names import case_name
 from dashboards.runs.filters import CaseFilters, filtered, fits, offered
 from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of, late_groups
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure

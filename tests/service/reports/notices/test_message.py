@@ -7,7 +7,7 @@ import pytest
 from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.states import GateAction
 from service.reports.notices import message
-from service.reports.schema.notices.subscriptions import NoticeDocument
+from service.reports.notices.subscriptions import NoticeDocument
 
 HERE = "http://kernelwatch"
 OPENED, FIXED, FAILED = EventKind.REGRESSION_OPENED, EventKind.REGRESSION_FIXED, EventKind.RUN_FAILED

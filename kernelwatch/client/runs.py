@@ -7,10 +7,10 @@ from datetime import datetime
 
 from kernelwatch.client.exchange import Events
 
-from ..calls import Call, Listing, SlashedName, get, get_events, get_list, get_text, post
-from ..errors import StillRunning
-from ..exchange import Flow, Sleep
-from ..models import (
+from .calls import Call, Listing, SlashedName, get, get_events, get_list, get_text, post
+from .errors import StillRunning
+from .exchange import Flow, Sleep
+from .models import (
     ApprovedRunsDocument,
     BaselineKind,
     CellState,
@@ -28,7 +28,7 @@ from ..models import (
     VerdictItem,
     WorkerItem,
 )
-from ..resources import Mode, Resource, endpoint, events, flow, listing
+from .resources import Mode, Resource, endpoint, events, flow, listing
 
 OPEN: tuple[RunState, ...] = ("held", "queued", "leased")
 FIRST_POLL_S, LAST_POLL_S = 1.0, 10.0

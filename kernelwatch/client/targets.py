@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ..calls import Call, Listing, Value, delete, get, get_list, patch, post
-from ..models import (
+from .calls import Call, Listing, Value, delete, get, get_list, patch, post
+from .models import (
     AddedTargetDocument,
     BackfillDocument,
     CaseItem,
@@ -32,7 +32,7 @@ from ..models import (
     TargetDocument,
     TargetItem,
 )
-from ..resources import Mode, Resource, endpoint, listing
+from .resources import Mode, Resource, endpoint, listing
 
 
 class Targets(Resource[Mode]):

@@ -18,7 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
-from dashboards.pages.rendering import page
+from dashboards.rendering import page
 from service.api.access import DONE, Credentials, in_writers, permit, reader_with, writer_with
 from service.db.engine import clock, reading
 from service.db.models import Target

@@ -211,7 +211,7 @@ def _revision_strip(search: BisectionView) -> tuple[Figure, str] | None:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,32 +1,8 @@
-"""Measurements made elsewhere, and messages to a forge as stored in the outbox."""
+"""Messages to a forge, as stored in the outbox."""
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 from pydantic import BaseModel, Field
-
-from kernelwatch.documents.targets import BatchItem, IngestedItem, IngestedSeriesDocument
-from service.db.models import IngestBatch, IngestedMeasurement
-from service.domain.ingest import unit_of, unpack_samples
-from service.reports.schema.base import columns, document_of
-
-
-def batch_item(row: IngestBatch, target: str) -> BatchItem:
-    return document_of(BatchItem, columns(row) | {"target": target})
-
-
-def ingested_item(row: IngestedMeasurement) -> IngestedItem:
-    return document_of(IngestedItem, columns(row) | {"samples": unpack_samples(row.samples)})
-
-
-def ingested_series_document(
-    rows: Sequence[IngestedMeasurement], following: str | None, **key: str
-) -> IngestedSeriesDocument:
-    """`key` is target, device, provider and case."""
-    items = [ingested_item(row) for row in rows]
-    named: dict[str, Any] = {**key, "unit": unit_of(key["case"]), "items": items, "next": following}
-    return IngestedSeriesDocument(**named)
 
 
 class CommentPayload(BaseModel):

@@ -1,8 +1,8 @@
 """Studies."""
 
-from ..calls import Call, Listing, delete, get, get_list
-from ..models import StudyItem, StudySessionDocument, StudySessionItem
-from ..resources import Mode, Resource, endpoint, listing
+from .calls import Call, Listing, delete, get, get_list
+from .models import StudyItem, StudySessionDocument, StudySessionItem
+from .resources import Mode, Resource, endpoint, listing
 
 
 class Studies(Resource[Mode]):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ..calls import Call, Listing, Value, get, get_list, post
-from ..models import (
+from .calls import Call, Listing, Value, get, get_list, post
+from .models import (
     BisectionDocument,
     BisectionItem,
     CalibrationDocument,
@@ -19,7 +19,7 @@ from ..models import (
     ReplayDocument,
     RunItem,
 )
-from ..resources import Mode, Resource, endpoint, listing
+from .resources import Mode, Resource, endpoint, listing
 
 
 class Regressions(Resource[Mode]):

@@ -1,8 +1,8 @@
 """Weekly reports."""
 
-from ..calls import Call, get, get_text
-from ..models import WeeklyDocument
-from ..resources import Mode, Resource, endpoint
+from .calls import Call, get, get_text
+from .models import WeeklyDocument
+from .resources import Mode, Resource, endpoint
 
 
 class Weekly(Resource[Mode]):

@@ -1,1 +1,0 @@
-"""Every operation of the API, one class for each kind of thing."""

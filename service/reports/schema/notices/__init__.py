@@ -1,1 +1,0 @@
-"""Documents of notices: what channels get, and subscriptions."""
