@@ -88,7 +88,9 @@ def test_a_restored_database_gives_the_same_answers(filled: str, tmp_path: Path)
     assert rows() == 0
     deliver(1)  # numbers go on, and foreign keys hold
     with pytest.raises(Exception, match=r"(?i)foreign key"), transaction() as session:
-        session.execute(text("INSERT INTO attempts (run_id, attempt, worker, started_at) VALUES (999, 1, 'w', 1.0)"))
+        session.execute(
+            text("INSERT INTO attempts (run_id, attempt, worker, started_at, lost) VALUES (999, 1, 'w', 1.0, false)")
+        )
     with reading() as session:
         assert check(session.connection()).damage == []
 
@@ -267,7 +269,7 @@ def test_faults_are_reported_and_backed_up(either: str, tmp_path: Path) -> None:
     deliver(1)
     file = tmp_path / "copy.gz"
     backup.backup(file)
-    orphaned = "INSERT INTO attempts (run_id, attempt, worker, started_at) VALUES (999, 1, 'w', 1.0)"
+    orphaned = "INSERT INTO attempts (run_id, attempt, worker, started_at, lost) VALUES (999, 1, 'w', 1.0, false)"
     file.write_bytes(
         gzip.compress(_changed(_changed(gzip.decompress(file.read_bytes()), orphaned), "CREATE TABLE diary (day)"))
     )

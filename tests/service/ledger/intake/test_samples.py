@@ -101,9 +101,9 @@ def test_the_command_and_the_pages(state: Path) -> None:
         assert "kernelwatch sample load" in words(asking()(page))
     answer = kernelwatch("sample", "load")
     assert answer.exit_code == 0
-    assert "Loaded: 7 runs with 336 measurements of an NVIDIA H200." in answer.output
+    assert "Loaded: 10 runs with 480 measurements of an NVIDIA H200." in answer.output
     assert "/targets/sample-liger" in answer.output
-    assert "Already there: 7 runs" in kernelwatch("sample", "load").output
+    assert "Already there: 10 runs" in kernelwatch("sample", "load").output
     get = asking()
     for page in ("/", "/board"):
         assert "kernelwatch sample load" not in words(get(page))
