@@ -35,9 +35,10 @@ def without_flips(logs: Logs, starts: Sequence[int], r: float, limits: HistoryLi
     was reverted twice may have landed for good.
     """
     visits = [logs[a:b] for a, b in pairwise([0, *starts, len(logs)])]
+    levels = [median(visit) for visit in visits]
     kept, first = [], 0
     while first < len(starts):
-        last = _alternating(visits, first, r, limits)
+        last = _alternating(visits, levels, first, r, limits)
         excursions = (last - first) // 2
         if excursions >= EXCURSIONS or (excursions == EXCURSIONS - 1 and _goes_on(len(logs), starts, first, last)):
             first = last
@@ -55,9 +56,8 @@ def _goes_on(count: int, starts: Sequence[int], first: int, last: int) -> bool:
     return bool(newest <= max(before))
 
 
-def _alternating(visits: Sequence[Logs], first: int, r: float, limits: HistoryLimits) -> int:
+def _alternating(visits: Sequence[Logs], levels: Sequence[float], first: int, r: float, limits: HistoryLimits) -> int:
     """The last of the visits from `first` on that are in turn to one and to the other of two levels."""
-    levels = [median(visit) for visit in visits]
     seen = [levels[first]], [levels[first + 1]]
     for number in range(first + 2, len(levels)):
         same, other = seen[(number - first) % 2], seen[(number - first + 1) % 2]
