@@ -6,6 +6,7 @@ few arguments to Triton 3.6 in the commits before February 2026; here the kernel
 """
 
 import importlib
+from functools import cache
 from types import ModuleType, SimpleNamespace
 
 from torch import Tensor
@@ -63,10 +64,16 @@ def layer_norm_backward(
 
 
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    y, residual_out = fused().fused_add_rms_norm(x, residual, [x.shape[1]], weight, eps)
+    return y, residual_out
+
+
+@cache
+def fused() -> ModuleType:
+    """Load the module of the fused norm, which not every revision has."""
     try:
         module = importlib.import_module("flag_gems.fused.fused_add_rms_norm")
     except ImportError as error:
         raise NotImplementedError("this revision has no fused_add_rms_norm") from error
     launched_by_triton(module)
-    y, residual_out = module.fused_add_rms_norm(x, residual, [x.shape[1]], weight, eps)
-    return y, residual_out
+    return module
