@@ -12,14 +12,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dashboards import assets, boards
-from dashboards.pages.history.boards import (
-    BoardAddress,
-    board_values,
-    composed,
-    newest_by_target,
-    past_of,
-    sota_of,
-)
+from dashboards.pages.history.boards import BoardAddress, board_values, composed, newest_by_target, past_of, sota_of
 from dashboards.pages.history.compare import Compared, ComparedAddress, Show, compose
 from dashboards.pages.history.trends import TrendAddress, trend_values
 from dashboards.rendering import page

@@ -18,16 +18,7 @@ from typing import Any
 
 from kernels.cases import Case, Metric
 from service.domain.codefacts.comparison import LABELS, changed_settings
-from service.domain.codefacts.compiled import (
-    Access,
-    Call,
-    Kernel,
-    calls_of,
-    kernels_of,
-    mean_width,
-    texts_of,
-    whole,
-)
+from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of, mean_width, texts_of, whole
 from service.domain.codefacts.texts import paired
 from service.domain.metrics import amount, metric_of
 from service.domain.text import counted, listed

@@ -16,16 +16,7 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import clock, reading, transaction
-from service.db.models import (
-    Calibration,
-    Quarantine,
-    RecipeRow,
-    RegressionRow,
-    Run,
-    Target,
-    VerdictRow,
-    Worker,
-)
+from service.db.models import Calibration, Quarantine, RecipeRow, RegressionRow, Run, Target, VerdictRow, Worker
 from service.domain.policy.policy import NOTHING, Policy
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, Purpose, RunState
