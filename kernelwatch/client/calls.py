@@ -18,13 +18,8 @@ from .errors import BadArgument
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+JSON = "application/json"
 Value: TypeAlias = Any  # of a parameter: text, a number, a flag, a list of texts, or None for none
-
-
-class SlashedName(str):
-    """A name with slashes that are sent as they are: the server takes several segments of the path for it."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -37,16 +32,19 @@ class Call(Generic[T]):
     variables: Mapping[str, object] = field(default_factory=dict)
     params: Mapping[str, Value] = field(default_factory=dict)
     fields: Mapping[str, Value] | None = None  # of the JSON body
-    nulls: bool = False  # send a field that is None as null, instead of leaving it out
     lines: bytes | None = None  # a body of JSON lines, compressed
-    accept: str = "application/json"
+    slashes: bool = False  # send the slashes of variables: the server takes several segments of the path for one
+    accept: str = JSON
     secret: bool = False  # the server does not keep the answer, so that a lost one cannot be asked for again
     idempotency_key: str | None = None  # of the caller, who may repeat the call in another process
 
     @property
     def path(self) -> str:
         """The path with its variables."""
-        return self.template.format_map({name: _quoted(value) for name, value in self.variables.items()})
+        return self.template.format_map({name: self._quoted(str(value)) for name, value in self.variables.items()})
+
+    def _quoted(self, value: str) -> str:
+        return "/".join(map(_segment, value.split("/"))) if self.slashes else _segment(value)
 
     @property
     def query(self) -> dict[str, Value]:
@@ -62,12 +60,8 @@ class Call(Generic[T]):
 
     @property
     def body(self) -> bytes | None:
-        """The JSON of the fields that were given, or the compressed lines."""
-        if self.lines is not None:
-            return self.lines
-        if self.fields is None:
-            return None
-        return to_json({name: value for name, value in self.fields.items() if self.nulls or value is not None})
+        """The JSON of the fields, or the compressed lines."""
+        return self.lines if self.fields is None else to_json(self.fields)
 
     def at(self, cursor: str | None, limit: int | None) -> "Call[T]":
         """The same list at another page."""
@@ -82,59 +76,9 @@ class Listing(Generic[Item]):
     paged: bool = True
 
 
-def get(template: str, kind: type[T], params: Mapping[str, Value] | None = None, /, **variables: object) -> Call[T]:
-    """A call for one document."""
-    return Call("GET", template, Reader(kind), variables, params or {})
-
-
-def get_text(
-    template: str, media_type: str, params: Mapping[str, Value] | None = None, /, **variables: object
-) -> Call[str]:
-    """A call for a text."""
-    return Call("GET", template, bytes.decode, variables, params or {}, accept=media_type)
-
-
-def get_list(
-    template: str,
-    kind: type[Item],
-    params: Mapping[str, Value] | None = None,
-    /,
-    *,
-    paged: bool = True,
-    **variables: object,
-) -> Listing[Item]:
-    """A call for a list of documents."""
-    page: type[Page[Item]] = Page[kind]  # type: ignore[valid-type]
-    return Listing(Call("GET", template, Reader(page), variables, params or {}), paged)
-
-
 def get_events(template: str, kind: type[T], /, **variables: object) -> Call[T]:
     """A call for server-sent events."""
     return Call("GET", template, Reader(kind), variables, accept="text/event-stream")
-
-
-def patch(template: str, kind: type[T], fields: Mapping[str, Value], /, **variables: object) -> Call[T]:
-    """A call that changes the fields that are given."""
-    return Call("PATCH", template, Reader(kind), variables, fields=fields)
-
-
-def delete(template: str, kind: type[T], params: Mapping[str, Value] | None = None, /, **variables: object) -> Call[T]:
-    """A call that removes something."""
-    return Call("DELETE", template, Reader(kind), variables, params or {})
-
-
-def post(
-    template: str,
-    kind: type[T],
-    fields: Mapping[str, Value] | None = None,
-    /,
-    *,
-    secret: bool = False,
-    nulls: bool = False,
-    **variables: object,
-) -> Call[T]:
-    """A call that changes something."""
-    return Call("POST", template, Reader(kind), variables, fields=fields, secret=secret, nulls=nulls)
 
 
 @dataclass(frozen=True)
@@ -147,9 +91,9 @@ class Reader(Generic[T]):
         return TypeAdapter[T](self.kind).validate_json(body)
 
 
-def _quoted(value: object) -> str:
-    """A value as a part of a path."""
-    return "/".join(map(_segment, value.split("/"))) if isinstance(value, SlashedName) else _segment(str(value))
+def reader(kind: Any) -> Callable[[bytes], Any]:
+    """What makes a text, nothing, or a document of this kind from the body of an answer."""
+    return bytes.decode if kind is str else _nothing if kind is None else Reader(kind)
 
 
 def _segment(value: str) -> str:
@@ -178,11 +122,6 @@ def post_lines(template: str, kind: type[T], lines: Iterable[object], /, **varia
     call = Call("POST", template, Reader(kind), variables, lines=packed.getvalue())
     key = hashlib.sha256(call.path.encode() + b"\n" + packed.getvalue()).hexdigest()
     return replace(call, idempotency_key=key)
-
-
-def remove(template: str, /, **variables: object) -> Call[None]:
-    """A call that deletes something and returns nothing."""
-    return Call("DELETE", template, _nothing, variables)
 
 
 def _nothing(_: bytes) -> None:

@@ -6,21 +6,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from kernelwatch.client.calls import Call, Listing, get, get_list, post_lines, remove
+from kernelwatch.client.calls import Call, Listing, post_lines
 from kernelwatch.client.exchange import Download, Saved
 from kernelwatch.client.models import BatchItem, IngestedSeriesDocument
-from kernelwatch.client.resources import Mode, Resource, download, endpoint, listing, saved
+from kernelwatch.client.resources import Endpoint, Mode, Resource, download, endpoint, listing, saved
 
 
 class Ingested(Resource[Mode]):
     """Measurements made elsewhere, in series of their own."""
 
-    @listing
+    @listing("/targets/{name}/ingested")
     def list(self, target: str) -> Listing[BatchItem]:
         """The batches of a target, the newest first."""
-        return get_list("/targets/{name}/ingested", BatchItem, name=target)
 
-    @endpoint
+    @Endpoint
     def send(self, target: str, batch: Mapping[str, Any], measurements: Iterable[Mapping[str, Any]]) -> Call[BatchItem]:
         """Send measurements: all are stored, or none if one has a mistake.  The same ones within a day are stored once.
 
@@ -30,18 +29,15 @@ class Ingested(Resource[Mode]):
         lines = chain([{"batch": batch}], measurements)
         return post_lines("/targets/{name}/ingested", BatchItem, lines, name=target)
 
-    @endpoint
+    @endpoint("GET /targets/{name}/ingested/series")
     def series(
         self, target: str, case: str, *, provider: str, device: str, cursor: str | None = None, limit: int | None = None
-    ) -> Call[IngestedSeriesDocument]:
+    ) -> IngestedSeriesDocument:
         """What was sent of one series, the newest first; `next` is the cursor of the following page."""
-        params = {"case": case, "provider": provider, "device": device, "cursor": cursor, "limit": limit}
-        return get("/targets/{name}/ingested/series", IngestedSeriesDocument, params, name=target)
 
-    @endpoint
-    def delete(self, batch_id: int) -> Call[None]:
+    @endpoint("DELETE /ingested/{batch_id}")
+    def delete(self, batch_id: int) -> None:
         """Delete a batch with its measurements."""
-        return remove("/ingested/{batch_id}", batch_id=batch_id)
 
 
 FileFormat: TypeAlias = Literal["csv", "json", "parquet"]

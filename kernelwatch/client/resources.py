@@ -1,16 +1,20 @@
 """Resources of the API, described once and typed for both clients.
 
-A method describes a call; its decorator sends it.  `Runs[Sync].get(7)` is a document, `Runs[Async].get(7)` an awaitable
-of one, and both have the parameters that the description has.
+`@endpoint("GET /runs/{run_id}")` makes a call from the parameters of a method, and sends it.  `Runs[Sync].get(7)` is a
+document, `Runs[Async].get(7)` an awaitable of one, and both have these parameters.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from functools import update_wrapper, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
 
 from kernelwatch.client.exchange import Download, Events, Saved, followed, parts
+from kernelwatch.documents.base import Page
 
-from .calls import Call, Item, Listing
+from .calls import JSON, Call, Item, Listing, Reader, reader
 from .drivers import Asynchronous, AsyncPages, Blocking, Pages
 from .exchange import Exchange, Flow
 
@@ -61,11 +65,11 @@ class Method(Generic[P, Described]):
         return call
 
 
-class endpoint(Method[P, Call[T]], Generic[P, T]):  # noqa: N801  # a decorator, as those below
+class Endpoint(Method[P, Call[T]], Generic[P, T]):
     """Sends one call and returns its result."""
 
     @overload
-    def __get__(self, resource: None, owner: type) -> "endpoint[P, T]": ...
+    def __get__(self, resource: None, owner: type) -> "Endpoint[P, T]": ...
     @overload
     def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, T]: ...
     @overload
@@ -74,11 +78,11 @@ class endpoint(Method[P, Call[T]], Generic[P, T]):  # noqa: N801  # a decorator,
         return self._on(resource, lambda driver, call: driver.run(driver.exchange.result(call)))
 
 
-class listing(Method[P, Listing[Item]], Generic[P, Item]):  # noqa: N801
+class Listed(Method[P, Listing[Item]], Generic[P, Item]):
     """Returns the items of a list, to be iterated over."""
 
     @overload
-    def __get__(self, resource: None, owner: type) -> "listing[P, Item]": ...
+    def __get__(self, resource: None, owner: type) -> "Listed[P, Item]": ...
     @overload
     def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, Pages[Item]]: ...
     @overload
@@ -87,7 +91,74 @@ class listing(Method[P, Listing[Item]], Generic[P, Item]):  # noqa: N801
         return self._on(resource, lambda driver, described: driver.list(described))
 
 
-class flow(Method[P, Flow[T]], Generic[P, T]):  # noqa: N801
+def endpoint(
+    operation: str,
+    *,
+    accept: str = JSON,
+    secret: bool = False,
+    slashes: bool = False,
+    names: Mapping[str, str] | None = None,
+    **constants: str,
+) -> Callable[[Callable[Concatenate[Any, P], T]], Endpoint[P, T]]:
+    """Make a method that sends one call; its return annotation is the kind of the document.
+
+    The first parameters are the variables of the path that are no `constants`, in their order.  The others are sent in
+    the query, or as the fields of a POST or PATCH, by their own name or that of `names`; an optional field that is None
+    is left out.
+    """
+    method, template = operation.split(" ")
+
+    def decorate(function: Callable[Concatenate[Any, P], T]) -> Endpoint[P, T]:
+        @wraps(function)
+        def describe(*arguments: Any, **named: Any) -> Call[Any]:
+            signature = inspect.signature(function)
+            bound = signature.bind(*arguments, **named)
+            bound.apply_defaults()
+            _, *values = bound.arguments.items()
+            variables = [name for name in re.findall(r"{(\w+)}", template) if name not in constants]
+            path = constants | {variable: value for variable, (_, value) in zip(variables, values, strict=False)}
+            rest = {(names or {}).get(name, name): value for name, value in values[len(variables) :]}
+            call = Call(
+                method,
+                template,
+                reader(signature.return_annotation),
+                path,
+                slashes=slashes,
+                accept=accept,
+                secret=secret,
+                idempotency_key=rest.pop("idempotency_key", None),
+            )
+            if method in ("GET", "DELETE"):
+                return replace(call, params=rest)
+            optional = {name for name, one in signature.parameters.items() if one.default is None}
+            fields = {name: value for name, value in rest.items() if value is not None or name not in optional}
+            return replace(call, fields=fields if rest else None)
+
+        return Endpoint(describe)
+
+    return decorate
+
+
+def listing(
+    path: str, *, paged: bool = True
+) -> Callable[[Callable[Concatenate[Any, P], Listing[Item]]], Listed[P, Item]]:
+    """Make a method that returns the items of a list."""
+
+    def decorate(function: Callable[Concatenate[Any, P], Listing[Item]]) -> Listed[P, Item]:
+        described: Callable[..., Call[Any]] = endpoint(f"GET {path}")(function).describe
+
+        @wraps(function)
+        def describe(*arguments: Any, **named: Any) -> Listing[Item]:
+            [kind] = get_args(inspect.signature(function).return_annotation)
+            page: type[Page[Item]] = Page[kind]  # type: ignore[valid-type]
+            return Listing(replace(described(*arguments, **named), read=Reader(page)), paged)
+
+        return Listed(describe)
+
+    return decorate
+
+
+class flow(Method[P, Flow[T]], Generic[P, T]):  # noqa: N801  # a decorator, as those below
     """Makes several calls and returns their result."""
 
     @overload

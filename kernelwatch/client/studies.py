@@ -1,6 +1,6 @@
 """Studies."""
 
-from .calls import Call, Listing, delete, get, get_list
+from .calls import Listing
 from .models import StudyItem, StudySessionDocument, StudySessionItem
 from .resources import Mode, Resource, endpoint, listing
 
@@ -8,32 +8,26 @@ from .resources import Mode, Resource, endpoint, listing
 class Studies(Resource[Mode]):
     """Published results that are measured again."""
 
-    @listing
+    @listing("/studies", paged=False)
     def list(self, *, device: str | None = None) -> Listing[StudyItem]:
         """Studies, how many sessions of each are stored, and how many claims of each source hold."""
-        return get_list("/studies", StudyItem, {"device": device}, paged=False)
 
-    @endpoint
-    def get(self, name: str, *, device: str | None = None) -> Call[StudyItem]:
+    @endpoint("GET /studies/{name}")
+    def get(self, name: str, *, device: str | None = None) -> StudyItem:
         """One study, how many sessions of it are stored, and how many claims of its source hold."""
-        return get("/studies/{name}", StudyItem, {"device": device}, name=name)
 
-    @listing
+    @listing("/studies/{name}/sessions")
     def sessions(self, name: str, *, device: str | None = None) -> Listing[StudySessionItem]:
         """The stored sessions of a study, those that began last first."""
-        return get_list("/studies/{name}/sessions", StudySessionItem, {"device": device}, name=name)
 
-    @endpoint
-    def find_session(self, session_id: int) -> Call[StudySessionItem]:
+    @endpoint("GET /studies/sessions/{session_id}")
+    def find_session(self, session_id: int) -> StudySessionItem:
         """A session by its number, of whichever study, without its results."""
-        return get("/studies/sessions/{session_id}", StudySessionItem, session_id=session_id)
 
-    @endpoint
-    def session(self, name: str, session_id: int) -> Call[StudySessionDocument]:
+    @endpoint("GET /studies/{name}/sessions/{session_id}")
+    def session(self, name: str, session_id: int) -> StudySessionDocument:
         """One session: what follows for each claim, tables, figures and every record."""
-        return get("/studies/{name}/sessions/{session_id}", StudySessionDocument, name=name, session_id=session_id)
 
-    @endpoint
-    def remove(self, name: str, session_id: int) -> Call[StudySessionItem]:
+    @endpoint("DELETE /studies/{name}/sessions/{session_id}")
+    def remove(self, name: str, session_id: int) -> StudySessionItem:
         """Delete a session with all its records, and return what it was."""
-        return delete("/studies/{name}/sessions/{session_id}", StudySessionItem, name=name, session_id=session_id)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from .calls import Call, Listing, Value, delete, get, get_list, patch, post
+from .calls import Listing
 from .models import (
     AddedTargetDocument,
     BackfillDocument,
@@ -38,17 +38,15 @@ from .resources import Mode, Resource, endpoint, listing
 class Targets(Resource[Mode]):
     """Watched repositories and packages."""
 
-    @listing
+    @listing("/targets")
     def list(self, *, expand: Sequence[str] | None = None) -> Listing[TargetItem]:
         """Targets by name; `expand=["counts"]` adds what is open."""
-        return get_list("/targets", TargetItem, {"expand": expand})
 
-    @endpoint
-    def get(self, target: str) -> Call[TargetDocument]:
+    @endpoint("GET /targets/{name}")
+    def get(self, target: str) -> TargetDocument:
         """One target with its recipe."""
-        return get("/targets/{name}", TargetDocument, name=target)
 
-    @endpoint
+    @endpoint("POST /targets", names={"target": "name"})
     def add(
         self,
         target: str,
@@ -62,17 +60,13 @@ class Targets(Resource[Mode]):
         recipe: str | None = None,
         adapters: Mapping[str, str] | None = None,
         backfill: int | None = None,
-    ) -> Call[AddedTargetDocument]:
+    ) -> AddedTargetDocument:
         """Watch a repository or a package, and measure its newest `backfill` revisions.
 
         `recipe` is its text, by default kernelwatch.toml of the mainline; `adapters` are file names to sources.
         """
-        fields: dict[str, Value] = {"name": target, "location": location, "package": package, "branch": branch}
-        fields |= {"forge": forge, "trusted": trusted, "private": private}
-        fields |= {"recipe": recipe, "adapters": adapters, "backfill": backfill}
-        return post("/targets", AddedTargetDocument, fields)
 
-    @endpoint
+    @endpoint("PATCH /targets/{name}")
     def edit(
         self,
         target: str,
@@ -87,50 +81,38 @@ class Targets(Resource[Mode]):
         recipe: str | None = None,
         adapters: Mapping[str, str] | None = None,
         recipe_from_branch: bool | None = None,
-    ) -> Call[TargetDocument]:
+    ) -> TargetDocument:
         """Change what is given; `name` renames it, and an empty `branch` or `forge` unsets it."""
-        fields: dict[str, Value] = {"name": name, "location": location, "branch": branch, "forge": forge}
-        fields |= {"trusted": trusted, "private": private, "allow_unsandboxed": allow_unsandboxed}
-        fields |= {"recipe": recipe, "adapters": adapters, "recipe_from_branch": recipe_from_branch}
-        return patch("/targets/{name}", TargetDocument, fields, name=target)
 
-    @endpoint
-    def pause(self, target: str) -> Call[TargetDocument]:
+    @endpoint("POST /targets/{name}/pause")
+    def pause(self, target: str) -> TargetDocument:
         """Take no new revisions until it is resumed."""
-        return post("/targets/{name}/pause", TargetDocument, name=target)
 
-    @endpoint
-    def resume(self, target: str) -> Call[TargetDocument]:
+    @endpoint("POST /targets/{name}/resume")
+    def resume(self, target: str) -> TargetDocument:
         """Take new revisions again, with those of the meantime."""
-        return post("/targets/{name}/resume", TargetDocument, name=target)
 
-    @endpoint
-    def remove(self, target: str, *, dry_run: bool | None = None) -> Call[HoldingsDocument]:
+    @endpoint("DELETE /targets/{name}")
+    def remove(self, target: str, *, dry_run: bool | None = None) -> HoldingsDocument:
         """Delete it with all its measurements, and return their numbers; `dry_run` only counts."""
-        return delete("/targets/{name}", HoldingsDocument, {"dry_run": dry_run}, name=target)
 
-    @endpoint
-    def backfill(self, target: str, base: str, head: str, *, sample: int | None = None) -> Call[BackfillDocument]:
+    @endpoint("POST /targets/{name}/backfill")
+    def backfill(self, target: str, base: str, head: str, *, sample: int | None = None) -> BackfillDocument:
         """Queue the mainline revisions after `base` up to `head` at low priority, or a `sample` of so many of them."""
-        fields = {"base": base, "head": head} | ({"sample": sample} if sample is not None else {})
-        return post("/targets/{name}/backfill", BackfillDocument, fields, name=target)
 
-    @endpoint
-    def check_recipe(self, recipe: str, *, adapters: Mapping[str, str] | None = None) -> Call[RecipeDocument]:
+    @endpoint("POST /recipes/check")
+    def check_recipe(self, recipe: str, *, adapters: Mapping[str, str] | None = None) -> RecipeDocument:
         """Say what a recipe would measure; nothing is changed.  A mistake in it is `Invalid`."""
-        return post("/recipes/check", RecipeDocument, {"recipe": recipe, "adapters": adapters})
 
-    @listing
+    @listing("/targets/{name}/revisions")
     def revisions(self, target: str, *, expand: Sequence[str] | None = None) -> Listing[RevisionItem]:
         """Its revisions, the newest first; `expand=["runs"]` adds their runs."""
-        return get_list("/targets/{name}/revisions", RevisionItem, {"expand": expand}, name=target)
 
-    @endpoint
-    def revision(self, target: str, revision: str) -> Call[RevisionDocument]:
+    @endpoint("GET /targets/{name}/revisions/{revision}")
+    def revision(self, target: str, revision: str) -> RevisionDocument:
         """One revision with its runs and the checks of its code: a sha or its beginning, or a version."""
-        return get("/targets/{name}/revisions/{revision}", RevisionDocument, name=target, revision=revision)
 
-    @listing
+    @listing("/targets/{name}/runs")
     def runs(
         self,
         target: str,
@@ -144,41 +126,32 @@ class Targets(Resource[Mode]):
         expand: Sequence[str] | None = None,
     ) -> Listing[RunItem]:
         """Its runs, the newest first.  `revision` is a sha or its beginning, or a version."""
-        params = {"device": device, "state": state, "purpose": purpose, "pull": pull, "revision": revision}
-        return get_list("/targets/{name}/runs", RunItem, {**params, "since": since, "expand": expand}, name=target)
 
-    @listing
+    @listing("/targets/{name}/regressions")
     def regressions(
         self, target: str, *, state: Sequence[RegressionState] | None = None, expand: Sequence[str] | None = None
     ) -> Listing[RegressionItem]:
         """Its confirmed regressions, the newest first, in one of these states; `expand=["events"]` adds histories."""
-        params = {"state": state, "expand": expand}
-        return get_list("/targets/{name}/regressions", RegressionItem, params, name=target)
 
-    @listing
+    @listing("/targets/{name}/incidents")
     def incidents(self, target: str, *, closed: bool | None = None) -> Listing[IncidentItem]:
         """Its incidents, the newest first; `closed` includes closed ones."""
-        return get_list("/targets/{name}/incidents", IncidentItem, {"closed": closed}, name=target)
 
-    @listing
+    @listing("/targets/{name}/gaps")
     def gaps(self, target: str) -> Listing[GapItem]:
         """Its mainline cases that are slower than SOTA, the largest gap first."""
-        return get_list("/targets/{name}/gaps", GapItem, name=target)
 
-    @listing
+    @listing("/targets/{name}/drifts")
     def drifts(self, target: str, *, device: str | None = None, by: MovedBy | None = None) -> Listing[DriftItem]:
         """Its configurations that changed, the newest first; `by`: what changed them."""
-        return get_list("/targets/{name}/drifts", DriftItem, {"device": device, "by": by}, name=target)
 
-    @listing
+    @listing("/targets/{name}/change-points")
     def change_points(
         self, target: str, *, device: str | None = None, state: PointState | None = None
     ) -> Listing[ChangePointItem]:
         """Steps in the histories of its cases, those of the newest revisions first."""
-        params = {"device": device, "state": state}
-        return get_list("/targets/{name}/change-points", ChangePointItem, params, name=target)
 
-    @endpoint
+    @endpoint("GET /targets/{name}/series")
     def series(
         self,
         target: str,
@@ -188,12 +161,10 @@ class Targets(Resource[Mode]):
         device: str,
         since: datetime | None = None,
         limit: int | None = None,
-    ) -> Call[SeriesDocument]:
+    ) -> SeriesDocument:
         """The history of one case on the mainline, or its newest part; no points if it was never measured."""
-        params = {"case": case, "provider": provider, "device": device, "since": since, "limit": limit}
-        return get("/targets/{name}/series", SeriesDocument, params, name=target)
 
-    @listing
+    @listing("/targets/{name}/series/keys")
     def series_keys(
         self,
         target: str,
@@ -206,10 +177,8 @@ class Targets(Resource[Mode]):
         since: datetime | None = None,
     ) -> Listing[SeriesItem]:
         """The series that its latest mainline runs continued; `case` may have * and ? for several."""
-        params = {"device": device, "provider": provider, "op": op, "metric": metric, "case": case, "since": since}
-        return get_list("/targets/{name}/series/keys", SeriesItem, params, name=target)
 
-    @listing
+    @listing("/targets/{name}/cases")
     def cases(
         self,
         target: str,
@@ -222,10 +191,8 @@ class Targets(Resource[Mode]):
         since: datetime | None = None,
     ) -> Listing[CaseItem]:
         """The cases that its latest mainline runs measured: by whom, where, and the metrics."""
-        params = {"device": device, "provider": provider, "op": op, "metric": metric, "case": case, "since": since}
-        return get_list("/targets/{name}/cases", CaseItem, params, name=target)
 
-    @endpoint
+    @endpoint("GET /targets/{name}/compare")
     def compare(
         self,
         target: str,
@@ -237,20 +204,16 @@ class Targets(Resource[Mode]):
         op: str | None = None,
         metric: str | None = None,
         case: str | None = None,
-    ) -> Call[CompareDocument]:
+    ) -> CompareDocument:
         """Two revisions, releases or pull requests (`pull/7`) on one device."""
-        params = {"base": base, "head": head, "device": device, "provider": provider, "op": op}
-        more = {"metric": metric, "case": case}
-        return get("/targets/{name}/compare", CompareDocument, {**params, **more}, name=target)
 
-    @listing
+    @listing("/targets/{name}/facts")
     def facts(
         self, target: str, *, revision: str | None = None, state: FactsState | None = None
     ) -> Listing[FactsCheckItem]:
         """Revisions that were compiled without a GPU and compared with their baselines, the newest first."""
-        return get_list("/targets/{name}/facts", FactsCheckItem, {"revision": revision, "state": state}, name=target)
 
-    @endpoint
+    @endpoint("GET /targets/{name}/facts/diff")
     def facts_diff(
         self,
         target: str,
@@ -264,8 +227,5 @@ class Targets(Resource[Mode]):
         case: str | None = None,
         changed: bool | None = None,
         tables: bool | None = None,
-    ) -> Call[FactsDiffDocument]:
+    ) -> FactsDiffDocument:
         """What is known of the code of two revisions, without their times."""
-        params = {"base": base, "head": head, "device": device, "provider": provider, "op": op, "metric": metric}
-        more = {"case": case, "changed": changed, "tables": tables}
-        return get("/targets/{name}/facts/diff", FactsDiffDocument, {**params, **more}, name=target)
