@@ -1,14 +1,14 @@
 """Comparison of the compiled code of two revisions, without a GPU."""
 
-from collections.abc import Iterable
 from typing import Self
 
 from pydantic import Field
 
 from kernelwatch.documents.base import Document, Number, SourceItem
-from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
+from service.domain.codefacts.compiled import State
 from service.domain.codefacts.diff import CodeChange
-from service.domain.codefacts.findings import MENDS, FactsReport
+from service.domain.codefacts.findings import MENDS, FactsReport, Violation
+from service.reports.schema.base import document_of
 
 
 class PlaceItem(Document):
@@ -29,21 +29,6 @@ class CodeChangeItem(PlaceItem):
     after: str
     worse: bool | None = Field(description="null if only a person can tell.")
     source: SourceItem | None = Field(description="Where the kernel is defined, or the function that launches it.")
-
-    @classmethod
-    def of(cls, one: CodeChange) -> Self:
-        return cls(
-            provider=one.place.provider,
-            case=one.place.case,
-            arch=one.place.arch,
-            kernel=one.kernel or None,
-            kind=one.what.value,
-            text=one.said,
-            before=one.before,
-            after=one.after,
-            worse=one.worse,
-            source=SourceItem.model_validate(one.source) if one.source else None,
-        )
 
 
 class ViolationItem(Document):
@@ -134,22 +119,6 @@ class CompiledItem(PlaceItem):
     calls: list[CallItem]
     source: SourceItem | None = Field(description="Of the function that the recipe names.")
 
-    @classmethod
-    def of(cls, place: CompiledPlace, one: Compiled) -> Self:
-        return cls(
-            **PlaceItem.model_validate(place).model_dump(),
-            state=one.state,
-            reason=one.reason,
-            code=one.code,
-            kernels=[KernelItem.model_validate(kernel) for kernel in one.kernels],
-            count=one.count,
-            extern=one.extern,
-            over=one.over,
-            refused=list(one.refused),
-            calls=[CallItem.model_validate(call) for call in one.calls],
-            source=SourceItem.model_validate(one.source) if one.source else None,
-        )
-
 
 class FactsCountsItem(Document):
     """Numbers of cases."""
@@ -190,33 +159,22 @@ class FactsDocument(Document):
 
     @classmethod
     def of(cls, report: FactsReport) -> Self:
-        return cls(
-            headline=report.headline,
-            exit_code=report.exit_code,
-            target=report.target,
-            suite=report.suite,
-            archs=list(report.archs),
-            providers=list(report.providers),
-            head=SideItem.model_validate(report.head),
-            base=SideItem.model_validate(report.base) if report.base else None,
-            skipped=report.skipped,
-            counts=FactsCountsItem(compiled=report.compiled, compared=report.compared, same_code=report.same),
-            violations=[
-                ViolationItem(rule=one.rule, text=one.said, fix=MENDS[one.rule], places=_places(one.places))
-                for one in report.violations
-            ],
-            known_before=_places(report.known_before),
-            changes=[CodeChangeItem.of(one) for one in report.changes],
-            uncompiled=[
-                UncompiledItem(state=one.state, reason=one.reason, places=_places(one.places))
-                for one in report.uncompiled
-            ],
-            notes=list(report.notes),
-            differences=[CodeDifferenceItem.model_validate(one) for one in report.differences],
-            duration_s=report.seconds,
-            facts=[CompiledItem.of(place, one) for place, one in report.facts],
-        )
+        named = {
+            "headline": report.headline,
+            "exit_code": report.exit_code,
+            "counts": {"compiled": report.compiled, "compared": report.compared, "same_code": report.same},
+            "violations": [_violation(one) for one in report.violations],
+            "changes": [_change(one) for one in report.changes],
+            "duration_s": report.seconds,
+            "facts": [document_of(CompiledItem, vars(place) | vars(one)) for place, one in report.facts],
+        }
+        return document_of(cls, vars(report) | named)
 
 
-def _places(places: Iterable[CompiledPlace]) -> list[PlaceItem]:
-    return [PlaceItem.model_validate(one) for one in places]
+def _violation(one: Violation) -> ViolationItem:
+    return document_of(ViolationItem, vars(one) | {"text": one.said, "fix": MENDS[one.rule]})
+
+
+def _change(one: CodeChange) -> CodeChangeItem:
+    named = {"kernel": one.kernel or None, "kind": one.what.value, "text": one.said}
+    return document_of(CodeChangeItem, vars(one.place) | vars(one) | named)
