@@ -33,14 +33,7 @@ from service.ledger import queries
 from service.ledger.intake.targets import by_name, target_named
 from service.ledger.reading import histories, revisions
 from service.ledger.reading.runs import RunFilter
-from service.reports.schema.targets import (
-    drift_item,
-    gap_item,
-    revision_document,
-    revision_item,
-    target_document,
-    target_item,
-)
+from service.reports.schema.targets import gap_item, revision_document, revision_item, target_document, target_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])
 
@@ -147,4 +140,4 @@ def list_drifts(
     """List its configurations that changed, the newest first."""
     where = histories.drifts_of(target_named(session, name), device, by)
     found = histories.drift_page(session, where, cursor, limit)
-    return page_of(found, drift_item)
+    return page_of(found, DriftItem.model_validate)

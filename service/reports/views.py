@@ -157,11 +157,11 @@ class Drift:
     case: str
     run_id: int
     earlier_run_id: int
-    sha: str  # of the revision of `earlier_run_id`: both sessions measured it, or it changed the configuration
+    revision: str  # that of `earlier_run_id`: both sessions measured it, or it changed the configuration
     at: float
     before: str
     now: str
-    moved_by: MovedBy
+    by: MovedBy
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ from service.reports.schema.exports import (
 )
 from service.reports.schema.regressions import change_point_item, incident_item, regression_item
 from service.reports.schema.runs import run_item, worker_item
-from service.reports.schema.targets import drift_item, gap_item, target_document
+from service.reports.schema.targets import gap_item, target_document
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -290,7 +290,7 @@ def _gaps(session: Session, which: _Wanted, place: Any) -> ExportPart:
 def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.of_target(Series.target_id), *which.on(Series.device), *which.within(ConfigurationDrift.at)]
     found = histories.drift_page(session, where, place, _PAGE)
-    return ExportPart([drift_item(one) for one in found.items], found.next)
+    return ExportPart([DriftItem.model_validate(one) for one in found.items], found.next)
 
 
 def _facts_checks(session: Session, which: _Wanted, place: Any) -> ExportPart:

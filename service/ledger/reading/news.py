@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, aliased
 
-from kernelwatch.documents.weekly import WeeklyDocument
+from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
 from service.db.engine import clock
 from service.db.models import ConfigurationDrift, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import Action
@@ -15,7 +15,6 @@ from service.ledger.reading import weekly
 from service.ledger.reading.histories import UNEXPLAINED, newest_drifts
 from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
 from service.reports.weekly.compose import compose
-from service.reports.weekly.facts import FailedRun
 
 MAX_EVENTS = 2000  # from which changes are grouped: a revision may slow down every case of a suite
 MAX_WEEKS = 4
@@ -109,7 +108,7 @@ def _changed(group: _Group, found: _Detail) -> RegressionsChanged:
     )
 
 
-def failed_runs(session: Session, target: Target | None, limit: int) -> list[FailedRun]:
+def failed_runs(session: Session, target: Target | None, limit: int) -> list[WeeklyFailureItem]:
     """The newest failed runs of the mainline."""
     of_target = () if target is None else (Run.target_id == target.id,)
     return weekly.failed_runs(session, (*of_target, Run.finished_at.is_not(None)), limit)

@@ -8,6 +8,8 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
+from kernelwatch.documents.base import moment
+from kernelwatch.documents.weekly import WeeklyFailureItem, WeeklyMeasuredItem, WeeklyReleaseItem
 from service.db.engine import clock
 from service.db.models import (
     CHANGED,
@@ -31,15 +33,7 @@ from service.domain.text import one_line
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
 from service.ledger.reading.histories import drift_count, newest_drifts
-from service.reports.weekly.facts import (
-    EventFact,
-    FailedRun,
-    GapFact,
-    MeasuredRuns,
-    RegressionFact,
-    ReleaseFact,
-    WeekFacts,
-)
+from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
 from service.reports.words import cause_text
 
 MAX_LISTED = 20  # failed runs, releases and drifts
@@ -127,9 +121,9 @@ def _runs(session: Session, scope: _Scope) -> list[_EndedRun]:
     return [_EndedRun(*row) for row in rows]
 
 
-def _measured(runs: Sequence[_EndedRun]) -> MeasuredRuns:
+def _measured(runs: Sequence[_EndedRun]) -> WeeklyMeasuredItem:
     done = [row for row in runs if row.state is RunState.DONE]
-    return MeasuredRuns(
+    return WeeklyMeasuredItem(
         runs=len(done),
         revisions=len({row.revision_id for row in done}),
         pulls=len({row.revision_id for row in done if row.pull is not None}),
@@ -307,11 +301,13 @@ def _gaps(session: Session, scope: _Scope) -> list[GapFact]:
     ]
 
 
-def failed_runs(session: Session, where: Collection[ColumnElement[bool]], limit: int = MAX_LISTED) -> list[FailedRun]:
+def failed_runs(
+    session: Session, where: Collection[ColumnElement[bool]], limit: int = MAX_LISTED
+) -> list[WeeklyFailureItem]:
     """The newest runs of the mainline that failed; `where` are conditions on runs."""
+    run = (Run.id.label("run_id"), Run.device, Run.finished_at.label("at"), Run.log.is_not(None).label("build"))
     statement = (
-        select(Run.id, Target.name, Run.device, Revision.sha, Revision.subject, Run.finished_at, Run.log.is_not(None))
-        .add_columns(Run.reason)
+        select(*run, Run.reason, Target.name.label("target"), Revision.sha.label("revision"), Revision.subject)
         .join(Target, Target.id == Run.target_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.state == RunState.FAILED, WATCHED, *where)
@@ -319,12 +315,12 @@ def failed_runs(session: Session, where: Collection[ColumnElement[bool]], limit:
         .limit(limit)
     )
     return [
-        FailedRun(run_id, target, device, sha, subject, at or 0.0, build, why and one_line(why))
-        for run_id, target, device, sha, subject, at, build, why in session.execute(statement)
+        WeeklyFailureItem(**row._asdict() | {"reason": row.reason and one_line(row.reason)})
+        for row in session.execute(statement)
     ]
 
 
-def _releases(session: Session, scope: _Scope, runs: Sequence[_EndedRun]) -> list[ReleaseFact]:
+def _releases(session: Session, scope: _Scope, runs: Sequence[_EndedRun]) -> list[WeeklyReleaseItem]:
     """Versions of packages that were released in the week, and those that it measured first."""
     of_target = () if scope.target is None else (Target.id == scope.target.id,)
     if session.scalar(select(Target.id).where(Target.kind == TargetKind.PACKAGE, *of_target).limit(1)) is None:
@@ -342,7 +338,7 @@ def _releases(session: Session, scope: _Scope, runs: Sequence[_EndedRun]) -> lis
         .limit(MAX_LISTED)
     )
     return [
-        ReleaseFact(target, version, at, first.get(revision_id))
+        WeeklyReleaseItem(target=target, version=version, at=moment(at), run_id=first.get(revision_id))
         for target, version, at, revision_id in session.execute(statement)
     ]
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
-from kernelwatch.documents.weekly import WeeklyDocument
+from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action
 from service.domain.text import one_line, short
 from service.reports.views import Drift
 from service.reports.weekly import words
-from service.reports.weekly.facts import FailedRun
 
 SCHEME_YEAR = 2026  # of the ids of feeds; those of entries have the day of what happened
 # Actions that a feed has entries for, with their words; those by people say who.
@@ -111,15 +110,16 @@ def regressions_changed(host: str, one: RegressionsChanged) -> FeedEntry:
     )
 
 
-def run_failed(host: str, one: FailedRun) -> FeedEntry:
+def run_failed(host: str, one: WeeklyFailureItem) -> FeedEntry:
     """`norms on h200: the build of 3f2a7c1b22 failed`."""
+    at = one.at.timestamp()
     what = f"the build of {short(one.revision)} failed" if one.build else f"run {one.run_id} was given up"
     return FeedEntry(
-        id=_tag(host, one.at, f"run/{one.run_id}/failed"),
+        id=_tag(host, at, f"run/{one.run_id}/failed"),
         title=_text(f"{one.target} on {one.device}: {what}"),
-        updated=one.at,
+        updated=at,
         path=f"/runs/{one.run_id}",
-        summary=_text(f"{short(one.revision)} {one.subject}{f'. {one.why}' if one.why else ''}"),
+        summary=_text(f"{short(one.revision)} {one.subject}{f'. {one.reason}' if one.reason else ''}"),
         category="failed-run",
     )
 
@@ -129,7 +129,7 @@ def configurations_drifted(host: str, one: RunDrifts) -> FeedEntry:
     noun = f"configuration{'s' * (one.count != 1)}"
     first = one.first
     more = f" and {one.count - 1:,} more" if one.count > 1 else ""
-    runs = f"Run {first.run_id} against run {first.earlier_run_id}, both of {short(first.sha)}"
+    runs = f"Run {first.run_id} against run {first.earlier_run_id}, both of {short(first.revision)}"
     return FeedEntry(
         id=_tag(host, first.at, f"run/{first.run_id}/drifts"),
         title=_text(f"{first.target} on {first.device}: {one.count:,} {noun} changed without a commit"),

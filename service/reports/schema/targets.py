@@ -9,7 +9,6 @@ from kernelwatch.documents.targets import (
     BatchItem,
     CaseItem,
     DevicePlanItem,
-    DriftItem,
     GapItem,
     IngestedItem,
     IngestedSeriesDocument,
@@ -32,7 +31,7 @@ from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import columns, document_of
 from service.reports.schema.code import facts_check_item
-from service.reports.views import Drift, GapView, MeasuredCase, MeasuredSeries, Point
+from service.reports.views import GapView, MeasuredCase, MeasuredSeries, Point
 
 
 def target_item(target: Target, open_regressions: int | None = None, behind_sota: int | None = None) -> TargetItem:
@@ -151,10 +150,6 @@ def gap_item(found: GapView) -> GapItem:
         since=found.since.sha if found.since else None,
         run_id=gap.last_run_id,
     )
-
-
-def drift_item(found: Drift) -> DriftItem:
-    return document_of(DriftItem, vars(found) | {"by": found.moved_by, "revision": found.sha})
 
 
 def batch_item(row: IngestBatch, target: str) -> BatchItem:

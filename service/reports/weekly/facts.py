@@ -1,11 +1,12 @@
 """What the ledger knows of a week, as values.  Times are seconds since the epoch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from kernelwatch.documents.weekly import WeeklyFailureItem, WeeklyMeasuredItem, WeeklyReleaseItem
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import RegressionState
-from service.domain.verdicts.calibration import NONE, Rate
+from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
 from service.reports.views import Drift
 
@@ -59,57 +60,23 @@ class GapFact:
 
 
 @dataclass(frozen=True)
-class FailedRun:
-    """A run of the mainline without a result."""
-
-    run_id: int
-    target: str
-    device: str
-    revision: str
-    subject: str
-    at: float
-    build: bool  # the build of the revision failed; else the run was given up
-    why: str | None
-
-
-@dataclass(frozen=True)
-class ReleaseFact:
-    """A version of a package that was released in the week, or measured in it for the first time."""
-
-    target: str
-    version: str
-    at: float
-    run_id: int | None  # that measured it first, where it ended in the week
-
-
-@dataclass(frozen=True)
-class MeasuredRuns:
-    """What was measured in the week, for any purpose."""
-
-    runs: int = 0
-    revisions: int = 0
-    pulls: int = 0
-    failed: int = 0
-
-
-@dataclass(frozen=True)
 class WeekFacts:
     """A week of one target or of all that the reader may see, on one device or on all."""
 
     week: Week
     now: float
-    target: str | None = None
-    device: str | None = None
-    measured: MeasuredRuns = MeasuredRuns()
-    changes: Sequence[ConfirmedChange] = ()
-    regressions: Mapping[int, RegressionFact] = field(default_factory=dict)
-    events: Sequence[EventFact] = ()  # the oldest first
-    gaps: Sequence[GapFact] = ()
-    failed: Sequence[FailedRun] = ()  # the newest first
-    releases: Sequence[ReleaseFact] = ()
-    drifts: Sequence[Drift] = ()  # the newest first
-    drift_count: int = 0  # of all, also where `drifts` has the newest alone
-    equal_code: Rate = NONE
+    target: str | None
+    device: str | None
+    measured: WeeklyMeasuredItem
+    changes: Sequence[ConfirmedChange]
+    regressions: Mapping[int, RegressionFact]
+    events: Sequence[EventFact]  # the oldest first
+    gaps: Sequence[GapFact]
+    failed: Sequence[WeeklyFailureItem]  # the newest first
+    releases: Sequence[WeeklyReleaseItem]
+    drifts: Sequence[Drift]  # the newest first
+    drift_count: int  # of all, also where `drifts` has the newest alone
+    equal_code: Rate
 
     @property
     def finished(self) -> bool:

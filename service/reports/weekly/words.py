@@ -5,12 +5,11 @@ from datetime import date
 from urllib.parse import urlencode
 
 from kernels.cases import Metric
-from kernelwatch.documents.weekly import WeeklyDocument, WeeklyRegressionItem, WeeklyTotalItem
+from kernelwatch.documents.weekly import WeeklyDocument, WeeklyMeasuredItem, WeeklyRegressionItem, WeeklyTotalItem
 from service.domain.metrics import WORDS, digits, metric_of, percent
 from service.domain.text import counted
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
-from service.reports.weekly.facts import MeasuredRuns
 
 
 def at_stake(us: float | None) -> str:
@@ -27,7 +26,7 @@ def title(week: Week, target: str | None, device: str | None) -> str:
     return f"Week {week.number} of {week.year}{where}"
 
 
-def summary(week: Week, measured: MeasuredRuns, *, finished: bool) -> str:
+def summary(week: Week, measured: WeeklyMeasuredItem, *, finished: bool) -> str:
     """`16 to 22 November 2026, UTC. 42 runs of 21 revisions, 3 of them of pull requests; 1 run failed.`"""
     going_on = "" if finished else " The week is not over: these are the numbers until now."
     return f"{_days(week.monday, week.sunday)}, UTC. {_measured(measured)}.{going_on}"
@@ -43,7 +42,7 @@ def _days(first: date, last: date) -> str:
     return f"{begin} to {last.day} {last:%B} {last.year}"
 
 
-def _measured(found: MeasuredRuns) -> str:
+def _measured(found: WeeklyMeasuredItem) -> str:
     if not found.runs and not found.failed:
         return "No run ended"
     runs = f"{counted(found.runs, 'run')} of {counted(found.revisions, 'revision')}"

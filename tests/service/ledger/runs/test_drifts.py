@@ -61,7 +61,7 @@ def test_a_parent_that_runs_another_configuration_than_in_its_own_session_drifte
     assert noted() == [(second, first, "_forward num_warps=4 num_stages=1", "_forward num_warps=8 num_stages=1")]
     with reading() as session:
         [shown] = drifts(session, target)
-        assert (shown.case, shown.sha, shown.run_id) == (CASE, "c0", second)
+        assert (shown.case, shown.revision, shown.run_id) == (CASE, "c0", second)
         [news] = drifted_since(session, 0.0)
         assert (news.target_id, news.device, news.count) == (target.id, "cpu", 1)
         history = facts_over(session, target, "cpu", "norms", CASE)
@@ -110,10 +110,9 @@ def test_what_a_commit_and_a_stack_changed_are_events_of_other_kinds(either_nigh
         assert drifts(session, target) == [], "health, feeds and the weekly report have those without a commit"
         assert drifted_since(session, 0.0) == []
         shown = drift_page(session, drifts_of(target, "cpu", None), None, 10).items
-        assert [(one.moved_by, one.sha) for one in shown] == [(MovedBy.COMMIT, "c1"), (MovedBy.STACK, "c0")]
-        assert [one.sha for one in drift_page(session, drifts_of(target, None, MovedBy.STACK), None, 10).items] == [
-            "c0"
-        ]
+        assert [(one.by, one.revision) for one in shown] == [(MovedBy.COMMIT, "c1"), (MovedBy.STACK, "c0")]
+        of_stack = drift_page(session, drifts_of(target, None, MovedBy.STACK), None, 10).items
+        assert [one.revision for one in of_stack] == ["c0"]
 
 
 def test_a_target_is_removed_with_its_drifts(either: str) -> None:

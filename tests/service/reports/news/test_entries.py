@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from kernelwatch.documents.base import moment
+from kernelwatch.documents.weekly import WeeklyFailureItem
 from service.domain.regressions.lifecycle import Action
 from service.reports.feeds.entries import RegressionsChanged, authority, feed_id, regressions_changed, run_failed
-from service.reports.weekly.facts import FailedRun
 
 AT = 1_795_000_000.0
 SHA = "3f2a7c1b22" * 4
@@ -56,7 +57,8 @@ def test_the_authority_of_a_tag_is_a_name_without_a_port(address: str, host: str
 
 def test_texts_hold_nothing_that_xml_cannot() -> None:
     hostile = "a\x00\x08\x1b[31m\ud800\ufffe\uffff\u202eb</title>" + "x" * 2000
-    run = FailedRun(1, "norms", "h200", hostile, hostile, AT, build=True, why=hostile)
+    named = {"target": "norms", "device": "h200", "revision": hostile, "subject": hostile, "reason": hostile}
+    run = WeeklyFailureItem.model_construct(run_id=1, at=moment(AT), build=True, **named)
     entry = run_failed("kw.example", run)
     for text in (entry.title, entry.summary):
         assert not re.search("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
