@@ -10,16 +10,14 @@ import re
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from service.commands import connection, mistakes
 from service.commands.output.formats import Format, Formatted, show
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
 
@@ -38,7 +36,7 @@ Server = Annotated[
 ]
 NoServer = Annotated[str | None, typer.Option("--server", metavar="URL", hidden=True)]
 Watched = Annotated[bool, typer.Option("--watch", help="Print it again whenever it changes, until Ctrl-C.")]
-Command = Callable[..., "View | None"]
+Command = Callable[..., View | None]
 
 
 class Verb(TyperCommand):
@@ -145,7 +143,7 @@ def _command(function: Command, *, watch: bool, where: Where) -> Callable[..., N
     return command
 
 
-def _view(found: "View | None") -> "View":
+def _view(found: View | None) -> View:
     assert found is not None  # noqa: S101  # only commands that print are watched
     return found
 

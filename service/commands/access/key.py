@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
+from service.commands.output.views import View
 from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import NewKeyDocument
-    from service.commands.output.views import View
 
 app = Noun("Manage API keys.")
 
@@ -35,7 +36,7 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="Time until it expires, as in 12h or 90d; by default never.")
     ] = None,
-) -> "View":
+) -> View:
     """Make an API key and print it.  It cannot be printed again."""
     expires_at = None if expires is None else datetime.now(UTC) + timedelta(seconds=_seconds(expires))
     return _new(client().keys.create(name, scopes, expires_at=expires_at))
@@ -44,36 +45,31 @@ def create(
 @app.verb("list")
 def show_all(
     ended: Annotated[bool, typer.Option("--all", help="Include expired and revoked keys.")] = False,
-) -> "View":
+) -> View:
     """List API keys, the newest first."""
-    from service.commands.views import access as views
-
-    return views.keys(first(client().keys.list(ended=ended or None)))
+    return views.access.keys(first(client().keys.list(ended=ended or None)))
 
 
 @app.verb("rotate")
 def rotate(
     which: Which,
     overlap: Annotated[str, typer.Option(help="Time for which the old key stays valid, as in 12h or 1d.")] = "1d",
-) -> "View":
+) -> View:
     """Replace a key by a new one with the same scopes, and print it.  It cannot be printed again."""
     return _new(client().keys.rotate(which, overlap_s=_seconds(overlap)))
 
 
 @app.verb("revoke")
-def revoke(which: Which) -> "View":
+def revoke(which: Which) -> View:
     """Revoke a key: the next request with it is refused."""
-    from service.commands.views import access as views
-
-    return views.revoked(client().keys.revoke(which))
+    return views.access.revoked(client().keys.revoke(which))
 
 
-def _new(made: "NewKeyDocument") -> "View":
+def _new(made: "NewKeyDocument") -> View:
     from service.commands.output.console import err, line
-    from service.commands.views import access as views
 
     line(f"The key of {made.name} with {' '.join(made.scopes)}; it is not shown again:", to=err)
-    return views.new_key(made)
+    return views.access.new_key(made)
 
 
 def _seconds(text: str) -> float:

@@ -1,16 +1,14 @@
 """`kernelwatch login` and `kernelwatch logout`: the server that commands use, and its key."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from service.commands import connection
+from service.commands import connection, views
 from service.commands.connection import logins
 from service.commands.noun import Where, single
+from service.commands.output.views import View
 from service.errors import BadInput
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 
 def login(
@@ -18,13 +16,11 @@ def login(
     key: Annotated[
         str | None, typer.Option(help="An API key; by default it is asked for, and read without being shown.")
     ] = None,
-) -> "View":
+) -> View:
     """Use a server for all commands, with a key.
 
     The key is checked with the server and stored in a file that only you can read.
     """
-    from service.commands.views import access as views
-
     address = url.rstrip("/")
     text = (key or typer.prompt("API key", hide_input=True)).strip()
     with connection.open_client(address, text) as client:
@@ -32,7 +28,7 @@ def login(
     if me.kind == "anonymous":
         raise BadInput(f"{address} does not know this key. Make one there with `kernelwatch key create`.")
     logins.write(logins.read().with_key(address, text))
-    return views.logged_in(me, address, logins.path())
+    return views.access.logged_in(me, address, logins.path())
 
 
 def logout(

@@ -1,15 +1,14 @@
 """`kernelwatch person`: people who signed in."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 app = Noun("Manage people who sign in.")
 
@@ -19,38 +18,31 @@ Login = Annotated[str, typer.Argument(help="A login from `kernelwatch person lis
 @app.verb("list")
 def show_all(
     limit: Annotated[int, typer.Option(help="Maximum number of people, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List people who have signed in, the newest first."""
-    from service.commands.views import access as views
-
-    return views.people(first(client().people.list(), limit), limit)
+    return views.access.people(first(client().people.list(), limit), limit)
 
 
 @app.verb("sign-in", where=Where.ONLY_HERE)
-def sign_in() -> "View":
+def sign_in() -> View:
     """Print a link that signs you in to the pages, as the user of this machine.  It works once, for ten minutes."""
     from service.commands.arguments import this_person
-    from service.commands.views import access as views
     from service.db.engine import transaction
     from service.ledger.access import accounts
     from service.settings import settings
 
     with transaction() as session:
         code = accounts.link_code(session, this_person())
-    return views.link(settings().address, code)
+    return views.access.link(settings().address, code)
 
 
 @app.verb("disable")
-def disable(login: Login) -> "View":
+def disable(login: Login) -> View:
     """Keep a person out, from their next request on."""
-    from service.commands.views import access as views
-
-    return views.person(client().people.disable(login))
+    return views.access.person(client().people.disable(login))
 
 
 @app.verb("enable")
-def enable(login: Login) -> "View":
+def enable(login: Login) -> View:
     """Let a person in again."""
-    from service.commands.views import access as views
-
-    return views.person(client().people.enable(login))
+    return views.access.person(client().people.enable(login))

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.noun import Noun, Where
 from service.commands.output.console import err, out
+from service.commands.output.views import View
 from service.db import migrate
 from service.db.check import Checked
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 app = Noun("Manage the database.", where=Where.ONLY_HERE)
 
@@ -52,17 +51,16 @@ def restore(
 @app.verb("check")
 def check(
     file: Annotated[Path | None, typer.Argument(help="A backup; by default the database of the settings.")] = None,
-) -> "View":
+) -> View:
     """Check integrity, schema and references, and count the rows.  Exits with 1 if something is wrong."""
-    from service.commands.views import machine as views
     from service.db import backup
     from service.db import check as checks
     from service.db.engine import reading
 
     if file is not None:
-        return views.database(backup.check_backup(file))
+        return views.machine.database(backup.check_backup(file))
     with reading() as session:
-        return views.database(checks.check(session.connection()))
+        return views.machine.database(checks.check(session.connection()))
 
 
 def _print_problems(problems: Sequence[str]) -> None:

@@ -1,17 +1,16 @@
 """`kernelwatch stack`: base environments with torch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kernels.cases import QUACK
+from service.commands import views
 from service.commands.noun import Noun, Where
 from service.commands.output.console import err, out
+from service.commands.output.views import View
 from service.ops import torch_install
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 app = Noun("Manage base environments: a Python with torch.", where=Where.ONLY_HERE)
 
@@ -46,13 +45,12 @@ def adopt(
 
 
 @app.verb("list")
-def list_stacks() -> "View":
+def list_stacks() -> View:
     """List the base environments of this machine."""
-    from service.commands.views import machine as views
     from workers import environments
 
     items = [
-        views.StackItem(name=one.name, python=str(one.python), paths=[str(path) for path in one.paths])
+        views.machine.StackItem(name=one.name, python=str(one.python), paths=[str(path) for path in one.paths])
         for one in environments.list_stacks()
     ]
-    return views.stacks(items)
+    return views.machine.stacks(items)

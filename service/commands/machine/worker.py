@@ -1,16 +1,15 @@
 """`kernelwatch worker`: start this machine's worker; list, pause and drain all workers."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 app = Noun("Start, list, pause and drain workers.")
 EVERY_S = 2.0
@@ -31,28 +30,23 @@ def start() -> None:
 
 
 @app.verb("list", watch=True)
-def list_workers() -> "View":
+def list_workers() -> View:
     """List the workers, and what they do."""
-    from service.commands.views import runs as views
-
-    return views.workers(first(client().workers.list()))
+    return views.runs.workers(first(client().workers.list()))
 
 
 @app.verb("pause")
-def pause(name: Name) -> "View":
+def pause(name: Name) -> View:
     """Let a worker take no further run; the run that it measures goes on."""
-    from service.commands.views import runs as views
-
-    return views.worker(client().workers.pause(name))
+    return views.runs.worker(client().workers.pause(name))
 
 
 @app.verb("drain")
 def drain(
     name: Name, wait: Annotated[bool, typer.Option("--wait", help="Wait until its run has ended.")] = False
-) -> "View":
+) -> View:
     """Let a worker end its run and take no other, so that its machine can be serviced."""
     from service.commands.output.progress import progress
-    from service.commands.views import runs as views
 
     found = client().workers.drain(name)
     if wait:
@@ -61,12 +55,10 @@ def drain(
                 shown.show(0, f"worker {name} measures run {found.run_id}", None)
                 time.sleep(EVERY_S)
                 found = next(one for one in client().workers.list() if one.name == name)
-    return views.worker(found)
+    return views.runs.worker(found)
 
 
 @app.verb("resume")
-def resume(name: Name) -> "View":
+def resume(name: Name) -> View:
     """Let a worker take runs again."""
-    from service.commands.views import runs as views
-
-    return views.worker(client().workers.resume(name))
+    return views.runs.worker(client().workers.resume(name))

@@ -1,15 +1,14 @@
 """`kernelwatch compare`: measure two revisions of a checkout on this machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.connection import client
 from service.commands.noun import Where, single
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 
 def compare(
@@ -27,7 +26,7 @@ def compare(
         bool, typer.Option("--allow-unsandboxed", help="Measure without a sandbox; only for your own code.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="List every case, not only those that changed.")] = False,
-) -> "View":
+) -> View:
     """Measure two revisions of a checkout on this machine.
 
     Both are measured on its device, in turns, and the verdict is printed.  Neither a server nor a target is needed.
@@ -39,7 +38,6 @@ def compare(
     from service.commands.output.console import err, line
     from service.commands.output.progress import progress
     from service.commands.output.wording import some
-    from service.commands.views import reports
     from service.errors import BadInput
     from service.log import only_warnings
     from service.sources.checkout import Checkout
@@ -57,7 +55,7 @@ def compare(
     with only_warnings(), checkouts.prepared(wanted), progress() as shown:
         run_id = checkouts.measured(wanted, lambda said: shown.show(0, said, None))
         comment = client().runs.comment(run_id)
-        return reports.report(client().runs.get(run_id), every=every, markdown=lambda: comment, page=False)
+        return views.reports.report(client().runs.get(run_id), every=every, markdown=lambda: comment, page=False)
 
 
 app = single(compare, where=Where.HERE)

@@ -3,16 +3,15 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
+from service.commands.output.views import View
 from service.errors import BuildFailed
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 
 class TextKind(StrEnum):
@@ -45,12 +44,11 @@ def facts(
         bool,
         typer.Option("--allow-unsandboxed", help="Compile a checkout without a sandbox; only for your own code."),
     ] = False,
-) -> "View":
+) -> View:
     """Compile two revisions without a GPU and show what changed.  Exits with 1 if a limit is broken."""
     from rich.text import Text
 
     from service.commands.output.console import err
-    from service.commands.views import facts as views
     from service.domain.text import printable
     from workers.compile import compare, offline
 
@@ -70,7 +68,7 @@ def facts(
     except BuildFailed as failure:
         err.print(Text(printable("\n".join(filter(None, (str(failure), failure.log))))), soft_wrap=True)
         sys.exit(125)
-    return views.compared(found)
+    return views.facts.compared(found)
 
 
 app = single(facts, where=Where.HERE)

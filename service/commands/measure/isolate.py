@@ -2,16 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
+from service.commands.output.views import View
 from service.errors import BadInput, BuildFailed
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 
 def isolate(
@@ -37,7 +35,7 @@ def isolate(
     allow_unsandboxed: Annotated[
         bool, typer.Option("--allow-unsandboxed", help="Measure a checkout without a sandbox; only for your own code.")
     ] = False,
-) -> "View":
+) -> View:
     """Find which component of a new stack made a revision slower.
 
     It measures the revision in both stacks, and in both with one component of the other (Triton, torch, Quack, …), in

@@ -1,17 +1,16 @@
 """`kernelwatch report`: print the result of a run."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import RunNumber
 from service.commands.connection import client
 from service.commands.measure.fail_on import FailOn, exit_code, read_findings
 from service.commands.noun import single
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 
 def report(
@@ -21,17 +20,15 @@ def report(
         bool, typer.Option("--tables", help="Include the tables of `facts` in JSON: megabytes for a large suite.")
     ] = False,
     fail_on: FailOn = None,
-) -> "View":
+) -> View:
     """Print the result of a run.
 
     Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
     """
-    from service.commands.views import reports
-
     wanted = read_findings(fail_on)
     runs = client().runs
     found = runs.get(run_id, tables=tables or None)
-    view = reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    view = views.reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
     return replace(view, code=exit_code([found], wanted))
 
 

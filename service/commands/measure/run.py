@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import RunNumber, first
 from service.commands.connection import client
 from service.commands.measure.fail_on import FailOn, read_findings
 from service.commands.noun import Noun
+from service.commands.output.views import View
 from service.domain.states import RunState
 from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import RunDocument
-    from service.commands.output.views import View
 
 app = Noun("Measure revisions, and follow the runs that do it.")
 
@@ -39,11 +40,10 @@ def start(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A repetition with the same text within a day queues nothing.")
     ] = None,
-) -> "View":
+) -> View:
     """Queue one revision to be measured."""
     from service.commands.measure import waiting
     from service.commands.output.console import err, line
-    from service.commands.views import runs as views
 
     if not wait and (fail_on or timeout or save):
         raise BadInput("--fail-on, --timeout and --save need --wait.")
@@ -63,7 +63,7 @@ def start(
         return [runs.get(one.id) for one in asked.items]
 
     found = waiting.until_answered(queued, timeout) if wait else queued()
-    view = views.started(found)
+    view = views.runs.started(found)
     if not wait:
         return view
     for said in view.parts:
@@ -78,21 +78,17 @@ def list_runs(
     state: Annotated[list[RunState] | None, typer.Option(help="Only this state; may be repeated.")] = None,
     revision: Annotated[str | None, typer.Option(help="Only this commit (or its beginning) or release.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of runs, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List runs, the newest first."""
-    from service.commands.views import runs as views
-
     states = [one.value for one in state or ()] or None
     found = client().runs.list(target=target, device=device, state=states, revision=revision)
-    return views.listed(first(found, limit), limit)
+    return views.runs.listed(first(found, limit), limit)
 
 
 @app.verb("show", watch=True)
-def show(run_id: RunNumber) -> "View":
+def show(run_id: RunNumber) -> View:
     """Show how far a run is.  `kernelwatch report` prints its result."""
-    from service.commands.views import runs as views
-
-    return views.progress(client().runs.get(run_id))
+    return views.runs.progress(client().runs.get(run_id))
 
 
 @app.verb("wait")
@@ -101,7 +97,7 @@ def wait_for(
     fail_on: FailOn = None,
     timeout: Timeout = None,
     save: Save = None,
-) -> "View":
+) -> View:
     """Wait until runs have ended, print their results and exit with the code of the gravest."""
     from service.commands.measure import waiting
 
@@ -122,11 +118,9 @@ def texts(
     run_id: RunNumber,
     case: Annotated[str | None, typer.Option(help="Only texts of this case.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of texts.", min=1, max=2000)] = 200,
-) -> "View":
+) -> View:
     """List the texts of compiled code that are stored of a run and of the facts check of its revision."""
-    from service.commands.views import runs as views
-
-    return views.texts(first(client().runs.texts(run_id, case=case), limit), limit)
+    return views.runs.texts(first(client().runs.texts(run_id, case=case), limit), limit)
 
 
 @app.verb("text")
@@ -150,35 +144,27 @@ def backfill(
             max=1000,
         ),
     ] = None,
-) -> "View":
+) -> View:
     """Queue a range of mainline revisions at low priority."""
-    from service.commands.views import runs as views
-
     base, dots, head = revisions.partition("..")
     if not (base and dots and head):
         raise BadInput(f"{revisions!r} is not a range BASE..HEAD.")
-    return views.backfilled(client().targets.backfill(target, base, head, sample=sample))
+    return views.runs.backfilled(client().targets.backfill(target, base, head, sample=sample))
 
 
 @app.verb("cancel")
-def cancel(run_id: RunNumber) -> "View":
+def cancel(run_id: RunNumber) -> View:
     """Cancel a run."""
-    from service.commands.views import runs as views
-
-    return views.cancelled(client().runs.cancel(run_id))
+    return views.runs.cancelled(client().runs.cancel(run_id))
 
 
 @app.verb("retry")
-def retry(run_id: RunNumber) -> "View":
+def retry(run_id: RunNumber) -> View:
     """Queue a run again that ended without a result: failed, cancelled, superseded or skipped."""
-    from service.commands.views import runs as views
-
-    return views.queued([client().runs.retry(run_id)])
+    return views.runs.queued([client().runs.retry(run_id)])
 
 
 @app.verb("approve")
-def approve(run_id: RunNumber) -> "View":
+def approve(run_id: RunNumber) -> View:
     """Approve a run of an outside contributor: exactly this commit, on every device."""
-    from service.commands.views import runs as views
-
-    return views.queued(client().runs.approve(run_id).items)
+    return views.runs.queued(client().runs.approve(run_id).items)

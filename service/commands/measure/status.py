@@ -1,28 +1,26 @@
 """`kernelwatch status` and `kernelwatch queue`: what is going on."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import single
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 
-def status() -> "View":
+def status() -> View:
     """Show targets, workers and the queue."""
     from kernelwatch.client import NotAllowed, NotFound, NoValidKey
-    from service.commands.views import machine as views
 
     found = client()
     try:
         channels = list(found.channels.list())
     except (NotAllowed, NotFound, NoValidKey):  # for those who may triage, and of newer servers
         channels = []
-    return views.status(
+    return views.machine.status(
         targets=[found.targets.get(one.name) for one in found.targets.list()],
         workers=list(found.workers.list()),
         queue=list(found.queue.list()),
@@ -32,11 +30,9 @@ def status() -> "View":
 
 def queue(
     limit: Annotated[int, typer.Option(help="Maximum number of runs.", min=1, max=1000)] = 100,
-) -> "View":
+) -> View:
     """Show runs in progress, then waiting runs in their order."""
-    from service.commands.views import runs as views
-
-    return views.queue(first(client().queue.list(), limit), limit)
+    return views.runs.queue(first(client().queue.list(), limit), limit)
 
 
 status_app, queue_app = single(status, watch=True), single(queue, watch=True)

@@ -1,18 +1,17 @@
 """`kernelwatch target`: add, change and list targets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
+from service.commands.output.views import View
 from service.domain.states import MovedBy
 from service.errors import BadInput
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 app = Noun("Manage targets: watched repositories and packages.")
 
@@ -41,10 +40,9 @@ def add(
     ] = False,
     private: Private = None,
     backfill: Annotated[int, typer.Option(help="Number of mainline revisions to measure now.", min=0)] = 1,
-) -> "View":
+) -> View:
     """Watch a repository or a package."""
     from service.commands.arguments import read_recipe
-    from service.commands.views import targets as views
 
     text, adapters = read_recipe(recipe) if recipe else (None, None)
     added = client().targets.add(
@@ -59,7 +57,7 @@ def add(
         adapters=adapters,
         backfill=backfill,
     )
-    return views.added(added)
+    return views.targets.added(added)
 
 
 @app.verb("edit")
@@ -78,10 +76,9 @@ def edit(
         bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run without a sandbox.")
     ] = None,
     private: Private = None,
-) -> "View":
+) -> View:
     """Change a target."""
     from service.commands.arguments import read_recipe
-    from service.commands.views import targets as views
 
     text, adapters = read_recipe(recipe) if recipe else (None, None)
     if (location, text, branch, forge, trusted, private) == (None,) * 6 and not recipe_from_branch:
@@ -97,35 +94,29 @@ def edit(
         adapters=adapters,
         recipe_from_branch=recipe_from_branch or None,
     )
-    return views.changed(changed, "Changed target ", (name, "bold"), ". The next poll uses the change.")
+    return views.targets.changed(changed, "Changed target ", (name, "bold"), ". The next poll uses the change.")
 
 
 @app.verb("rename")
-def rename(name: str, new: str) -> "View":
+def rename(name: str, new: str) -> View:
     """Rename a target.  URLs with the old name stop working."""
-    from service.commands.views import targets as views
-
     if name == new:
         raise BadInput(f"Target {name} has that name already.")
     changed = client().targets.edit(name, name=new)
-    return views.changed(changed, "Renamed target ", (name, "bold"), " to ", (new, "bold"), ".")
+    return views.targets.changed(changed, "Renamed target ", (name, "bold"), " to ", (new, "bold"), ".")
 
 
 @app.verb("pause")
-def pause(name: str) -> "View":
+def pause(name: str) -> View:
     """Stop polling for new revisions until `resume`.  Queued runs are still measured."""
-    from service.commands.views import targets as views
-
     how = f" is paused; resume it with `kernelwatch target resume {name}`."
-    return views.changed(client().targets.pause(name), "Target ", (name, "bold"), how)
+    return views.targets.changed(client().targets.pause(name), "Target ", (name, "bold"), how)
 
 
 @app.verb("resume")
-def resume(name: str) -> "View":
+def resume(name: str) -> View:
     """Poll for new revisions again, including those of the meantime."""
-    from service.commands.views import targets as views
-
-    return views.changed(client().targets.resume(name), "Resumed target ", (name, "bold"), ".")
+    return views.targets.changed(client().targets.resume(name), "Resumed target ", (name, "bold"), ".")
 
 
 @app.verb("drifts")
@@ -134,11 +125,9 @@ def drifts(
     device: Annotated[str | None, typer.Option(help="Only those on this device.")] = None,
     by: Annotated[MovedBy | None, typer.Option(help="Only those that this changed.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of changes, the newest.", min=1, max=1000)] = 20,
-) -> "View":
+) -> View:
     """List configurations that changed with a commit, another stack, or nothing, the newest first."""
-    from service.commands.views import targets as views
-
-    return views.drifted(first(client().targets.drifts(name, device=device, by=by), limit))
+    return views.targets.drifted(first(client().targets.drifts(name, device=device, by=by), limit))
 
 
 @app.verb("clean", where=Where.ONLY_HERE)
@@ -155,37 +144,31 @@ def clean(name: str) -> None:
 @app.verb("remove")
 def remove(
     name: str, yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False
-) -> "View":
+) -> View:
     """Delete a target with all its measurements.  Use `pause` to keep them."""
-    from service.commands.views import targets as views
-
     if not yes:
-        counts = views.holdings(client().targets.remove(name, dry_run=True))
+        counts = views.targets.holdings(client().targets.remove(name, dry_run=True))
         if not typer.confirm(f"Delete target {name}: {counts}?", err=True):
             raise BadInput("Nothing was deleted.")
-    return views.removed(name, client().targets.remove(name))
+    return views.targets.removed(name, client().targets.remove(name))
 
 
 @app.verb("list")
-def list_targets() -> "View":
+def list_targets() -> View:
     """List the targets."""
-    from service.commands.views import targets as views
-
-    return views.listed(first(client().targets.list()))
+    return views.targets.listed(first(client().targets.list()))
 
 
 @app.verb("show")
-def show(name: str) -> "View":
+def show(name: str) -> View:
     """Show a target with its recipe."""
-    from service.commands.views import targets as views
-
-    return views.one(client().targets.get(name))
+    return views.targets.one(client().targets.get(name))
 
 
 @app.verb("allow-unsandboxed")
-def allow_unsandboxed(name: str, allow: bool = True) -> "View":
+def allow_unsandboxed(name: str, allow: bool = True) -> View:
     """Allow a trusted target to run on workers without a sandbox.  Its pages and comments mention it."""
-    from service.commands.views import targets as views
-
     changed = client().targets.edit(name, allow_unsandboxed=allow)
-    return views.changed(changed, "Target ", (name, "bold"), f" {'may' if allow else 'may not'} run without a sandbox.")
+    return views.targets.changed(
+        changed, "Target ", (name, "bold"), f" {'may' if allow else 'may not'} run without a sandbox."
+    )

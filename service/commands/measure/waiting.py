@@ -20,7 +20,6 @@ from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import RunDocument
-    from service.commands.output.views import View
 
 GRAVEST = ("fail", "undecided", "warn", "pass")  # states of the gate
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ class View:
     as one row.  Table and Markdown show the parts, unless there is a Markdown of its own, as a comment has.
     """
 
-    document: BaseModel | Sequence[BaseModel]
+    document: "BaseModel | Sequence[BaseModel]"
     parts: Sequence[Part] = ()
     code: int = 0  # the exit code
     markdown: Callable[[], str] | None = None
@@ -66,10 +67,10 @@ class View:
     table: Table[Any] | None = field(default=None)  # of CSV, if it is not the first one shown
 
     @property
-    def rows(self) -> tuple[type[BaseModel], Sequence[BaseModel]]:
+    def rows(self) -> "tuple[type[BaseModel], Sequence[BaseModel]]":
         """The documents of CSV, and their class."""
         shown = self.table or next((part for part in self.parts if isinstance(part, Table)), None)
         if shown is not None:
             return shown.kind, shown.rows
-        documents = [self.document] if isinstance(self.document, BaseModel) else list(self.document)
+        documents = list(self.document) if isinstance(self.document, Sequence) else [self.document]
         return type(documents[0]), documents

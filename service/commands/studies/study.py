@@ -8,10 +8,10 @@ import typer
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
+from service.commands.output.views import View
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import StudySessionDocument
-    from service.commands.output.views import View
 
 app = Noun("Measure published results again, and read what follows.")
 
@@ -21,7 +21,7 @@ SessionOrStudy = Annotated[str, typer.Argument(metavar="SESSION", help="The numb
 
 
 @app.verb("list")
-def list_studies(device: OnDevice = None) -> "View":
+def list_studies(device: OnDevice = None) -> View:
     """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
     from service.commands.studies import views
 
@@ -33,7 +33,7 @@ def list_sessions(
     study: Annotated[str, typer.Argument(help="For example s3.")],
     device: OnDevice = None,
     limit: Annotated[int, typer.Option(help="Maximum number of sessions, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List the stored sessions of a study, those that began last first."""
     from service.commands.studies import views
 
@@ -57,7 +57,7 @@ def run(
         str | None, typer.Option(help="The base environment that measures; by default `host`, else the active Python.")
     ] = None,
     python: Annotated[Path | None, typer.Option(help="A Python with torch, instead of a base environment.")] = None,
-) -> "View":
+) -> View:
     """Measure a study on this machine, and store every case as it is measured.
 
     The programs of studies are in a clone of kernelwatch; a wheel or an image has none.
@@ -90,7 +90,7 @@ def run(
 @app.verb("add", where=Where.ONLY_HERE)
 def add(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A file that a study wrote, on any machine.")],
-) -> "View":
+) -> View:
     """Store a study that was measured on another machine.
 
     `python -m benchmarks.kernels.published run` writes such files.  Adding one again stores what is new in it.
@@ -111,7 +111,7 @@ def add(
 def show(
     which: SessionOrStudy,
     device: Annotated[str | None, typer.Option(help="Of a study, the session on this device.")] = None,
-) -> "View":
+) -> View:
     """Print a session: the claims of the source, what was measured, and its tables.
 
     Of a study it is the newest session, full ones before quick ones and GPUs before CPUs.
@@ -125,7 +125,7 @@ def show(
 def remove(
     session: Annotated[int, typer.Argument(metavar="SESSION", help="The number of a session.", min=1)],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False,
-) -> "View":
+) -> View:
     """Delete a session with all its records."""
     from service.commands.studies import views
     from service.errors import BadInput
@@ -140,7 +140,7 @@ def remove(
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="The number of a session, or a study's name.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another session of the same study.")],
-) -> "View":
+) -> View:
     """Compare two sessions of a study: times in B over times in A, by arm and case.
 
     Also the change of each arm's ratio to the baseline, which was measured in turns and depends less on the machine.

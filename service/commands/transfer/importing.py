@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernels.cases import Role
+from service.commands import views
 from service.commands.connection import client
 from service.commands.noun import single
+from service.commands.output.views import View
 from service.domain.sample_rows import IMPORTED_ROLES
 from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import BatchItem
-    from service.commands.output.views import View
 
 
 def import_command(
@@ -30,11 +31,10 @@ def import_command(
         list[Role] | None,
         typer.Option(help="Of exported samples, only these roles; may be repeated.  Default: head, sota and rival."),
     ] = None,
-) -> "View":
+) -> View:
     """Send measurements made elsewhere, as series of their own.  The same ones within a day are stored once."""
     from service.commands.output.progress import progress
     from service.commands.transfer.reading import batches_of
-    from service.commands.views import machine as views
 
     stored = list["BatchItem"]()
     left_out = 0
@@ -49,7 +49,7 @@ def import_command(
     if not stored:
         raise BadInput(f"Nothing to import in {', '.join(map(str, files))}: no samples of these roles.")
     _check_kept(target, stored)
-    return views.imported(stored, target, left_out)
+    return views.machine.imported(stored, target, left_out)
 
 
 app = single(import_command)

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.commands import connection
+from service.commands import connection, views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
+from service.commands.output.views import View
 from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import BisectionDocument
-    from service.commands.output.views import View
 
 app = Noun("Find the revision that made a case slower.")
 Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch bisection list`.")]
@@ -36,7 +36,7 @@ def start(
         int | None, typer.Option(help="Maximum number of runs; by default the policy's.", min=3, max=200)
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and exit with its code.")] = False,
-) -> "View":
+) -> View:
     """Find the revision that made it slower, by measuring.  Each step is a run at the lowest priority.
 
     Exit codes with --wait, and of `bisection show`: 0 the culprit was found, or the search continues; 1 the regression
@@ -48,25 +48,23 @@ def start(
     if not (good and dots and bad) or bad.startswith("."):
         raise BadInput(f"{revisions!r} is not a range GOOD..BAD.")
     from service.commands.output.console import err, line
-    from service.commands.views import bisections as views
 
     asked = client().bisections.start(
         target, good, bad, device=device, cases=case or None, suite=suite, max_runs=max_runs
     )
-    started = views.started(asked, connection.address())
+    started = views.bisections.started(asked, connection.address())
     if not wait:
         return started
     for said in started.parts:
         line(str(said), to=err)
-    return views.whole(_until_done(asked.id))
+    return views.bisections.whole(_until_done(asked.id))
 
 
 def _until_done(bisection_id: int) -> "BisectionDocument":
     from service.commands.output.progress import progress
-    from service.commands.views import bisections as views
 
     with progress() as shown:
-        while (found := client().bisections.get(bisection_id)).state not in views.ENDED:
+        while (found := client().bisections.get(bisection_id)).state not in views.bisections.ENDED:
             shown.show(found.id, f"bisection {found.id}: {found.summary}", None)
             time.sleep(EVERY_S)
     return found
@@ -77,24 +75,20 @@ def list_bisections(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of bisections, the newest.", min=1, max=200)] = 50,
-) -> "View":
+) -> View:
     """List the newest bisections and their results."""
-    from service.commands.views import bisections as views
-
-    return views.listed(first(client().bisections.list(target=target, running=running or None), limit), limit)
+    return views.bisections.listed(
+        first(client().bisections.list(target=target, running=running or None), limit), limit
+    )
 
 
 @app.verb("show", watch=True)
-def show(bisection_id: Number) -> "View":
+def show(bisection_id: Number) -> View:
     """Show one bisection with its steps.  The exit codes are those of `start --wait`."""
-    from service.commands.views import bisections as views
-
-    return views.whole(client().bisections.get(bisection_id))
+    return views.bisections.whole(client().bisections.get(bisection_id))
 
 
 @app.verb("stop")
-def stop(bisection_id: Number) -> "View":
+def stop(bisection_id: Number) -> View:
     """Stop a bisection.  Its steps are kept."""
-    from service.commands.views import bisections as views
-
-    return views.stopped(client().bisections.stop(bisection_id))
+    return views.bisections.stopped(client().bisections.stop(bisection_id))

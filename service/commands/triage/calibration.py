@@ -1,15 +1,13 @@
 """`kernelwatch calibration`: false-alarm rates of equal code, and quarantined cases."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from service.commands import connection
+from service.commands import connection, views
 from service.commands.connection import client
 from service.commands.noun import Noun
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 app = Noun("Compare equal code, and quarantine cases.")
 
@@ -23,11 +21,9 @@ def show(
     worker: Annotated[str | None, typer.Option(help="Only this worker.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device.")] = None,
     days: Annotated[int, typer.Option(help="Only comparisons of the last days.", min=1)] = 90,
-) -> "View":
+) -> View:
     """Show how often equal code differed, by worker and metric, the worst cases, and the quarantined cases."""
-    from service.commands.views import calibration as views
-
-    return views.shown(client().calibration.get(target=target, worker=worker, device=device, days=days))
+    return views.calibration.shown(client().calibration.get(target=target, worker=worker, device=device, days=days))
 
 
 @app.verb("start")
@@ -37,12 +33,10 @@ def start(
     revision: Annotated[str | None, typer.Option(help="By default the newest suitable mainline revision.")] = None,
     suite: Annotated[str | None, typer.Option(help="By default the recipe's for the device.")] = None,
     worker: Annotated[str | None, typer.Option(help="Run it on this worker.")] = None,
-) -> "View":
+) -> View:
     """Queue a calibration: two builds of one revision, and a copy, measured against each other."""
-    from service.commands.views import calibration as views
-
     run = client().calibration.start(target, device=device, revision=revision, suite=suite, worker=worker)
-    return views.started(run, connection.address())
+    return views.calibration.started(run, connection.address())
 
 
 @app.verb("quarantine")
@@ -52,12 +46,10 @@ def quarantine(
     device: OnDevice,
     reason: Annotated[str, typer.Option(help="Why; it is shown with every verdict.")],
     provider: Provider = None,
-) -> "View":
+) -> View:
     """Stop reporting a case until it is released.  It is still measured and shown."""
-    from service.commands.views import calibration as views
-
     found = client().calibration.quarantine(target, case, device=device, reason=reason, provider=provider)
-    return views.quarantined(found, case)
+    return views.calibration.quarantined(found, case)
 
 
 @app.verb("release")
@@ -67,9 +59,7 @@ def release(
     device: OnDevice,
     reason: Annotated[str, typer.Option(help="Why it is reliable again.")],
     provider: Provider = None,
-) -> "View":
+) -> View:
     """Report a quarantined case again.  Earlier comparisons of equal code no longer count."""
-    from service.commands.views import calibration as views
-
     found = client().calibration.release(target, case, device=device, reason=reason, provider=provider)
-    return views.released(found, case)
+    return views.calibration.released(found, case)

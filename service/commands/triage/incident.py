@@ -1,15 +1,14 @@
 """`kernelwatch incident`: regressions of several cases with one cause."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
+from service.commands.output.views import View
 
 app = Noun("List and show incidents: regressions with one cause.")
 
@@ -19,20 +18,16 @@ def list_incidents(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Include closed incidents.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of incidents, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List incidents with their regressions, the newest first."""
-    from service.commands.views import regressions as views
-
     closed = every or None
     pages = client().targets.incidents(target, closed=closed) if target else client().incidents.list(closed=closed)
-    return views.incidents(first(pages, limit), limit, every=every)
+    return views.regressions.incidents(first(pages, limit), limit, every=every)
 
 
 @app.verb("show")
 def show(
     incident_id: Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch incident list`.")],
-) -> "View":
+) -> View:
     """Show an incident with its regressions."""
-    from service.commands.views import regressions as views
-
-    return views.incident(client().incidents.get(incident_id))
+    return views.regressions.incident(client().incidents.get(incident_id))

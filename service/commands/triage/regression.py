@@ -1,17 +1,16 @@
 """`kernelwatch regression`: list, show and change regressions."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import act_as, client
 from service.commands.noun import Noun
+from service.commands.output.views import View
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 app = Noun("List, show and change confirmed regressions.")
 
@@ -30,21 +29,17 @@ def list_regressions(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Include closed regressions.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of regressions, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List confirmed regressions of mainlines by incident, with cause, size and assignee."""
-    from service.commands.views import regressions as views
-
     states = [one.value for one in (state or ([] if every else OPEN_REGRESSIONS))] or None
     found = client().targets.regressions(target, state=states) if target else client().regressions.list(state=states)
-    return views.listed(first(found, limit), limit, every=every or bool(state))
+    return views.regressions.listed(first(found, limit), limit, every=every or bool(state))
 
 
 @app.verb("show")
-def show(regression_id: Number) -> "View":
+def show(regression_id: Number) -> View:
     """Show a regression with its history."""
-    from service.commands.views import regressions as views
-
-    return views.whole(client().regressions.get(regression_id))
+    return views.regressions.whole(client().regressions.get(regression_id))
 
 
 @app.verb("acknowledge")
@@ -56,7 +51,7 @@ def acknowledge(
     ] = None,
     of_incident: OfIncident = False,
     who: Who = None,
-) -> "View":
+) -> View:
     """Accept a regression: its revision may be a baseline again.  With --until it is reopened on that day."""
     return _changed(regression_id, of_incident, who, "acknowledge", reason, until=_utc(until))
 
@@ -67,7 +62,7 @@ def dismiss(
     reason: Annotated[str, typer.Option(help="Why it is no regression.")] = "",
     of_incident: OfIncident = False,
     who: Who = None,
-) -> "View":
+) -> View:
     """Close a false or intended regression.  It is not reopened by itself."""
     return _changed(regression_id, of_incident, who, "dismiss", reason)
 
@@ -78,7 +73,7 @@ def reopen(
     reason: Annotated[str | None, typer.Option(help="Why it is reopened.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
-) -> "View":
+) -> View:
     """Reopen a regression.  Later measurements may mark it as fixed."""
     return _changed(regression_id, of_incident, who, "reopen", reason=reason)
 
@@ -89,13 +84,13 @@ def assign(
     assignee: Annotated[str | None, typer.Argument(help="A person; leave it out for nobody.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
-) -> "View":
+) -> View:
     """Assign a regression to a person."""
     return _changed(regression_id, of_incident, who, "assign", assignee)
 
 
 @app.verb("note")
-def note(regression_id: Number, text: str, of_incident: OfIncident = False, who: Who = None) -> "View":
+def note(regression_id: Number, text: str, of_incident: OfIncident = False, who: Who = None) -> View:
     """Add a note to the history of a regression."""
     return _changed(regression_id, of_incident, who, "note", text)
 
@@ -106,22 +101,20 @@ def due(
     day: Annotated[datetime | None, typer.Argument(formats=_DAY, help="A day (UTC); leave it out for none.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
-) -> "View":
+) -> View:
     """Set the day by which a regression must be fixed."""
     return _changed(regression_id, of_incident, who, "due", _utc(day))
 
 
-def _changed(number: int, of_incident: bool, who: str | None, change: str, *values: Any, **named: Any) -> "View":
+def _changed(number: int, of_incident: bool, who: str | None, change: str, *values: Any, **named: Any) -> View:
     """Change a regression, or all of an incident: both have the same changes."""
-    from service.commands.views import regressions as views
-
     act_as(who)
     if of_incident:
         found = getattr(client().incidents, change)(number, *values, **named)
-        return views.changed(
+        return views.regressions.changed(
             [client().regressions.get(one.id) for one in sorted(found.regressions, key=lambda one: one.id)]
         )
-    return views.changed([getattr(client().regressions, change)(number, *values, **named)])
+    return views.regressions.changed([getattr(client().regressions, change)(number, *values, **named)])
 
 
 def _utc(day: datetime | None) -> datetime | None:

@@ -1,16 +1,15 @@
 """`kernelwatch subscription`: who is notified of what."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun
+from service.commands.output.views import View
 from service.domain.states import GateAction
-
-if TYPE_CHECKING:
-    from service.commands.output.views import View
 
 app = Noun("Send notices of events to Slack, mail, webhooks and other channels.")
 
@@ -18,22 +17,18 @@ Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwat
 
 
 @app.verb("channels")
-def list_channels() -> "View":
+def list_channels() -> View:
     """List the channels that the operator named, and how they work."""
-    from service.commands.views import access as views
-
-    return views.channels(first(client().channels.list()))
+    return views.access.channels(first(client().channels.list()))
 
 
 @app.verb("list")
 def list_subscriptions(
     target: Annotated[str | None, typer.Argument(help="Only subscriptions to this target.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of subscriptions, the newest.", min=1, max=1000)] = 50,
-) -> "View":
+) -> View:
     """List subscriptions, the newest first."""
-    from service.commands.views import access as views
-
-    return views.listed(first(client().subscriptions.list(target=target), limit), limit)
+    return views.access.listed(first(client().subscriptions.list(target=target), limit), limit)
 
 
 @app.verb("create")
@@ -48,22 +43,18 @@ def create(
             help="Only this kind of event (`regression.opened`, or `regression` for all of them); repeatable."
         ),
     ] = None,
-) -> "View":
+) -> View:
     """Send events of a target, or of all, to a channel."""
-    from service.commands.views import access as views
-
     made = client().subscriptions.create(
         channel, target=target, device=device, severity=severity.value, kinds=event or None
     )
-    return views.created(made)
+    return views.access.created(made)
 
 
 @app.verb("test")
-def test(number: Number) -> "View":
+def test(number: Number) -> View:
     """Send a test to the channel of a subscription now, and print whether it arrived."""
-    from service.commands.views import access as views
-
-    return views.tried(client().subscriptions.test(number))
+    return views.access.tried(client().subscriptions.test(number))
 
 
 @app.verb("delete")

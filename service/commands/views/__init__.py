@@ -1,1 +1,27 @@
-"""What commands print of each kind of document."""
+"""What commands print.  Each module is imported when a command uses it, so that `--help` imports no documents."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.commands.views import (  # noqa: F401
+        access,
+        bisections,
+        calibration,
+        facts,
+        machine,
+        policies,
+        regressions,
+        replay,
+        reports,
+        runs,
+        targets,
+        weekly,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(name) from None
