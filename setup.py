@@ -18,7 +18,7 @@ ROOMS = ("kernels", "service", "workers", "dashboards")
 NOT_OURS = "examples"  # in the wheel for the demo, which builds a repository from them
 DATA = {
     HOME: ["py.typed"],
-    f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*", "samples/*"],
+    f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*", "reports/templates/*", "samples/*"],
     f"{HOME}.dashboards": ["templates/*", "static/*", "static/vendor/*"],
     f"{HOME}.{NOT_OURS}": ["norms/**", "own/*"],
 }

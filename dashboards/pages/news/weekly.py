@@ -16,7 +16,7 @@ from service.domain.weekly.weeks import Week
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import weekly
 from service.reports.weekly import words
-from service.reports.weekly.compose import compose
+from service.reports.weekly.report import compose
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -13,8 +13,7 @@ from service.db.engine import clock
 from service.domain.weekly.weeks import Week
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import weekly
-from service.reports.weekly.compose import compose
-from service.reports.weekly.markdown import markdown
+from service.reports.weekly.report import compose, markdown
 from service.settings import settings
 
 router = APIRouter(route_class=ReadingRoute, prefix="/weekly", tags=["weekly"])

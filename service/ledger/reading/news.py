@@ -14,7 +14,7 @@ from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
 from service.ledger.reading.histories import UNEXPLAINED, newest_drifts
 from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
-from service.reports.weekly.compose import compose
+from service.reports.weekly.report import compose
 
 MAX_EVENTS = 2000  # from which changes are grouped: a revision may slow down every case of a suite
 MAX_WEEKS = 4

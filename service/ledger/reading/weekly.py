@@ -33,7 +33,7 @@ from service.domain.text import one_line
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
 from service.ledger.reading.histories import drift_count, newest_drifts
-from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
+from service.reports.weekly.report import EventFact, GapFact, RegressionFact, WeekFacts
 from service.reports.words import cause_text
 
 MAX_LISTED = 20  # failed runs, releases and drifts

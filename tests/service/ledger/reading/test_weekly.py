@@ -15,8 +15,7 @@ from service.ledger.reading import weekly
 from service.ledger.reading.histories import drift_page, drifts, drifts_of
 from service.ledger.renames import series_of
 from service.reports.weekly import words
-from service.reports.weekly.compose import compose
-from service.reports.weekly.markdown import markdown
+from service.reports.weekly.report import compose, markdown
 from tests import world
 
 WEEK = Week.parse("2026-W47")

@@ -1,8 +1,15 @@
-"""From the facts of a week to its document.  Pure."""
+"""A week: what the ledger knows of it, its document, and that as Markdown for an issue, a chat or a mail.
+
+Pure.  Times of facts are seconds since the epoch.
+"""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kernelwatch.documents.base import moment
 from kernelwatch.documents.weekly import (
@@ -11,22 +18,109 @@ from kernelwatch.documents.weekly import (
     WeeklyDocument,
     WeeklyDriftItem,
     WeeklyEqualCodeItem,
+    WeeklyFailureItem,
     WeeklyGapItem,
+    WeeklyMeasuredItem,
     WeeklyMoverItem,
     WeeklyRegressionItem,
+    WeeklyReleaseItem,
     WeeklyTotalItem,
 )
+from service.domain.markup import code, escaped
+from service.domain.metrics import signed
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.text import listed
+from service.domain.text import counted, listed, short
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.weeks import TIMES, Mover, movers, time_at_stake, totals
+from service.domain.weekly.weeks import TIMES, ConfirmedChange, MovedSeries, Mover, Week, movers, time_at_stake, totals
 from service.reports.schema.base import document_of
+from service.reports.views import Drift
 from service.reports.weekly import words
-from service.reports.weekly.facts import EventFact, GapFact, RegressionFact, WeekFacts
 
 MAX_ROWS = 20  # of each list
 Item = TypeVar("Item")
+_TEMPLATES = Environment(  # noqa: S701  Markdown, in which texts from elsewhere pass `escaped` or `code`
+    loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"code": code, "escaped": escaped, "short": short, "signed": signed}
+_TEMPLATES.globals |= {"counted": counted, "words": words}
+
+
+@dataclass(frozen=True)
+class RegressionFact:
+    """A regression, with its state at the end of the week; its assignee is today's."""
+
+    id: int
+    incident_id: int | None
+    series: MovedSeries
+    ratio: float
+    median: float | None  # of the run that showed it
+    state: RegressionState
+    opened_at: float
+    assignee: str | None
+    due_at: float | None
+    cause: str | None
+    run_id: int
+    revision: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class EventFact:
+    """An event of a regression in the week."""
+
+    regression_id: int
+    at: float
+    who: str
+    what: Action
+    state: RegressionState  # after it
+    why: str | None
+    revision: str | None  # of the run that showed it
+
+
+@dataclass(frozen=True)
+class GapFact:
+    """A case that fell behind SOTA, or is no longer behind."""
+
+    series: MovedSeries
+    at: float
+    behind: bool
+    ratio: float
+    ratio_before: float | None
+    own: float
+    sota: float
+    run_id: int
+    revision: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class WeekFacts:
+    """A week of one target or of all that the reader may see, on one device or on all."""
+
+    week: Week
+    now: float
+    target: str | None
+    device: str | None
+    measured: WeeklyMeasuredItem
+    changes: Sequence[ConfirmedChange]
+    regressions: Mapping[int, RegressionFact]
+    events: Sequence[EventFact]  # the oldest first
+    gaps: Sequence[GapFact]
+    failed: Sequence[WeeklyFailureItem]  # the newest first
+    releases: Sequence[WeeklyReleaseItem]
+    drifts: Sequence[Drift]  # the newest first
+    drift_count: int  # of all, also where `drifts` has the newest alone
+    equal_code: Rate
+
+    @property
+    def finished(self) -> bool:
+        return self.now >= self.week.end
+
+
 Told = tuple[RegressionFact, EventFact | None]  # a regression, and the event for which it is listed
 
 
@@ -88,21 +182,17 @@ def _headline(counts: WeeklyCountItem, facts: WeekFacts) -> str:
     parts = list[str]()
     if said:
         (first, what), *rest = said
-        noun = f"{_counted(first, 'regression')} {what}"
+        noun = f"{first} regression{'s' * (first != 1)} {what}"
         parts.append(listed([noun, *(f"{n} {word}" for n, word in rest)]))
     gaps = [(n, what) for n, what in ((counts.gaps_opened, "opened"), (counts.gaps_closed, "closed")) if n]
     if gaps:
         (first, what), *rest = gaps
-        parts.append(listed([f"{_counted(first, 'gap')} to SOTA {what}", *(f"{n} {word}" for n, word in rest)]))
+        parts.append(listed([f"{first} gap{'s' * (first != 1)} to SOTA {what}", *(f"{n} {word}" for n, word in rest)]))
     if parts:
         return "; ".join(parts)
     if not facts.measured.runs:
         return "Nothing was measured" if facts.finished else "Nothing was measured yet"
     return "No regression opened, none fixed"
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def _by_outcome(facts: WeekFacts) -> tuple[list[Told], list[Told], list[Told], list[Told]]:
@@ -138,7 +228,9 @@ def _grouped(found: Collection[Told]) -> list[WeeklyRegressionItem]:
 
 
 def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
-    stakes = {one.id: _stake_of(one) for one, _ in group}
+    stakes = {
+        one.id: time_at_stake(one.median, one.ratio) if one.series.metric in TIMES else None for one, _ in group
+    }
     first, event = max(group, key=lambda one: (stakes[one[0].id] or 0.0, one[0].ratio, -one[0].id))
     known = [one for one in stakes.values() if one is not None]
     assignees = {one.assignee for one, _ in group}
@@ -158,20 +250,12 @@ def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
         opened_at=moment(min(one.opened_at for one, _ in group)),
         cause=first.cause,
         assignee=listed(sorted(one for one in assignees if one)) if assignees - {None} else None,
-        due_at=_first_due(one for one, _ in group),
+        due_at=min((one.due_at for one, _ in group if one.due_at is not None), default=None),
         at=moment(event.at) if event else None,
         who=event.who if event and event.what is not Action.FIX else None,
         reason=event.why if event and event.what is not Action.FIX else None,
         fixed_by=event.revision if event and event.what is Action.FIX else None,
     )
-
-
-def _first_due(group: Iterable[RegressionFact]) -> float | None:
-    return min((one.due_at for one in group if one.due_at is not None), default=None)
-
-
-def _stake_of(one: RegressionFact) -> float | None:
-    return time_at_stake(one.median, one.ratio) if one.series.metric in TIMES else None
 
 
 def _moved(found: Iterable[Mover]) -> list[WeeklyMoverItem]:
@@ -216,25 +300,22 @@ def _first(items: Iterable[Item], key: Callable[[Item], float]) -> list[Item]:
 
 
 def _equal_code(rate: Rate) -> WeeklyEqualCodeItem:
-    known = rate.comparisons > 0
-    return WeeklyEqualCodeItem(
-        comparisons=rate.comparisons,
-        alarmed=rate.alarmed,
-        rate=rate.share,
-        low=rate.low if known else None,
-        high=rate.high if known else None,
-        summary=words.equal_code(rate),
-    )
+    summary = words.equal_code(rate)
+    return WeeklyEqualCodeItem(comparisons=rate.comparisons, alarmed=rate.alarmed, **_of_rate(rate), summary=summary)
 
 
 def _false_alarms(counts: WeeklyCountItem) -> WeeklyDismissedItem:
     decided = counts.fixed + counts.accepted + counts.dismissed
     rate = Rate(decided, counts.dismissed, counts.dismissed)
-    return WeeklyDismissedItem(
-        decided=decided,
-        dismissed=counts.dismissed,
-        rate=rate.share,
-        low=rate.low if decided else None,
-        high=rate.high if decided else None,
-        summary=words.false_alarms(rate),
-    )
+    summary = words.false_alarms(rate)
+    return WeeklyDismissedItem(decided=decided, dismissed=counts.dismissed, **_of_rate(rate), summary=summary)
+
+
+def _of_rate(rate: Rate) -> dict[str, float | None]:
+    low, high = (rate.low, rate.high) if rate.comparisons else (None, None)
+    return {"rate": rate.share, "low": low, "high": high}
+
+
+def markdown(week: WeeklyDocument, address: str) -> str:
+    """The report; `address` is that of the dashboard."""
+    return _TEMPLATES.get_template("weekly.md").render(week=week, n=week.counts, address=address).rstrip() + "\n"
