@@ -44,7 +44,6 @@ from service.ledger.notify import compose, outbox
 from service.ledger.runs import build_logs, queue
 from service.reports.words import of_verdict
 from service.settings import settings
-from tests import needs
 from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import scripted_python, served
 from tests.fakes.repository import MEASURED_ANYWHERE
@@ -402,10 +401,6 @@ def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield story
 
 
-def test_the_first_revision_has_nothing_to_be_compared_with(story):
-    assert story.outcomes(story.git("rev-parse", "main")) == {FAST: "new", WIDE: "new"}
-
-
 @pytest.mark.every_run
 def test_a_push_is_measured_judged_and_shown(story):
     slow = story.push("wide rows in two passes", wide=260.0)
@@ -519,13 +514,6 @@ def test_a_run_that_was_given_up_is_told_of(story, monkeypatch):
     assert "says nothing about the change itself" in comment
 
 
-def test_a_closed_pull_request_leaves_nothing_pending(story, monkeypatch):
-    monkeypatch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
-    head = story.pull(7, action="opened", wide=300.0)
-    story.head(7, head, action="closed")
-    assert story.status(head) == "error: Cancelled: pull request 7 was closed"
-
-
 def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypatch):
     (story.repository / "README.md").write_text("# norms")
     docs, fast = story.commit("docs"), story.commit("faster", fast=90.0)
@@ -538,38 +526,6 @@ def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypa
     assert story.statuses(docs) == []
     [status] = story.statuses(fast)
     assert status.startswith("success: 1 of 2 cases")
-
-
-def test_a_revert_closes_what_the_commit_opened(story):
-    story.push("wide rows in two passes", wide=260.0)
-    assert story.open_regressions() == {WIDE}
-
-    before = story.git("rev-parse", "HEAD")
-    story.git("revert", "--no-edit", "HEAD")
-    reverted = story.git("rev-parse", "HEAD")
-    story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": reverted, "deleted": False})
-
-    assert story.outcomes(reverted)[WIDE] == "improvement"
-    assert story.open_regressions() == set()
-
-
-def test_a_faster_kernel_is_an_improvement_and_no_alarm(story):
-    faster = story.push(fast=50.0)
-    assert story.outcomes(faster) == {FAST: "improvement", WIDE: "steady"}
-    assert story.open_regressions() == set()
-
-
-def test_documentation_is_skipped_and_says_so(story):
-    (story.repository / "README.md").write_text("# norms")
-    story.git("add", "--all")
-    before = story.git("rev-parse", "HEAD")
-    story.git("commit", "--quiet", "--message", "docs")
-    sha = story.git("rev-parse", "HEAD")
-    story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
-    run = story.run_of(sha)
-    assert run.state is RunState.SKIPPED
-    assert "no path of the recipe changed" in run.reason
-    assert story.status(sha).startswith("success: Skipped")
 
 
 @pytest.mark.every_run
@@ -637,53 +593,6 @@ def test_a_kernel_that_crashes_or_hangs_fails_its_case_and_the_worker_goes_on(st
 
     good = story.push("better", fast=100.0)
     assert story.run_of(good).state is RunState.DONE
-
-
-@needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
-@pytest.mark.every_run
-def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(story):
-    first = story.pull(9, action="opened", fork=True, fast=101.0)
-    held = story.run_of(first)
-    assert held.state is RunState.HELD
-    assert "approve" in held.reason
-    assert story.status(first).startswith("error: Held for approval")
-    [comment] = story.said(9)
-    assert f"kernelwatch run approve {held.id}" in comment
-
-    with transaction() as session:
-        deliveries.approve(session, held.id)
-    story.settle()
-    assert story.run_of(first).state is RunState.DONE
-    [comment] = story.said(9)
-    assert "no action needed" in comment.splitlines()[0]
-
-    second = story.pull(9, fork=True, fast=90.0)
-    assert story.run_of(second).state is RunState.HELD, "a new push voids the approval"
-
-
-def test_a_newer_head_supersedes_the_queued_older_one(story, monkeypatch):
-    monkeypatch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
-    old = story.pull(7, action="opened", wide=300.0)
-    new = story.pull(7, wide=310.0)
-    assert story.run_of(old).state is RunState.SUPERSEDED
-    assert story.run_of(new).state is RunState.QUEUED
-    assert story.status(old).startswith("error: Superseded")
-    assert story.status(new).startswith("pending")
-
-
-def test_a_redelivered_webhook_changes_nothing(story):
-    sha = story.push(wide=260.0)
-    run = story.run_of(sha)
-    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": sha, "deleted": False}
-    for _ in range(2):
-        assert story.deliver("push", body, guid="delivery-1") == 202
-    assert story.run_of(sha).id == run.id
-    assert story.run_of(sha).state is RunState.DONE
-
-
-def test_a_forged_webhook_is_turned_away(story):
-    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": "1" * 40, "deleted": False}
-    assert story.deliver("push", body, secret="guess") == 401
 
 
 def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):

@@ -11,7 +11,6 @@ from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
 from service.ledger.bisections import bisections
-from service.ledger.intake import deliveries
 from service.ledger.regressions import listing, transitions
 from service.reports.views import RegressionHistory
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
@@ -79,51 +78,6 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
     assert standing() == {}
     assert life().regressed.fixed_by.id == story.run_of(fixed).id
     assert history() == ["opened", "acknowledged", "acknowledgement ended", "fixed"]
-
-
-def test_what_small_steps_mend_is_fixed_by_a_comparison_with_what_was_good(story):  # noqa: F811
-    story.push("wide rows in two passes", wide=217.0)
-    for speed in (211.5, 206.0):  # none of these is a change that matters by itself
-        mended = story.push("a little better", wide=speed)
-        assert story.outcomes(mended)[WIDE] == "steady"
-    assert standing() == {}
-    assert life().regressed.fixed_by.id == story.run_of(mended).id
-
-
-def test_a_dismissed_regression_stays_dismissed_when_it_is_measured_again(story):  # noqa: F811
-    slow = story.push("wide rows in two passes", wide=260.0)
-    kernelwatch("regression dismiss 1 --reason 'the host was compiling' --as ada")
-    deliveries.run_revision("norms", slow, again=True)
-    story.settle()
-    assert len(story.runs(slow)) == 2
-    assert standing() == {}
-    assert history() == ["opened", "dismissed"]
-    assert standing("regression list --all --format json") == {WIDE: "dismissed"}
-
-
-def test_a_regression_is_open_again_when_its_fix_leaves_the_mainline(story):  # noqa: F811
-    slow = story.push("wide rows in two passes", wide=260.0)
-    fixed = story.push("one pass again", wide=200.0)
-    assert standing() == {}
-    story.git("reset", "--quiet", "--hard", slow)
-    story.deliver("push", {"ref": "refs/heads/main", "before": fixed, "after": slow, "deleted": False})
-    assert standing() == {WIDE: "open"}
-    assert history() == ["opened", "fixed", "fix undone"]
-
-
-def test_an_incident_of_two_cases_closes_with_the_last(story):  # noqa: F811
-    story.push("everything in two passes", wide=260.0, fast=130.0)
-    assert standing() == {WIDE: "open", FAST: "open"}
-    assert life(1).incident.id == life(2).incident.id
-    kernelwatch("regression assign 1 bob --incident")
-    kernelwatch("regression due 1 2999-12-24 --incident")
-    assert {life(one).regressed.row.assignee for one in (1, 2)} == {"bob"}
-
-    story.push("one pass where rows are short", fast=100.0)
-    assert life(1).incident.closed_at is None
-    story.push("one pass where they are wide", wide=200.0)
-    assert life(1).incident.closed_at is not None
-    assert standing() == {}
 
 
 def test_a_revision_that_is_wrong_at_another_case_leaves_no_doubt_about_the_culprit(

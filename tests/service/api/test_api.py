@@ -32,25 +32,6 @@ def test_targets(get: Get, seeded: Seeded) -> None:
     assert "[providers.norms]" in whole["recipe"]
 
 
-def test_revisions_and_runs_come_in_pages(get: Get, seeded: Seeded) -> None:
-    first = get("/api/v1/targets/norms/runs", params={"limit": 7}).json()
-    second = get("/api/v1/targets/norms/runs", params={"limit": 7, "cursor": first["next"]}).json()
-    assert [len(first["items"]), len(second["items"]), second["next"]] == [7, 5, None]
-    assert first["items"][0]["id"] > second["items"][0]["id"]
-    [cpu, _] = get("/api/v1/targets/norms/runs", params={"device": "cpu"}).json()["items"]
-    assert (cpu["state"], cpu["target"]) == ("queued", "norms")
-    [revision] = get("/api/v1/targets/norms/revisions", params={"limit": 1}).json()["items"]
-    assert revision["subject"] == "Load the weight once per program"
-    assert revision["committed_at"].endswith("Z")
-
-
-def test_a_script_finds_the_runs_of_its_commit(get: Get, seeded: Seeded) -> None:
-    sha = get(f"/api/v1/runs/{seeded.runs['fast']}").json()["revision"]
-    found = get("/api/v1/targets/norms/runs", params={"revision": sha}).json()["items"]
-    assert {run["id"] for run in found} == {seeded.runs["fast"], seeded.runs["cpu"]}
-    assert get("/api/v1/targets/norms/runs", params={"revision": "f" * 40}).json()["items"] == []
-
-
 def test_a_run_has_its_result_its_verdicts_and_its_measurements(get: Get, seeded: Seeded) -> None:
     whole = get(f"/api/v1/runs/{seeded.runs['slow']}").json()
     assert whole["headline"].startswith("2 regressions at ")
@@ -79,21 +60,14 @@ def test_the_result_of_a_run_as_markdown(get: Get, seeded: Seeded) -> None:
     assert "<!-- kernelwatch:norms:7 -->" in said.text
 
 
-def test_regressions_and_series(get: Get, seeded: Seeded) -> None:
+def test_regressions_series_and_gaps(get: Get, seeded: Seeded) -> None:
     [fixed] = get("/api/v1/targets/norms/regressions", params={"state": "fixed"}).json()["items"]
     assert (fixed["case"], fixed["ratio"], len(fixed["fixed_by"])) == (CASES[1], 1.214, 40)
     asked = {"case": CASES[1], "provider": "norms", "device": "h200"}
     points = get("/api/v1/targets/norms/series", params=asked).json()["points"]
     assert [point["outcome"] for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
-
-
-def test_gaps_and_the_queue_come_in_pages(get: Get, seeded: Seeded) -> None:
     [gap] = get("/api/v1/targets/norms/gaps").json()["items"]
     assert (gap["case"], gap["ratio"], len(gap["since"])) == (CASES[3], 1.189, 40)
-    first = get("/api/v1/queue", params={"limit": 2}).json()
-    second = get("/api/v1/queue", params={"limit": 2, "cursor": first["next"]}).json()
-    assert [[one["state"] for one in page["items"]] for page in (first, second)] == [["leased", "queued"], ["held"]]
-    assert second["next"] is None
 
 
 def test_workers_and_queue(get: Get, seeded: Seeded) -> None:
@@ -307,18 +281,6 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
     [standing] = get("/api/v1/quarantines").json()["items"]
     assert standing["case"] == CASES[0]
     assert len(get("/api/v1/quarantines", params={"released": True}).json()["items"]) == 2
-
-
-def test_change_points_come_in_pages(get: Get, decided: Seeded) -> None:
-    every = [one["id"] for one in get("/api/v1/targets/norms/change-points").json()["items"]]
-    found, cursor, first = list[int](), None, True
-    while cursor or first:
-        sent = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page, first = get("/api/v1/targets/norms/change-points", params=sent).json(), False
-        found += [one["id"] for one in page["items"]]
-        cursor = page["next"]
-    assert found == every
-    assert len(every) == 3
 
 
 def test_metrics_count_what_stands_and_what_is_quarantined(get: Get, decided: Seeded) -> None:

@@ -10,14 +10,12 @@ from sqlalchemy.orm import Session
 from service.db import models as m
 from service.db.engine import reading as reading_only
 from service.db.engine import transaction
-from service.domain.states import FoundBy, Outcome, PointState, Priority, RegressionState, RunState, TargetKind
-from service.errors import BadInput, NotFound
+from service.domain.states import FoundBy, Outcome, PointState, Priority, RunState, TargetKind
 from service.ledger import queries
 from service.ledger.changepoints import load
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import board, runs
 from service.ledger.reading.runs import RunFilter
-from service.ledger.regressions import listing
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
@@ -116,38 +114,6 @@ def test_pull_requests_stay_out_of_the_series(session: Session, seeded: Seeded) 
     assert off == {seeded.runs["pull"], seeded.runs["held"]}
 
 
-def test_pages_follow_each_other_without_a_gap(session: Session, seeded: Seeded) -> None:
-    target = target_named(session, seeded.target)
-    everything = runs.listed(session, RunFilter(target), limit=200)
-    assert everything.next is None
-    seen, cursor = [], None
-    while True:
-        page = runs.listed(session, RunFilter(target), cursor, limit=5)
-        seen += [run.id for run in page.items]
-        if (cursor := page.next) is None:
-            break
-    assert seen == [run.id for run in everything.items] == sorted(seeded.runs.values(), reverse=True)
-    revisions = queries.revisions(session, target, limit=4)
-    more = queries.revisions(session, target, revisions.next, limit=200)
-    assert len({row.id for row in revisions.items + more.items}) == 10
-
-
-def test_a_made_up_cursor_is_refused(session: Session, seeded: Seeded) -> None:
-    target = target_named(session, seeded.target)
-    for cursor in ("zzz", "", "W10", "WyJhIl0", "WzFlNDAwXQ", "W3RydWVd", "\u2603"):
-        with pytest.raises(BadInput, match="not a cursor"):
-            runs.listed(session, RunFilter(target), cursor)
-
-
-def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> None:
-    open_one, fixed = listing.listed(session).items
-    assert (open_one.row.case, open_one.fixed_by) == (CASES[3], None)
-    assert fixed.fixed_by
-    assert fixed.fixed_by.id == seeded.runs["fast"]
-    assert fixed.run.revision.subject == "One block for every width"
-    assert [one.row.state for one in listing.listed(session, states=[RegressionState.OPEN]).items] == ["open"]
-
-
 def test_a_gap_knows_since_when(session: Session, seeded: Seeded) -> None:
     [gap] = queries.gaps(session).items
     assert (gap.target, gap.gap.case) == ("norms", CASES[3])
@@ -172,11 +138,6 @@ def test_a_pull_request_hears_of_all_its_devices_at_once(seeded: Seeded) -> None
         reports = queries.pull_reports(session, pull)
     assert [one.device for one in reports] == ["h200", "cpu"]
     assert reports[1].run_id == max(reports[0].run_id, reports[1].run_id)
-
-
-def test_an_unknown_run(session: Session) -> None:
-    with pytest.raises(NotFound, match="No run 999"):
-        queries.whole_run(session, 999)
 
 
 def test_a_recipe_of_another_version_does_not_break_the_page(seeded: Seeded) -> None:

@@ -96,15 +96,9 @@ class Ledger:
 
     def open(self) -> list[float]:
         """How large the open regressions are."""
-        return self._regressions(RegressionState.OPEN)
-
-    def ever(self) -> list[float]:
-        return self._regressions(*RegressionState)
-
-    def _regressions(self, *states: RegressionState) -> list[float]:
         with reading() as session:
-            rows = session.execute(select(RegressionRow).where(RegressionRow.state.in_(states))).scalars()
-            return [round(row.ratio, 2) for row in rows]
+            rows = select(RegressionRow).where(RegressionRow.state == RegressionState.OPEN)
+            return [round(row.ratio, 2) for row in session.scalars(rows)]
 
 
 def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> ContenderResult:
@@ -175,59 +169,13 @@ def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
     assert ledger.fitness(1) == Fitness()
 
 
-# -- regressions until they are fixed
-
-
-def test_a_regression_is_open_until_it_is_mended(ledger):
-    ledger.run(0, baseline=None)
-    ledger.run(1, wide=1.5)
-    ledger.run(2)
-    assert ledger.open() == [1.5]
-    ledger.run(3, wide=0.66)
-    assert ledger.open() == []
-
-
-def test_small_improvements_mend_together(ledger):
-    ledger.run(0, baseline=None)
-    ledger.run(1, wide=1.5)
-    ledger.run(2, wide=0.82)
-    assert ledger.open() == [1.5]
-    ledger.run(4, wide=0.80)  # c3 changed nothing that matters
-    assert ledger.open() == []
-
-
-def test_measuring_an_old_regression_again_opens_nothing_that_nobody_closes(ledger):
-    ledger.run(0, baseline=None)
-    ledger.run(1, wide=1.5)
-    ledger.run(2, wide=0.66)
-    ledger.run(1, wide=1.5)
-    assert (ledger.open(), ledger.ever()) == ([], [1.5])
-
-
-def test_a_fix_that_was_measured_before_the_regression_closes_it_all_the_same(ledger):
-    ledger.run(0, baseline=None)
-    ledger.run(2, wide=0.66)
-    ledger.run(1, wide=1.5)
-    assert (ledger.open(), ledger.ever()) == ([], [1.5])
-
-
-def test_a_regression_of_a_revision_that_was_passed_over_is_recorded_once(ledger):
-    ledger.run(0, baseline=None)
-    ledger.run(1, fast=INVALID, wide=1.5)
-    ledger.run(2, wide=1.5, baseline=0)
-    assert ledger.open() == [1.5]
-    ledger.run(3, fast=INVALID)
-    ledger.run(4, wide=0.66, baseline=2)
-    assert ledger.open() == []
-
-
 def test_a_regression_leaves_the_mainline_with_its_revision(ledger):
     ledger.run(0, baseline=None)
     ledger.run(1, wide=1.5)
     with transaction() as session:
         session.execute(update(Revision).where(Revision.sha == "c1").values(ordinal=None))
     ledger.run(2, wide=1.5, baseline=0)
-    assert (ledger.open(), ledger.ever()) == ([1.5], [1.5, 1.5])
+    assert ledger.open() == [1.5], "the newer of two"
 
 
 # -- gaps to SOTA
