@@ -1,5 +1,6 @@
 """Rows that tests of the ledger begin with.  What a test does not name has a usual value; any column may be named."""
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -7,10 +8,27 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import transaction
-from service.db.models import Base, Calibration, Measurement, RecipeRow, Revision, Run, Target, VerdictRow
+from service.db.models import (
+    Base,
+    Bisection,
+    Calibration,
+    ChangePoint,
+    ConfigurationDrift,
+    FactsCheck,
+    Measurement,
+    RecipeRow,
+    RegressionRow,
+    Revision,
+    Run,
+    Target,
+    VerdictRow,
+    Worker,
+)
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
 from service.ledger.health import totals
+from service.ledger.renames import series_of
 
 _numbers = count()
 Row = TypeVar("Row", bound=Base)
@@ -68,6 +86,55 @@ def judged(session: Session, of: Run, case: str, **columns: Any) -> VerdictRow:
     """Add the verdict of a case against the parent; steady by default."""
     usual = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
     return _added(session, VerdictRow(run_id=of.id, case=case, **usual | columns))
+
+
+def series(session: Session, target_id: int, case: str, device: str = "cpu", provider: str = "norms") -> int:
+    """Find or add the series of a case; its id."""
+    return series_of(session, SeriesKey.of(target_id, device, provider, case))
+
+
+def regression(session: Session, of: Run, case: str, ratio: float = 1.2, **columns: Any) -> RegressionRow:
+    """Add a regression that the run showed; open by default."""
+    of_series = series(session, of.target_id, case, of.device)
+    return _added(
+        session, RegressionRow(series_id=of_series, run_id=of.id, ratio=ratio, **{"opened_at": 0.0} | columns)
+    )
+
+
+def change_point(
+    session: Session, before: Revision, at: Revision, case: str, ratio: float = 1.1, device: str = "cpu", **columns: Any
+) -> ChangePoint:
+    """Add a point of a history at the revision `at`, which is slower than `before`; open by default."""
+    usual = {"low": ratio - 0.01, "high": ratio + 0.01, "p": 1e-6, "level": "notify", "found_at": 0.0}
+    usual |= {"series_id": series(session, at.target_id, case, device), "before_id": before.id, "revision_id": at.id}
+    return _added(session, ChangePoint(ratio=ratio, **usual | columns))
+
+
+def bisection(session: Session, line: Sequence[Revision], *cases: str, **columns: Any) -> Bisection:
+    """Add a search along the line; it waits for its first step by default."""
+    shas = [revision.sha for revision in line]
+    usual = {"device": "cpu", "suite": "smoke", "max_runs": 9, "asked_by": "ada", "created_at": 0.0}
+    usual |= {"cases": list(cases), "good": shas[0], "bad": shas[-1], "line": shas}
+    return _added(session, Bisection(target_id=line[0].target_id, **usual | columns))
+
+
+def drift(session: Session, of: Run, earlier: Run, case: str, **columns: Any) -> ConfigurationDrift:
+    """Add that the run chose another configuration at a case than the earlier one."""
+    usual = {"at": 0.0, "before": "num_warps=4", "now": "num_warps=8"}
+    usual |= {"series_id": series(session, of.target_id, case, of.device)}
+    return _added(session, ConfigurationDrift(run_id=of.id, earlier_run_id=earlier.id, **usual | columns))
+
+
+def facts_check(session: Session, head: Revision, base: str = "", **columns: Any) -> FactsCheck:
+    """Queue a look at the compiled code of a revision."""
+    usual = {"recipe_id": session.get_one(Target, head.target_id).recipe_id, "trusted": True, "created_at": 0.0}
+    return _added(session, FactsCheck(target_id=head.target_id, revision_id=head.id, base=base, **usual | columns))
+
+
+def worker(session: Session, name: str, device: str = "cpu", **columns: Any) -> Worker:
+    """Add a worker, which was last seen in 1970 by default."""
+    usual = {"description": "", "started_at": 0.0, "seen_at": 0.0}
+    return _added(session, Worker(name=name, device=device, **usual | columns))
 
 
 def totalled(session: Session) -> None:

@@ -8,11 +8,9 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Calibration, ChangePoint, RegressionRow, Run, Target
-from service.domain.series import SeriesKey
+from service.db.models import Calibration, RegressionRow, Run, Target
 from service.domain.states import PointReason, PointState, RegressionState
 from service.ledger.calibration.error_rates import error_rates, newest_example
-from service.ledger.renames import series_of
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import words
@@ -35,15 +33,12 @@ def test_rates_count_what_was_wrong_since_a_time(either_nightly: str) -> None:
         now = clock(session)
         run = world.run(session, world.commit(session, target.id, 1))
         for number, (alarmed, age) in enumerate(((True, 0), (False, 0), (False, 0), (True, 40))):
-            key = SeriesKey.of(target.id, "cpu", "norms", f"rmsnorm.fwd.{number + 1}x64.bf16")
-            row = Calibration(
-                run_id=run.id, series_id=series_of(session, key), worker="one", ratio=1.0, p=0.5, trials=3
-            )
+            series = world.series(session, target.id, f"rmsnorm.fwd.{number + 1}x64.bf16")
+            row = Calibration(run_id=run.id, series_id=series, worker="one", ratio=1.0, p=0.5, trials=3)
             row.alarmed, row.at = alarmed, now - age * DAY_S
             session.add(row)
-        series = series_of(session, SeriesKey.of(target.id, "cpu", "norms", CASE))
         for state in (RegressionState.DISMISSED, RegressionState.OPEN):
-            session.add(RegressionRow(series_id=series, run_id=run.id, ratio=1.1, opened_at=now, state=state))
+            world.regression(session, run, CASE, opened_at=now, state=state)
         for place, (state, code) in enumerate(
             (
                 (PointState.CLOSED, PointReason.CONTRADICTED),
@@ -52,10 +47,9 @@ def test_rates_count_what_was_wrong_since_a_time(either_nightly: str) -> None:
                 (PointState.CONFIRMED, None),
             )
         ):
-            after, before = (world.commit(session, target.id, 10 + 2 * place + one) for one in (1, 0))
-            numbers = {"ratio": 1.1, "low": 1.0, "high": 1.2, "p": 0.01, "level": "notify", "found_at": now}
-            where = {"series_id": series, "revision_id": after.id, "before_id": before.id}
-            session.add(ChangePoint(**where, **numbers, state=state, refuted_scans=1, reason_code=code))
+            sides = [world.commit(session, target.id, 10 + 2 * place + one) for one in (0, 1)]
+            told = {"state": state, "refuted_scans": 1, "reason_code": code}
+            world.change_point(session, *sides, CASE, found_at=now, **told)
     with reading() as session:
         found = error_rates(session, now - 30 * DAY_S)
         assert newest_example(session) is None, "no run is done"

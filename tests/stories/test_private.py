@@ -149,6 +149,8 @@ def test_counts_are_those_of_an_empty_server(api: Api) -> None:
     for path in ("/runs", "/regressions", "/bisections", "/quarantines", "/queue"):
         answer = api.get(path)
         assert answer.status_code == 404 or answer.json()["items"] == [], answer.text
+    for path in ("/regressions", "/bisections", "/targets/open"):
+        assert not re.search(r"<span>[1-9]\d*</span>|[1-9]\d* (open regression|behind)", api.at(path).text), path
 
 
 def test_a_worker_names_no_run_that_is_hidden(api: Api) -> None:

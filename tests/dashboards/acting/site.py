@@ -13,7 +13,7 @@ from sqlalchemy import select
 from service.app import create_app
 from service.db.engine import disconnect, reading, transaction
 from service.db.models import AuditEntry, Bisection, RegressionEvent, RegressionRow
-from service.domain.states import FoundBy, RunState, SearchState
+from service.domain.states import FoundBy, RunState
 from service.ledger.regressions import transitions
 from service.settings import settings
 from tests import world
@@ -127,24 +127,8 @@ class Site:
         """A bisection that waits for its first step."""
         place = next(_places)
         with transaction() as session:
-            target_id = self.targets["norms"]
-            line = [world.commit(session, target_id, place + n).sha for n in range(6)]
-            row = Bisection(
-                target_id=target_id,
-                device="h200",
-                suite="norms",
-                cases=["rmsnorm.fwd.4096x1024.bf16-fp32"],
-                good=line[0],
-                bad=line[-1],
-                line=line,
-                state=SearchState.VERIFYING,
-                asked_by="kernelwatch",
-                max_runs=20,
-                created_at=1.0,
-            )
-            session.add(row)
-            session.flush()
-            return row.id
+            line = [world.commit(session, self.targets["norms"], place + n) for n in range(6)]
+            return world.bisection(session, line, "rmsnorm.fwd.4096x1024.bf16-fp32", device="h200", suite="norms").id
 
     def row(self, regression_id: int) -> RegressionRow:
         with reading() as session:

@@ -10,11 +10,10 @@ from sqlalchemy import update
 
 from dashboards.pages.history.facts import HEIGHT, WIDTH, drawn, event_marks, headline
 from service.db.engine import clock, transaction
-from service.db.models import ConfigurationDrift, Measurement, Run
+from service.db.models import Measurement, Run
 from service.domain.codefacts.history import FactsAt, moves
-from service.domain.series import SeriesKey
 from service.domain.states import MovedBy
-from service.ledger.renames import series_of
+from tests import world
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import Drawn
@@ -91,23 +90,11 @@ def drifted(tmp_path: Path) -> Iterator[Seeded]:
     hostile = "_forward</code><script>alert(1)</script> num_warps=8"
     with watched(tmp_path) as story:
         with transaction() as session:
-            target = session.get_one(Run, story.runs["fast"]).target_id
-            session.add(
-                ConfigurationDrift(
-                    series_id=series_of(session, SeriesKey.of(target, "h200", "norms", CASES[1])),
-                    run_id=story.runs["fast"],
-                    earlier_run_id=story.runs["slow"],
-                    at=clock(session),
-                    before="_forward num_warps=4",
-                    now=hostile,
-                )
-            )
-            for role, config in (("parent", hostile), ("head", hostile)):
-                session.execute(
-                    update(Measurement)
-                    .where(Measurement.run_id == story.runs["fast"], Measurement.role == role)
-                    .values(facts={"code": "dada", "kernels": 1, "registers": 200, "config": config})
-                )
+            fast, slow = (session.get_one(Run, story.runs[name]) for name in ("fast", "slow"))
+            world.drift(session, fast, slow, CASES[1], at=clock(session), before="_forward num_warps=4", now=hostile)
+            of_run = update(Measurement).where(Measurement.run_id == fast.id, Measurement.role.in_(("parent", "head")))
+            facts = {"code": "dada", "kernels": 1, "registers": 200, "config": hostile}
+            session.execute(of_run.values(facts=facts))
         yield story
 
 

@@ -10,17 +10,14 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Bisection, RegressionRow, Series, Target
-from service.db.visibility import hiding
+from service.db.models import Bisection, RegressionRow
 from service.domain.states import OPEN_REGRESSIONS, RegressionState, SearchState
 from service.ledger.bisections.steps import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.grouped import Attention, GroupOrder, RegressionFilter
-from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import Seeded, watched
-from tests.fakes.api import Api
 
 
 @pytest.fixture
@@ -187,25 +184,3 @@ def test_suspects_are_between_the_last_good_and_the_first_slow_revision(
     row = Bisection(line=[str(n) for n in range(9)], max_runs=24)
     found = SearchProgress(row, len(marks), marks)
     assert (found.suspects, found.left) == (suspects, 24 - len(marks))
-
-
-def test_nobody_sees_or_counts_what_is_private(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with watched(tmp_path_factory.mktemp("private"), seed_deciding.seed):
-        with transaction() as session:
-            session.execute(update(Target).values(private=True))
-            secret = session.scalars(select(Target).where(Target.name == "norms")).one()
-            sha = secret.id
-        api = Api()
-        reader = api.with_key("read:norms")
-        for path, theirs in (("/regressions", "open regression"), ("/bisections", "1 ended")):
-            assert theirs in words(reader.at(path))
-            page = api.at(path)
-            assert "norms" not in page.text
-            assert re.search(r"No (open regressions|bisections)", page.text)
-            assert not re.search(r"<span>[1-9]\d*</span>", page.text), "no count of it"
-        assert "norms" not in api.at("/regressions.csv").text
-        assert "norms" in reader.at("/regressions.csv").text
-        assert api.at("/regressions/cases?target=norms&run=1").status_code == 404
-        with transaction() as session, hiding([sha]):
-            assert not grouped.grouped(session, RegressionFilter(states=OPEN_REGRESSIONS), clock(session)).found
-            assert not session.scalars(select(Series.id)).all()

@@ -16,14 +16,11 @@ from service.domain.states import TargetKind
 from service.domain.verdicts.totals import SotaMean
 from service.ledger.reading.mainline import MainlineRevision
 from service.reports.health.facts import EarlierRun, RecentRun, TargetLately
-from tests import world
-from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
 from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import watched
-from tests.fakes.api import Api
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
@@ -82,21 +79,6 @@ def test_a_target_in_trouble_says_what_to_do(big: Get) -> None:
     said = words(big("/targets/brand-new"))
     assert "no revisions yet; paused" in said
     assert "kernelwatch target resume brand-new" in said
-
-
-def test_nobody_reads_a_private_target(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with watched(tmp_path_factory.mktemp("private"), seed_deciding.seed):
-        with transaction() as session:
-            session.execute(update(Target).where(Target.name == "norms").values(private=True))
-        world.target(name="open")
-        api = Api()
-        reader = api.with_key("read:norms")
-        assert "norms: " in words(reader.at("/targets/norms"))
-        assert api.at("/targets/norms").status_code == 404
-        other = words(api.at("/targets/open"))
-        assert "open: no revisions yet" in other
-        assert not re.search(r"[1-9]\d* (open regression|behind)", other), "no count of another target"
-        assert re.search(r"[1-9]\d* open regression", words(reader.at("/targets/norms")))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.db.engine import transaction
-from service.db.models import FactsCheck, Stack
+from service.db.models import Stack
 from service.domain.codefacts.findings import Finding, Findings
 from service.domain.states import FactsState, RunState
 from tests import world
@@ -100,14 +100,6 @@ def test_cases_and_series_that_are_measured(get: Get, seeded: Seeded) -> None:
     }
 
 
-def test_cases_come_in_pages(get: Get, seeded: Seeded) -> None:
-    first = get(f"{NORMS}/cases", params={"limit": 4}).json()
-    rest = get(f"{NORMS}/cases", params={"limit": 4, "cursor": first["next"]}).json()
-    assert [one["case"] for one in (*first["items"], *rest["items"])] == sorted(CASES)
-    assert rest["next"] is None
-    assert get(f"{NORMS}/cases", params={"cursor": "WzFd"}).status_code == 422
-
-
 def test_a_history_may_be_limited(get: Get, seeded: Seeded) -> None:
     asked = {"case": CASES[1], "provider": "norms", "device": "h200"}
     points = get(f"{NORMS}/series", params=asked).json()["points"]
@@ -143,11 +135,8 @@ def compiled(either_nightly: str) -> Get:
             if commit.parent == "c0":
                 world.measured(session, run, ROWS, 1.0, role="parent", facts=facts("a", tables=[{"kernel": "k"}]))
                 world.judged(session, run, ROWS, baseline="c0")
-        check = {"target_id": target.id, "recipe_id": target.recipe_id, "trusted": True, "created_at": 5.0}
-        session.add(
-            FactsCheck(**check, revision_id=commits[1].id, base="c0", state=FactsState.DONE, findings=found.as_json())
-        )
-        session.add(FactsCheck(**check, revision_id=commits[2].id, base="", state=FactsState.QUEUED))
+        world.facts_check(session, commits[1], "c0", state=FactsState.DONE, findings=found.as_json())
+        world.facts_check(session, commits[2])
     return asking()
 
 

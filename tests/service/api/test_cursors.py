@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from httpx import URL
@@ -13,11 +13,7 @@ from service.db.engine import transaction
 from service.db.models import (
     Account,
     Base,
-    Bisection,
-    ChangePoint,
     CodeText,
-    ConfigurationDrift,
-    FactsCheck,
     Gap,
     Incident,
     IngestBatch,
@@ -25,23 +21,20 @@ from service.db.models import (
     KernelTextRow,
     PolicyRow,
     Quarantine,
-    RegressionRow,
     Revision,
     Run,
     Subscription,
     Target,
-    Worker,
 )
-from service.domain.series import SeriesKey
 from service.domain.states import ActorKind, GateAction, RunState, TargetKind
 from service.ledger.access import audit
-from service.ledger.renames import series_of
 from service.ledger.studies import sessions
 from tests import world
 from tests.fakes.api import Api, app_openapi
 from tests.service.ledger.studies.literal import session_file
 
 Add = Callable[[Session, Target, int], Any]
+Row = TypeVar("Row", bound=Base)
 
 
 def scattered(number: int) -> int:
@@ -49,15 +42,14 @@ def scattered(number: int) -> int:
     return number * 7919 % 1009
 
 
-def add(session: Session, row: Base) -> Base:
+def add(session: Session, row: Row) -> Row:
     session.add(row)
     session.flush()
     return row
 
 
-def series(session: Session, target: Target, number: int) -> int:
-    case = f"rmsnorm.fwd.{scattered(number) + 1}x64.fp32"
-    return series_of(session, SeriesKey.of(target.id, "cpu", "norms", case))
+def case(number: int) -> str:
+    return f"rmsnorm.fwd.{scattered(number) + 1}x64.fp32"
 
 
 def revision(session: Session, target: Target, number: int) -> Revision:
@@ -75,8 +67,7 @@ def queued(session: Session, target: Target, number: int) -> None:
 
 
 def regression(session: Session, target: Target, number: int) -> None:
-    of = series(session, target, number)
-    add(session, RegressionRow(series_id=of, run_id=run(session, target, number).id, ratio=1.1, opened_at=0.0))
+    world.regression(session, run(session, target, number), case(number))
 
 
 def incident(session: Session, target: Target, number: int) -> None:
@@ -85,42 +76,37 @@ def incident(session: Session, target: Target, number: int) -> None:
 
 
 def gap(session: Session, target: Target, number: int) -> None:
-    last, of = run(session, target, number), series(session, target, number)
+    last, of = run(session, target, number), world.series(session, target.id, case(number))
     ratio = 1 + scattered(number) // 100 / 10
     add(session, Gap(series_id=of, behind_sota=True, last_run_id=last.id, ratio_now=ratio, own=1.0, sota=1.0))
 
 
 def drift(session: Session, target: Target, number: int) -> None:
-    of, where = run(session, target, number), series(session, target, number)
-    row = {"series_id": where, "run_id": of.id, "earlier_run_id": of.id, "at": 0.0}
-    add(session, ConfigurationDrift(**row, before="num_warps=4", now="num_warps=8"))
+    of = run(session, target, number)
+    world.drift(session, of, of, case(number))
 
 
 def change_point(session: Session, target: Target, number: int) -> None:
-    of, before = revision(session, target, 2 * number), revision(session, target, 2 * number + 1)
-    numbers = {"ratio": 1.1, "low": 1.05, "high": 1.15, "p": 0.001, "level": "notify", "found_at": 0.0}
-    where = {"revision_id": of.id, "before_id": before.id, "series_id": series(session, target, number)}
-    add(session, ChangePoint(**where, **numbers))
+    at, before = revision(session, target, 2 * number), revision(session, target, 2 * number + 1)
+    world.change_point(session, before, at, case(number))
 
 
 def bisection(session: Session, target: Target, number: int) -> None:
-    ends = {"good": "a" * 40, "bad": "b" * 40, "line": [], "cases": [], "suite": "smoke", "device": "cpu"}
-    add(session, Bisection(target_id=target.id, asked_by="ada", max_runs=9, created_at=0.0, **ends))
+    world.bisection(session, [revision(session, target, number)])
 
 
 def quarantine(session: Session, target: Target, number: int) -> None:
-    of = series(session, target, number)
+    of = world.series(session, target.id, case(number))
     add(session, Quarantine(series_id=of, since=0.0, by="ada", reason="noisy"))
 
 
 def worker(session: Session, target: Target, number: int) -> None:
-    name = f"box {scattered(number)}"
-    add(session, Worker(name=name, device="cpu", description="", started_at=0.0, seen_at=float(number)))
+    world.worker(session, f"box {scattered(number)}", seen_at=float(number))
 
 
 def measurement(session: Session, target: Target, number: int) -> None:
     of = run(session, target, 0, state=RunState.DONE) if number == 0 else session.get_one(Run, 1)
-    world.measured(session, of, f"rmsnorm.fwd.{scattered(number) + 1}x64.fp32", 1.0)
+    world.measured(session, of, case(number), 1.0)
 
 
 def code_text(session: Session, target: Target, number: int) -> None:
@@ -132,13 +118,12 @@ def code_text(session: Session, target: Target, number: int) -> None:
 
 
 def check(session: Session, target: Target, number: int) -> None:
-    of = {"target_id": target.id, "recipe_id": target.recipe_id, "revision_id": revision(session, target, number).id}
-    add(session, FactsCheck(**of, base="", trusted=True, created_at=0.0))
+    world.facts_check(session, revision(session, target, number))
 
 
 def verdict(session: Session, target: Target, number: int) -> None:
     of = run(session, target, 0) if number == 0 else session.get_one(Run, 1)
-    world.judged(session, of, f"rmsnorm.fwd.{scattered(number) + 1}x64.fp32")
+    world.judged(session, of, case(number))
 
 
 def named_target(session: Session, target: Target, number: int) -> None:
@@ -157,10 +142,7 @@ def audited(session: Session, target: Target, number: int) -> None:
 
 def batch(session: Session, target: Target, number: int) -> IngestBatch:
     of: dict[str, Any] = {"device": "cpu", "tool": f"tool {scattered(number)}", "machine": "box", "sent_by": "ada"}
-    row = IngestBatch(target_id=target.id, stack={}, notes={}, received_at=0.0, complete=True, **of)
-    session.add(row)
-    session.flush()
-    return row
+    return add(session, IngestBatch(target_id=target.id, stack={}, notes={}, received_at=0.0, complete=True, **of))
 
 
 def ingested(session: Session, target: Target, number: int) -> None:

@@ -16,13 +16,11 @@ from service.db.engine import reading, transaction
 from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
-from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.steps import moved_between
-from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording
 from service.reports.views import BisectionView
 from service.sources.source import Found
@@ -108,12 +106,7 @@ class Mainline:
         """The mainline found a case slower at a revision that was compared with an old one."""
         with transaction() as session:
             run = watched(session, place, baseline="c0")
-            series_id = series_of(session, SeriesKey.of(1, "cpu", "norms", case))
-            row = RegressionRow(series_id=series_id, run_id=run.id, ratio=1.5)
-            row.opened_at, row.found_by, row.culprit = 0.0, FoundBy.PAIR, culprit
-            session.add(row)
-            session.flush()
-            return row.id
+            return world.regression(session, run, case, 1.5, found_by=FoundBy.PAIR, culprit=culprit).id
 
     def life(self, regression_id: int) -> tuple[RegressionState, str | None, list[str]]:
         """Its state, whom it is blamed on, and what happened to it."""

@@ -28,7 +28,6 @@ from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
 from service.ledger.calibration.known_variances import MAX_AGE_S, known_variances
 from service.ledger.calibration.rates import by_metric, rates
-from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording, replays
 from service.reports import words
 from tests import world
@@ -395,8 +394,7 @@ def compared(session: Session, house: House, differs: bool, at: float, case: str
     ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)
     revision = world.commit(session, house.target_id, 1)
     run = world.run(session, revision, priority=Priority.CALIBRATION, created_at=at)
-    key = SeriesKey.of(house.target_id, "cpu", "norms", case)
-    row = Calibration(run_id=run.id, series_id=series_of(session, key), worker="one")
+    row = Calibration(run_id=run.id, series_id=world.series(session, house.target_id, case), worker="one")
     row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
     session.add(row)
     session.flush()

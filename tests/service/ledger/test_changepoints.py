@@ -13,7 +13,6 @@ from sqlalchemy.orm import joinedload
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import (
-    Bisection,
     ChangePoint,
     Measurement,
     Quarantine,
@@ -24,7 +23,6 @@ from service.db.models import (
     Stack,
     Target,
 )
-from service.domain.series import SeriesKey
 from service.domain.states import (
     CellState,
     FoundBy,
@@ -40,7 +38,6 @@ from service.ledger.bisections import advance, bisections
 from service.ledger.calibration.error_rates import error_rates
 from service.ledger.changepoints import follow_up, load, scan
 from service.ledger.changepoints.load import histories, mainline
-from service.ledger.renames import series_of
 from service.ledger.runs import queue, recording
 from service.reports.words import of_point_reason
 from tests import world
@@ -124,6 +121,9 @@ class Watched:
 
     def target(self, session) -> Target:
         return session.execute(select(Target).where(Target.name == self.name)).scalar_one()
+
+    def line(self, session) -> dict[int, Revision]:
+        return {row.ordinal: row for row in session.scalars(select(Revision))}
 
     def settle(self) -> None:
         """Control and a worker take turns until neither has anything to do."""
@@ -294,12 +294,9 @@ def test_a_step_that_is_all_that_is_left_of_a_leak_does_not_replace_it(watched):
     watched.true = {FIRST: step(40, 1.05)}
     watched.measure(60)
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
-        of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
-        known = ChangePoint(series_id=series_id, revision_id=of_line[40], before_id=of_line[20], ratio=1.2, p=1e-6)
-        known.low, known.high, known.level, known.found_at = 1.19, 1.21, "notify", 0.0
-        known.course = [{"revision": "norms-45", "ratio": 1.2}]
-        session.add(known)
+        line = watched.line(session)
+        course = [{"revision": "norms-45", "ratio": 1.2}]
+        world.change_point(session, line[20], line[40], FIRST, 1.2, course=course)
     scan.scan_due()
     [point] = watched.points(FIRST)
     assert (point.row.followed_by, point.row.ratio) == (19, 1.2), "found again"
@@ -439,7 +436,7 @@ def test_the_newest_measurement_of_a_revision_counts_and_failed_ones_do_not(anyw
 def test_who_is_quarantined_alarms_nobody(watched):
     watched.true = {FIRST: step(40, 1.05), CASES[1]: step(40, 1.05)}
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
+        series_id = world.series(session, watched.target(session).id, FIRST)
         session.add(Quarantine(series_id=series_id, since=0.0, by="ada", reason="it lies"))
     watched.measure(60)
     scan.scan_due()
@@ -560,11 +557,8 @@ def test_a_point_that_is_lost_next_to_another_change_is_closed_after_three_scans
     watched.measure(120)
     scan.scan_due()
     with transaction() as session:
-        other = session.scalars(select(ChangePoint)).one()
-        of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
-        point = ChangePoint(series_id=other.series_id, revision_id=of_line[58], before_id=of_line[57], ratio=0.97)
-        point.p, point.low, point.high, point.level, point.found_at = 1e-6, 0.96, 0.98, "notify", 0.0
-        session.add(point)
+        line = watched.line(session)
+        world.change_point(session, line[57], line[58], FIRST, 0.97)
     counts = []
     for _ in range(3):
         with transaction() as session:
@@ -581,12 +575,8 @@ def test_a_closed_part_of_a_leak_is_not_retracted_by_later_values(watched):
     watched.measure(100)
     scan.scan_due()
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
-        of_line = {row.ordinal: row.id for row in session.scalars(select(Revision))}
-        part = ChangePoint(series_id=series_id, revision_id=of_line[50], before_id=of_line[49], ratio=1.05, p=1e-6)
-        part.low, part.high, part.level, part.found_at = 1.04, 1.06, "block", 0.0
-        follow_up.close(part, PointReason.PART, leak=7)
-        session.add(part)
+        line = watched.line(session)
+        follow_up.close(world.change_point(session, line[49], line[50], FIRST), PointReason.PART, leak=7)
         session.execute(update(Run).values(scanned_at=None))
     scan.scan_due()
     [point] = watched.points()
@@ -671,17 +661,10 @@ def test_only_a_session_with_both_sides_of_a_point_does_not_repeat_it(state, ste
     target = world.target(RECIPE)
     with transaction() as session:
         line = [world.commit(session, target.id, place) for place in range(9)]
-        searched = {"device": "cpu", "suite": "all", "cases": [FIRST], "max_runs": 20, "asked_by": "kernelwatch"}
-        ends = {"good": "c0", "bad": "c8", "line": [one.sha for one in line], "culprit": "c8"}
-        search = Bisection(target_id=target.id, state=SearchState.FOUND, created_at=0.0, **searched, **ends)
-        session.add(search)
-        session.flush()
-        point = ChangePoint(revision_id=line[6].id, before_id=line[5].id, bisection_id=search.id, found_at=0.0)
-        point.series_id = series_of(session, SeriesKey.of(target.id, "cpu", "norms", FIRST))
-        point.ratio, point.low, point.high, point.p, point.level = 1.05, 1.04, 1.06, 1e-6, "block"
-        point.course = [{"revision": "c8", "ratio": 1.05}] if leak else None
-        point.state = PointState.CHECKING
-        session.add(point)
+        search = world.bisection(session, line, FIRST, state=SearchState.FOUND, culprit="c8")
+        course = [{"revision": "c8", "ratio": 1.05}] if leak else None
+        state = {"state": PointState.CHECKING, "bisection_id": search.id, "course": course}
+        world.change_point(session, line[5], line[6], FIRST, 1.05, **state)
         for step, outcome in steps.items():
             head, baseline = step.split("/")
             sides = {"revision": line[int(head)], "baseline": f"c{baseline}", "bisection_id": search.id}
@@ -697,10 +680,7 @@ def test_a_regression_that_the_pair_found_explains_the_point(watched):
     watched.true = {FIRST: step(40, 1.03)}
     runs = watched.measure(60)
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
-        row = RegressionRow(series_id=series_id)
-        row.run_id, row.ratio, row.opened_at, row.state = runs[41], 1.03, 0.0, RegressionState.OPEN
-        session.add(row)
+        world.regression(session, session.get_one(Run, runs[41]), FIRST, 1.03)
     watched.settle()
     [point] = watched.points()
     assert (point.row.state, point.row.regression_id) == (PointState.CONFIRMED, 1)
@@ -871,10 +851,8 @@ def test_a_regression_that_was_dismissed_closes_the_point(watched, why):
     watched.true = {FIRST: step(40, 1.03)}
     runs = watched.measure(60)
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
-        row = RegressionRow(series_id=series_id, run_id=runs[41], ratio=1.03, opened_at=0.0, reason=why)
-        row.state = RegressionState.DISMISSED
-        session.add(row)
+        known = {"state": RegressionState.DISMISSED, "reason": why}
+        world.regression(session, session.get_one(Run, runs[41]), FIRST, 1.03, **known)
     watched.settle()
     [point] = watched.points()
     assert (point.row.state, point.row.reason_code) == (PointState.CLOSED, "dismissed")

@@ -17,15 +17,14 @@ from sqlalchemy.orm import selectinload
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
 from service.db.models import Delivery, Pull, PushRow, RegressionRow, Revision, Run, Target, Worker
-from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.intake import deliveries, mirrors, pulls, targets
-from service.ledger.renames import series_of
 from service.ledger.runs import queue, revisions
 from service.settings import settings
 from service.sources import open_source
 from service.sources.git import GitSource
+from tests import world
 
 NONE = "0" * 40
 RECIPE = """
@@ -359,11 +358,9 @@ def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_t
     forge.push_event(slow, mended)
     by = {sha: runs(sha)[0].id for sha in (slow, mended)}
     with transaction() as session:
-        series_id = series_of(session, SeriesKey.of(target.id, "cpu", "norms", "one"))
-        one = {"series_id": series_id, "ratio": 1.5, "opened_at": 0.0}
-        session.add(RegressionRow(**one, run_id=by[slow], state=RegressionState.FIXED, fixed_by=by[mended]))
-        session.flush()
-        session.add(RegressionRow(**one, run_id=by[mended]))
+        opened = {sha: session.get_one(Run, run_id) for sha, run_id in by.items()}
+        world.regression(session, opened[slow], "one", state=RegressionState.FIXED, fixed_by=by[mended])
+        world.regression(session, opened[mended], "one")
 
     forge.git("reset", "--quiet", "--hard", slow)
     forge.push_event(mended, slow)

@@ -10,7 +10,7 @@ import pytest
 from service.api.access import WritingRoute
 from service.app import create_app
 from service.db.engine import transaction
-from service.db.models import Bisection, Subscription
+from service.db.models import Subscription
 from service.domain.access import Scope
 from service.domain.states import ActorKind, FoundBy, GateAction, RunState
 from service.ledger.regressions import transitions
@@ -80,13 +80,10 @@ def secret(state: Path) -> dict[str, str]:
     world.target(name="norms")
     target = world.target(name="secret", private=True)
     with transaction() as session:
-        run = world.run(session, world.commit(session, target.id, 1), state=RunState.HELD, trusted=False)
+        line = [world.commit(session, target.id, place) for place in (0, 1)]
+        run = world.run(session, line[1], state=RunState.HELD, trusted=False)
         found = transitions.open_one(session, run, Slower("norms", CASE, 1.2), found_by=FoundBy.PAIR, good="c0")
-        ends = {"good": "c0", "bad": "c1", "line": ["c0", "c1"], "cases": [CASE]}
-        search = Bisection(
-            target_id=target.id, device="cpu", suite="smoke", asked_by="ada", max_runs=9, created_at=0.0, **ends
-        )
-        session.add(search)
+        search = world.bisection(session, line, CASE)
         told = Subscription(
             channel="hook", target_id=target.id, severity=GateAction.WARN, created_at=0.0, created_by="ada"
         )

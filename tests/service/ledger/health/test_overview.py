@@ -11,10 +11,8 @@ from service.db.engine import clock, engine, reading, transaction
 from service.db.models import Gap, Incident, OutboxMessage, RegressionRow, Run, Target, Worker
 from service.db.visibility import hiding
 from service.domain.health.strips import Mark
-from service.domain.series import SeriesKey
 from service.domain.states import OutboxState, RegressionState, RunState
 from service.ledger.health.overview import health_facts
-from service.ledger.renames import series_of
 from service.reports.health.facts import HealthFacts
 from service.reports.health.needs import Disk, needs
 from tests import world
@@ -45,16 +43,8 @@ def done(session: Session, target: Target, place: int, ago_s: float, ratio: floa
 
 
 def regressed(session: Session, run: Run, incident: Incident | None = None, **columns: Any) -> RegressionRow:
-    key = SeriesKey.of(run.target_id, run.device, "norms", columns.pop("case", CASE))
-    usual: dict[str, Any] = {
-        "ratio": 1.1,
-        "opened_at": clock(session),
-        "incident_id": incident.id if incident else None,
-    }
-    row = RegressionRow(series_id=series_of(session, key), run_id=run.id, **usual | columns)
-    session.add(row)
-    session.flush()
-    return row
+    usual = {"case": CASE, "opened_at": clock(session), "incident_id": incident.id if incident else None}
+    return world.regression(session, run, **usual | columns)
 
 
 def test_the_strip_and_the_mean_of_a_target(either_nightly: str) -> None:

@@ -14,7 +14,6 @@ from service.db.engine import clock, transaction
 from service.db.models import Calibration, Notice, Run, Target
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
-from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, GateAction, Priority, Purpose, RunState
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import ContenderResult
@@ -23,7 +22,6 @@ from service.ledger.calibration import quarantines
 from service.ledger.intake import deliveries
 from service.ledger.regressions import after_run, transitions
 from service.ledger.regressions.transitions import Slower
-from service.ledger.renames import series_of
 from service.ledger.runs import baseline_rows, recording
 from service.settings import settings
 from tests import world
@@ -159,8 +157,7 @@ def test_a_case_is_quarantined_and_released(target: Target) -> None:
         ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)
         with transaction() as session:
             run = shown(session, target, 1, priority=Priority.CALIBRATION, purpose=Purpose.CALIBRATION)
-            key = SeriesKey.of(target.id, "cpu", *NAME)
-            row = Calibration(run_id=run.id, series_id=series_of(session, key), worker="one")
+            row = Calibration(run_id=run.id, series_id=world.series(session, target.id, NAME[1]), worker="one")
             row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
             session.add(row)
             session.flush()

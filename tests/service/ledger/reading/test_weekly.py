@@ -4,16 +4,11 @@ import pytest
 
 from kernelwatch.documents.weekly import WeeklyDocument
 from service.db.engine import reading, transaction
-from service.db.models import ConfigurationDrift, Target
-from service.db.visibility import hiding
-from service.domain.series import SeriesKey
+from service.db.models import Target
 from service.domain.states import RunState, TargetKind
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
-from service.ledger.intake.targets import all_targets
 from service.ledger.reading import weekly
-from service.ledger.reading.histories import drift_page, drifts, drifts_of
-from service.ledger.renames import series_of
 from service.reports.weekly import words
 from service.reports.weekly.report import compose, markdown
 from tests import world
@@ -58,9 +53,8 @@ def drift(target: Target, place: int, at: float, device: str = "cpu") -> int:
     """A run that chose another configuration than the run of the same commit before it."""
     with transaction() as session:
         earlier, later = (world.run(session, world.commit(session, target.id, place)) for _ in range(2))
-        series = series_of(session, SeriesKey.of(target.id, device, "norms", CASE))
-        row = {"series_id": series, "run_id": later.id, "earlier_run_id": earlier.id, "at": at}
-        session.add(ConfigurationDrift(**row, before="_forward num_warps=4", now="_forward num_warps=8 | x"))
+        later.device = device
+        world.drift(session, later, earlier, CASE, at=at, now="_forward num_warps=8 | x")
         return later.id
 
 
@@ -77,21 +71,6 @@ def test_a_week_has_the_drifts_of_its_runs(either_nightly: str) -> None:
     assert f"[{runs[-1]}](https://kw.example/runs/{runs[-1]}) after" in text
     assert r"`_forward num_warps=8 \| x`" in text, "a bar must not end the cell"
     assert "3 older." in text
-
-
-def test_a_drift_of_a_private_target_is_hidden_and_not_counted(either_nightly: str) -> None:
-    norms, secret = world.target(name="norms"), world.target(name="secret", private=True)
-    shown = drift(norms, 0, WEEK.start)
-    drift(secret, 0, WEEK.start)
-    with hiding([secret.id]):
-        found = document()
-        with reading() as session:
-            assert [one.name for one in all_targets(session)] == ["norms"]
-            assert [one.run_id for one in drift_page(session, drifts_of(norms, None, None), None, 50).items] == [shown]
-            assert drifts(session, norms) == [], "its run is not finished"
-            assert drift_page(session, drifts_of(secret, None, None), None, 50).items == ()
-    assert (found.counts.drifts, [one.run_id for one in found.drifts]) == (1, [shown])
-    assert document().counts.drifts == 2
 
 
 @pytest.mark.parametrize(

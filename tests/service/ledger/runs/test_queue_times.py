@@ -3,7 +3,7 @@
 import pytest
 
 from service.db.engine import clock, transaction
-from service.db.models import Attempt, Target, Worker
+from service.db.models import Attempt, Target
 from service.db.visibility import hiding
 from service.domain.states import Priority, Purpose, RunState
 from service.ledger.queue_times import QueuePlace, places
@@ -37,9 +37,7 @@ class House:
 
     def worker(self, name: str, seen_s_ago: float = 0.0, **columns: object) -> None:
         with transaction() as session:
-            seen = clock(session) - seen_s_ago
-            usual = {"device": "cpu", "description": "", "started_at": 0.0, "seen_at": seen}
-            session.add(Worker(name=name, **usual | columns))
+            world.worker(session, name, **{"seen_at": clock(session) - seen_s_ago} | columns)
 
 
 def found() -> dict[int, tuple[int | None, int | None]]:
