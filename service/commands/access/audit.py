@@ -18,7 +18,7 @@ def audit_command(
     limit: Annotated[int, typer.Option(help="Maximum number of entries, the newest.", min=1, max=1000)] = 50,
 ) -> View:
     """List what was changed, by whom and from where, the newest first."""
-    return views.access.changes(first(client().audit.list(target=target, by=by, action=action), limit), limit)
+    return views.access.CHANGES.page(first(client().audit.list(target=target, by=by, action=action), limit), limit)
 
 
 app = single(audit_command)

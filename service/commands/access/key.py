@@ -47,7 +47,7 @@ def show_all(
     ended: Annotated[bool, typer.Option("--all", help="Include expired and revoked keys.")] = False,
 ) -> View:
     """List API keys, the newest first."""
-    return views.access.keys(first(client().keys.list(ended=ended or None)))
+    return views.access.KEYS.page(first(client().keys.list(ended=ended or None)))
 
 
 @app.verb("rotate")

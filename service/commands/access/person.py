@@ -20,7 +20,7 @@ def show_all(
     limit: Annotated[int, typer.Option(help="Maximum number of people, the newest.", min=1, max=1000)] = 50,
 ) -> View:
     """List people who have signed in, the newest first."""
-    return views.access.people(first(client().people.list(), limit), limit)
+    return views.access.PEOPLE.page(first(client().people.list(), limit), limit)
 
 
 @app.verb("sign-in", where=Where.ONLY_HERE)

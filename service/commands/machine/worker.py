@@ -32,7 +32,7 @@ def start() -> None:
 @app.verb("list", watch=True)
 def list_workers() -> View:
     """List the workers, and what they do."""
-    return views.runs.workers(first(client().workers.list()))
+    return views.runs.WORKERS.page(first(client().workers.list()), over=False)
 
 
 @app.verb("pause")

@@ -82,7 +82,7 @@ def list_runs(
     """List runs, the newest first."""
     states = [one.value for one in state or ()] or None
     found = client().runs.list(target=target, device=device, state=states, revision=revision)
-    return views.runs.listed(first(found, limit), limit)
+    return views.runs.COLUMNS.page(first(found, limit), limit)
 
 
 @app.verb("show", watch=True)
@@ -120,7 +120,7 @@ def texts(
     limit: Annotated[int, typer.Option(help="Maximum number of texts.", min=1, max=2000)] = 200,
 ) -> View:
     """List the texts of compiled code that are stored of a run and of the facts check of its revision."""
-    return views.runs.texts(first(client().runs.texts(run_id, case=case), limit), limit)
+    return views.runs.TEXTS.page(first(client().runs.texts(run_id, case=case), limit), limit)
 
 
 @app.verb("text")

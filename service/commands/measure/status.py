@@ -32,7 +32,7 @@ def queue(
     limit: Annotated[int, typer.Option(help="Maximum number of runs.", min=1, max=1000)] = 100,
 ) -> View:
     """Show runs in progress, then waiting runs in their order."""
-    return views.runs.queue(first(client().queue.list(), limit), limit)
+    return views.runs.QUEUE.page(first(client().queue.list(), limit), limit, over=False)
 
 
 status_app, queue_app = single(status, watch=True), single(queue, watch=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from kernelwatch.client import Page
+
 T = TypeVar("T")
 
 
@@ -48,7 +50,28 @@ def text(*parts: str | tuple[str, str]) -> Sentence:
     return Sentence(parts)
 
 
+def more(limit: int | None, following: str | None) -> list[Sentence]:
+    """What to do if a list has more than the `limit` that was asked for."""
+    return [text(f"These are the first {limit}; --limit shows more.")] if limit is not None and following else []
+
+
 Part = Sentence | Table[Any]
+
+
+class Columns(Generic[T]):
+    """How documents of a kind are printed as a table; `empty` is said of a list without any."""
+
+    def __init__(self, kind: type[T], *columns: Column[T], empty: str = "") -> None:
+        self.kind, self.columns, self.empty = kind, columns, empty
+
+    def table(self, rows: Sequence[T], title: str = "") -> Table[T]:
+        """These documents as rows."""
+        return Table(self.kind, rows, self.columns, title)
+
+    def page(self, page: "Page[T]", limit: int | None = None, *, over: bool = True) -> "View":
+        """A list, of which at most `limit` items were asked for."""
+        notes = more(limit, page.next) if page.items else [text(self.empty)]
+        return View(page, (self.table(page.items), *notes), over=over)
 
 
 @dataclass(frozen=True)

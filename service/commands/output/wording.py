@@ -16,8 +16,3 @@ def day(moment: datetime | None) -> str:
 def some(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def more(limit: int, following: str | None) -> list[str]:
-    """What to do if a list has more than was asked for."""
-    return [f"These are the first {limit}; --limit shows more."] if following else []

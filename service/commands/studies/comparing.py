@@ -6,7 +6,7 @@ from kernels.studies.records import Note, Record, Session
 from kernels.studies.results import Estimate, Results
 from kernels.studies.tabulating import times
 from kernelwatch.client.models import StudySessionDocument
-from service.commands.output.views import Column, Part, Table, View, text
+from service.commands.output.views import Column, Columns, Part, View, text
 from service.commands.output.wording import minute
 from service.domain.studies import sessions
 from service.domain.studies.sessions import ArmChange
@@ -43,15 +43,14 @@ class StudyComparisonDocument(BaseModel):
     changes: list[ArmChangeItem]
 
 
-COLUMNS = (
-    Column[ArmChangeItem]("case", lambda one: one.case),
-    Column[ArmChangeItem]("arm", lambda one: one.arm),
-    Column[ArmChangeItem]("A", lambda one: _amount(one.a, one.unit), right=True, spare=2),
-    Column[ArmChangeItem]("B", lambda one: _amount(one.b, one.unit), right=True, spare=1),
-    Column[ArmChangeItem]("B/A", lambda one: _times(one.time), lambda one: _style(one.time), right=True),
-    Column[ArmChangeItem](
-        "relative to baseline", lambda one: _times(one.relative), lambda one: _style(one.relative), right=True
-    ),
+COLUMNS = Columns(
+    ArmChangeItem,
+    Column("case", lambda one: one.case),
+    Column("arm", lambda one: one.arm),
+    Column("A", lambda one: _amount(one.a, one.unit), right=True, spare=2),
+    Column("B", lambda one: _amount(one.b, one.unit), right=True, spare=1),
+    Column("B/A", lambda one: _times(one.time), lambda one: _style(one.time), right=True),
+    Column("relative to baseline", lambda one: _times(one.relative), lambda one: _style(one.relative), right=True),
 )
 
 
@@ -66,7 +65,7 @@ def compared(a: StudySessionDocument, b: StudySessionDocument) -> View:
         text(f"A is session {a.id}, {a.device}, begun {minute(a.began_at)} UTC."),
         text(f"B is session {b.id}, {b.device}, begun {minute(b.began_at)} UTC."),
         *(text((f"The sessions differ in {one}.", "yellow")) for one in differences),
-        Table(ArmChangeItem, changes, COLUMNS),
+        COLUMNS.table(changes),
         text(
             f"Above 1 the arm is slower in B. The last column is the change of its ratio to the baseline ({baselines})."
             if changes

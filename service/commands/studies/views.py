@@ -14,8 +14,8 @@ from kernelwatch.client.models import (
     StudyStackItem,
     StudyTableItem,
 )
-from service.commands.output.views import Column, Part, Table, View, text
-from service.commands.output.wording import minute, more, some
+from service.commands.output.views import Column, Columns, Part, Table, View, more, text
+from service.commands.output.wording import minute, some
 from service.domain.studies.sessions import UNFINISHED
 from service.ledger.studies.sessions import StoredSession
 
@@ -37,25 +37,28 @@ class AddedItem(BaseModel):
     notes: int
 
 
-STUDIES = (
-    Column[StudyItem]("study", lambda one: one.name, lambda _: "bold"),
-    Column[StudyItem]("question", lambda one: one.question, folds=True),
-    Column[StudyItem]("sessions", lambda one: ", ".join(f"{on} {count}" for on, count in one.sessions.items())),
-    Column[StudyItem]("claims", lambda one: claims(one.claims), spare=1),
+STUDIES = Columns(
+    StudyItem,
+    Column("study", lambda one: one.name, lambda _: "bold"),
+    Column("question", lambda one: one.question, folds=True),
+    Column("sessions", lambda one: ", ".join(f"{on} {count}" for on, count in one.sessions.items())),
+    Column("claims", lambda one: claims(one.claims), spare=1),
 )
-SESSIONS = (
-    Column[StudySessionItem]("session", lambda one: str(one.id), right=True),
-    Column[StudySessionItem]("study", lambda one: one.study),
-    Column[StudySessionItem]("device", lambda one: one.device),
-    Column[StudySessionItem]("form", lambda one: form(one), spare=1),
-    Column[StudySessionItem]("began", lambda one: minute(one.began_at)),
-    Column[StudySessionItem]("cases", lambda one: measured_of(one), right=True),
-    Column[StudySessionItem]("revision", lambda one: one.revision or "", spare=2),
+SESSIONS = Columns(
+    StudySessionItem,
+    Column("session", lambda one: str(one.id), right=True),
+    Column("study", lambda one: one.study),
+    Column("device", lambda one: one.device),
+    Column("form", lambda one: form(one), spare=1),
+    Column("began", lambda one: minute(one.began_at)),
+    Column("cases", lambda one: measured_of(one), right=True),
+    Column("revision", lambda one: one.revision or "", spare=2),
 )
-FINDINGS = (
-    Column[StudyConclusionItem]("claim", lambda one: one.claim, folds=True),
-    Column[StudyConclusionItem]("measured here", lambda one: one.found, folds=True),
-    Column[StudyConclusionItem]("", lambda one: HOLDS[one.holds], lambda one: _STYLES[one.holds]),
+FINDINGS = Columns(
+    StudyConclusionItem,
+    Column("claim", lambda one: one.claim, folds=True),
+    Column("measured here", lambda one: one.found, folds=True),
+    Column("", lambda one: HOLDS[one.holds], lambda one: _STYLES[one.holds]),
 )
 
 
@@ -63,14 +66,14 @@ def studies(found: Sequence[StudyItem]) -> View:
     """The studies, and how many sessions each has."""
     hint = "No sessions. `kernelwatch study run s3 --quick` measures one in less than a minute."
     last = [] if any(study.sessions for study in found) else [text(hint)]
-    return View(list(found), [Table(StudyItem, found, STUDIES), *last])
+    return View(list(found), [STUDIES.table(found), *last])
 
 
 def sessions(name: str, page: Page[StudySessionItem], limit: int) -> View:
     """The sessions of a study, the newest first."""
     none = f"No sessions. `kernelwatch study run {name}` measures one."
-    notes = more(limit, page.next) if page.items else [none]
-    return View(page, [Table(StudySessionItem, page.items, SESSIONS), *map(text, notes)])
+    notes = more(limit, page.next) if page.items else [text(none)]
+    return View(page, [SESSIONS.table(page.items), *notes])
 
 
 def removed(found: StudySessionItem) -> View:
@@ -109,7 +112,7 @@ def measured_of(one: StudySessionItem | StudySessionDocument) -> str:
 def whole(found: StudySessionDocument) -> View:
     """A session with what follows from it."""
     parts = _where(found)
-    parts += [Table(StudyConclusionItem, found.findings, FINDINGS)] if found.findings else []
+    parts += [FINDINGS.table(found.findings)] if found.findings else []
     for table in (one for one in found.tables if one.rows):
         parts.append(_table(table))
         parts += [text((table.note, "dim"))] if table.note else []

@@ -64,7 +64,7 @@ def _until_done(bisection_id: int) -> "BisectionDocument":
     from service.commands.output.progress import progress
 
     with progress() as shown:
-        while (found := client().bisections.get(bisection_id)).state not in views.bisections.ENDED:
+        while (found := client().bisections.get(bisection_id)).state not in views.bisections.CODES:
             shown.show(found.id, f"bisection {found.id}: {found.summary}", None)
             time.sleep(EVERY_S)
     return found
@@ -77,7 +77,7 @@ def list_bisections(
     limit: Annotated[int, typer.Option(help="Maximum number of bisections, the newest.", min=1, max=200)] = 50,
 ) -> View:
     """List the newest bisections and their results."""
-    return views.bisections.listed(
+    return views.bisections.COLUMNS.page(
         first(client().bisections.list(target=target, running=running or None), limit), limit
     )
 

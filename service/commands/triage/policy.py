@@ -21,7 +21,7 @@ def list_policies(
     limit: Annotated[int, typer.Option(help="Maximum number of versions, the newest.", min=1, max=1000)] = 50,
 ) -> View:
     """List the versions of policies that made verdicts, the newest first."""
-    return views.policies.listed(first(client().policies.list(), limit), limit)
+    return views.policies.COLUMNS.page(first(client().policies.list(), limit), limit)
 
 
 @app.verb("show")
@@ -49,4 +49,4 @@ def replay(
     except OSError as error:
         raise BadInput(f"{policy}: {error.strerror}.") from None
     at = since.replace(tzinfo=since.tzinfo or UTC) if since else None
-    return views.replay.replayed(client().policies.replay(target, text, device=device, since=at))
+    return views.policies.replayed(client().policies.replay(target, text, device=device, since=at))

@@ -19,7 +19,7 @@ Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwat
 @app.verb("channels")
 def list_channels() -> View:
     """List the channels that the operator named, and how they work."""
-    return views.access.channels(first(client().channels.list()))
+    return views.access.CHANNELS.page(first(client().channels.list()))
 
 
 @app.verb("list")
@@ -28,7 +28,7 @@ def list_subscriptions(
     limit: Annotated[int, typer.Option(help="Maximum number of subscriptions, the newest.", min=1, max=1000)] = 50,
 ) -> View:
     """List subscriptions, the newest first."""
-    return views.access.listed(first(client().subscriptions.list(target=target), limit), limit)
+    return views.access.SUBSCRIPTIONS.page(first(client().subscriptions.list(target=target), limit), limit)
 
 
 @app.verb("create")

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         machine,
         policies,
         regressions,
-        replay,
         reports,
         runs,
         targets,

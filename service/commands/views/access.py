@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from kernelwatch.client import Page
 from kernelwatch.client.models import (
     AuditItem,
     ChannelItem,
@@ -16,33 +15,39 @@ from kernelwatch.client.models import (
     SubscriptionItem,
     TrialDocument,
 )
-from service.commands.output.views import Column, Sentence, Table, View, text
-from service.commands.output.wording import day, minute, more
+from service.commands.output.views import Column, Columns, Sentence, View, text
+from service.commands.output.wording import day, minute
 from service.domain.states import NOT_MEASURED
 
-KEYS = (
-    Column[KeyItem]("id", lambda one: str(one.id), right=True),
-    Column[KeyItem]("key", lambda one: one.prefix, lambda _: "bold"),
-    Column[KeyItem]("name", lambda one: one.name, folds=True),
-    Column[KeyItem]("scopes", lambda one: " ".join(one.scopes), folds=True),
-    Column[KeyItem]("expires", lambda one: minute(one.expires_at) or "never", spare=2),
-    Column[KeyItem]("used", lambda one: minute(one.used_at) or "never", spare=1),
-    Column[KeyItem]("revoked", lambda one: f"{day(one.revoked_at)} by {one.revoked_by}" if one.revoked_at else ""),
+KEYS = Columns(
+    KeyItem,
+    Column("id", lambda one: str(one.id), right=True),
+    Column("key", lambda one: one.prefix, lambda _: "bold"),
+    Column("name", lambda one: one.name, folds=True),
+    Column("scopes", lambda one: " ".join(one.scopes), folds=True),
+    Column("expires", lambda one: minute(one.expires_at) or "never", spare=2),
+    Column("used", lambda one: minute(one.used_at) or "never", spare=1),
+    Column("revoked", lambda one: f"{day(one.revoked_at)} by {one.revoked_by}" if one.revoked_at else ""),
+    empty="No keys. Make one with `kernelwatch key create NAME --scope SCOPE`.",
 )
-PEOPLE = (
-    Column[PersonItem]("login", lambda one: one.login, lambda _: "bold"),
-    Column[PersonItem]("issuer", lambda one: one.issuer, spare=2),
-    Column[PersonItem]("signed in", lambda one: minute(one.signed_in_at), spare=1),
-    Column[PersonItem]("admin", lambda one: "admin" if one.admin else ""),
-    Column[PersonItem]("state", lambda one: "disabled" if one.disabled_at else "", lambda _: "yellow"),
+PEOPLE = Columns(
+    PersonItem,
+    Column("login", lambda one: one.login, lambda _: "bold"),
+    Column("issuer", lambda one: one.issuer, spare=2),
+    Column("signed in", lambda one: minute(one.signed_in_at), spare=1),
+    Column("admin", lambda one: "admin" if one.admin else ""),
+    Column("state", lambda one: "disabled" if one.disabled_at else "", lambda _: "yellow"),
+    empty="Nobody has signed in.",
 )
-CHANGES = (
-    Column[AuditItem]("time", lambda one: minute(one.at)),
-    Column[AuditItem]("action", lambda one: one.action, lambda _: "bold"),
-    Column[AuditItem]("target", lambda one: one.target or "", spare=1),
-    Column[AuditItem]("object", lambda one: one.object or "", folds=True),
-    Column[AuditItem]("by", lambda one: one.actor),
-    Column[AuditItem]("from", lambda one: one.address or "", spare=2),
+CHANGES = Columns(
+    AuditItem,
+    Column("time", lambda one: minute(one.at)),
+    Column("action", lambda one: one.action, lambda _: "bold"),
+    Column("target", lambda one: one.target or "", spare=1),
+    Column("object", lambda one: one.object or "", folds=True),
+    Column("by", lambda one: one.actor),
+    Column("from", lambda one: one.address or "", spare=2),
+    empty="Nothing was changed.",
 )
 
 
@@ -50,12 +55,6 @@ def logged_in(me: MeDocument, address: str, path: Path) -> View:
     """Who one is on a server, and where the key is stored."""
     scopes = " ".join(me.scopes) or "no scope"
     return View(me, [text(f"Logged in to {address} as ", (me.name, "bold"), f" ({scopes}); the key is in {path}.")])
-
-
-def keys(page: Page[KeyItem]) -> View:
-    """API keys, without their secrets."""
-    empty = [] if page.items else [text("No keys. Make one with `kernelwatch key create NAME --scope SCOPE`.")]
-    return View(page, (Table(KeyItem, page.items, KEYS), *empty))
 
 
 def new_key(found: NewKeyDocument) -> View:
@@ -66,12 +65,6 @@ def new_key(found: NewKeyDocument) -> View:
 def revoked(found: KeyItem) -> View:
     """A key that was revoked."""
     return View(found, [text("Revoked the key ", (found.prefix, "bold"), f" of {found.name}.")])
-
-
-def people(page: Page[PersonItem], limit: int) -> View:
-    """People who have signed in."""
-    notes = more(limit, page.next) if page.items else ["Nobody has signed in."]
-    return View(page, (Table(PersonItem, page.items, PEOPLE), *map(text, notes)))
 
 
 class SignInLink(BaseModel):
@@ -92,37 +85,28 @@ def person(found: PersonItem) -> View:
     return View(found, [text((found.login, "bold"), said)])
 
 
-def changes(page: Page[AuditItem], limit: int) -> View:
-    """What was changed, the newest first."""
-    notes = more(limit, page.next) if page.items else ["Nothing was changed."]
-    return View(page, (Table(AuditItem, page.items, CHANGES), *map(text, notes)))
-
-
-SUBSCRIPTIONS = (
-    Column[SubscriptionItem]("id", lambda one: str(one.id), right=True),
-    Column[SubscriptionItem]("channel", lambda one: one.channel, lambda _: "bold"),
-    Column[SubscriptionItem]("target", lambda one: one.target or "all"),
-    Column[SubscriptionItem]("device", lambda one: one.device or "all"),
-    Column[SubscriptionItem]("severity", lambda one: one.severity),
-    Column[SubscriptionItem]("events", lambda one: " ".join(one.kinds) if one.kinds else "all", folds=True),
-    Column[SubscriptionItem]("waiting", lambda one: str(one.waiting), right=True, spare=1),
-    Column[SubscriptionItem]("sent", lambda one: minute(one.sent_at) or "never", spare=2),
-    Column[SubscriptionItem]("by", lambda one: one.created_by, spare=3),
+SUBSCRIPTIONS = Columns(
+    SubscriptionItem,
+    Column("id", lambda one: str(one.id), right=True),
+    Column("channel", lambda one: one.channel, lambda _: "bold"),
+    Column("target", lambda one: one.target or "all"),
+    Column("device", lambda one: one.device or "all"),
+    Column("severity", lambda one: one.severity),
+    Column("events", lambda one: " ".join(one.kinds) if one.kinds else "all", folds=True),
+    Column("waiting", lambda one: str(one.waiting), right=True, spare=1),
+    Column("sent", lambda one: minute(one.sent_at) or "never", spare=2),
+    Column("by", lambda one: one.created_by, spare=3),
+    empty="No subscriptions. Add one with `kernelwatch subscription create CHANNEL`.",
 )
-CHANNELS = (
-    Column[ChannelItem]("channel", lambda one: one.name, lambda _: "bold"),
-    Column[ChannelItem]("service", lambda one: one.service),
-    Column[ChannelItem]("waiting", lambda one: str(one.waiting), right=True, spare=1),
-    Column[ChannelItem]("sent", lambda one: minute(one.sent_at) or "never", spare=2),
-    Column[ChannelItem]("problem", lambda one: one.trouble or one.error or "", lambda _: "red", below=True),
+CHANNELS = Columns(
+    ChannelItem,
+    Column("channel", lambda one: one.name, lambda _: "bold"),
+    Column("service", lambda one: one.service),
+    Column("waiting", lambda one: str(one.waiting), right=True, spare=1),
+    Column("sent", lambda one: minute(one.sent_at) or "never", spare=2),
+    Column("problem", lambda one: one.trouble or one.error or "", lambda _: "red", below=True),
+    empty="No channels. The operator names them in KERNELWATCH_CHANNELS.",
 )
-
-
-def listed(page: Page[SubscriptionItem], limit: int) -> View:
-    """Subscriptions, the newest first."""
-    none = "No subscriptions. Add one with `kernelwatch subscription create CHANNEL`."
-    notes = more(limit, page.next) if page.items else [none]
-    return View(page, (Table(SubscriptionItem, page.items, SUBSCRIPTIONS), *map(text, notes)))
 
 
 def created(made: SubscriptionItem) -> View:
@@ -137,12 +121,6 @@ def tried(found: TrialDocument) -> View:
     if found.arrived:
         return View(found, [text(("The test arrived", "green"), f" after {found.took_s:.1f} s.")])
     return View(found, [text(("The test did not arrive: ", "red"), found.error or "")], code=NOT_MEASURED)
-
-
-def channels(page: Page[ChannelItem]) -> View:
-    """The channels of the settings."""
-    empty = [] if page.items else [text("No channels. The operator names them in KERNELWATCH_CHANNELS.")]
-    return View(page, (Table(ChannelItem, page.items, CHANNELS), *empty))
 
 
 def failing(found: Sequence[ChannelItem]) -> list[Sentence]:

@@ -1,37 +1,30 @@
 """Bisections as commands print them."""
 
-from kernelwatch.client import Page
 from kernelwatch.client.models import BisectionDocument, BisectionItem, StepItem
-from service.commands.output.views import Column, Table, View, text
-from service.commands.output.wording import more
+from service.commands.output.views import Column, Columns, View, text
 from service.domain.states import UNDECIDED
 from service.domain.text import short
 
 CODES = {"found": 0, "range": 1, "stopped": 2, "not reproduced": 125}  # a search that goes on has 0
-ENDED = tuple(CODES)
 
-COLUMNS = (
-    Column[BisectionItem]("bisection", lambda one: str(one.id), right=True),
-    Column[BisectionItem]("target", lambda one: one.target),
-    Column[BisectionItem]("device", lambda one: one.device),
-    Column[BisectionItem]("good..bad", lambda one: f"{short(one.good)}..{short(one.bad)}"),
-    Column[BisectionItem]("state", lambda one: one.state, lambda _: "bold"),
-    Column[BisectionItem]("result", lambda one: one.reason or "queued", below=True),
+COLUMNS = Columns(
+    BisectionItem,
+    Column("bisection", lambda one: str(one.id), right=True),
+    Column("target", lambda one: one.target),
+    Column("device", lambda one: one.device),
+    Column("good..bad", lambda one: f"{short(one.good)}..{short(one.bad)}"),
+    Column("state", lambda one: one.state, lambda _: "bold"),
+    Column("result", lambda one: one.reason or "queued", below=True),
+    empty="No bisections. Start one with `kernelwatch bisection start TARGET GOOD..BAD`.",
 )
-STEPS = (
-    Column[StepItem]("run", lambda one: str(one.run_id), right=True),
-    Column[StepItem]("revision", lambda one: short(one.revision)),
-    Column[StepItem]("against", lambda one: short(one.baseline)),
-    Column[StepItem]("aim", lambda one: one.aim or "", spare=1),
-    Column[StepItem]("answer", lambda one: one.summary, folds=True),
+STEPS = Columns(
+    StepItem,
+    Column("run", lambda one: str(one.run_id), right=True),
+    Column("revision", lambda one: short(one.revision)),
+    Column("against", lambda one: short(one.baseline)),
+    Column("aim", lambda one: one.aim or "", spare=1),
+    Column("answer", lambda one: one.summary, folds=True),
 )
-
-
-def listed(page: Page[BisectionItem], limit: int) -> View:
-    """Bisections, the newest first."""
-    empty = "No bisections. Start one with `kernelwatch bisection start TARGET GOOD..BAD`."
-    notes = more(limit, page.next) if page.items else [empty]
-    return View(page, (Table(BisectionItem, page.items, COLUMNS), *map(text, notes)))
 
 
 def started(found: BisectionDocument, address: str) -> View:
@@ -43,8 +36,8 @@ def whole(found: BisectionDocument) -> View:
     """A bisection with its steps."""
     title = text(f"bisection {found.id} of {found.target} on {found.device}: {short(found.good)}..{short(found.bad)}")
     result = text((found.state, "bold"), ": ", found.summary)
-    parts = (title, Table(StepItem, found.steps, STEPS), result)
-    return View(found, parts, code=code(found), over=found.state in ENDED)
+    parts = (title, STEPS.table(found.steps), result)
+    return View(found, parts, code=code(found), over=found.state in CODES)
 
 
 def stopped(found: BisectionDocument) -> View:

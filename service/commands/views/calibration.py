@@ -3,7 +3,7 @@
 from kernels.cases import Metric
 from kernelwatch.client import Page
 from kernelwatch.client.models import CalibrationDocument, QuarantineItem, RateItem, RunItem
-from service.commands.output.views import Column, Part, Table, View, text
+from service.commands.output.views import Column, Columns, Part, Table, View, text
 from service.domain.metrics import WORDS
 
 WORST = 10
@@ -15,28 +15,31 @@ _COUNTS = (
     Column[RateItem]("rate", lambda one: "" if one.rate is None else f"{one.rate:.1%}", right=True),
     Column[RateItem]("95 %", lambda one: f"{one.low or 0:.1%} to {one.high or 0:.1%}", spare=1),
 )
-METRICS = (
-    Column[RateItem]("worker", lambda one: one.worker),
-    Column[RateItem]("device", lambda one: one.device, spare=4),
-    Column[RateItem]("metric", lambda one: WORDS[Metric(one.metric)].name),
+METRICS = Columns(
+    RateItem,
+    Column("worker", lambda one: one.worker),
+    Column("device", lambda one: one.device, spare=4),
+    Column("metric", lambda one: WORDS[Metric(one.metric)].name),
     *_COUNTS,
-    Column[RateItem]("nominal", lambda one: f"{one.nominal_rate:.1%}", right=True),
-    Column[RateItem]("alarmed", lambda one: str(one.alarmed), right=True),
+    Column("nominal", lambda one: f"{one.nominal_rate:.1%}", right=True),
+    Column("alarmed", lambda one: str(one.alarmed), right=True),
 )
-CASES = (
-    Column[RateItem]("case", lambda one: one.case or ""),
-    Column[RateItem]("provider", lambda one: one.provider or "", spare=5),
-    Column[RateItem]("target", lambda one: one.target or "", spare=6),
-    Column[RateItem]("worker", lambda one: one.worker, spare=4),
+CASES = Columns(
+    RateItem,
+    Column("case", lambda one: one.case or ""),
+    Column("provider", lambda one: one.provider or "", spare=5),
+    Column("target", lambda one: one.target or "", spare=6),
+    Column("worker", lambda one: one.worker, spare=4),
     *_COUNTS,
 )
-QUARANTINES = (
-    Column[QuarantineItem]("case", lambda one: one.case),
-    Column[QuarantineItem]("provider", lambda one: one.provider, spare=1),
-    Column[QuarantineItem]("target", lambda one: one.target, spare=2),
-    Column[QuarantineItem]("device", lambda one: one.device),
-    Column[QuarantineItem]("by", lambda one: one.quarantined_by, spare=3),
-    Column[QuarantineItem]("reason", lambda one: one.reason, below=True),
+QUARANTINES = Columns(
+    QuarantineItem,
+    Column("case", lambda one: one.case),
+    Column("provider", lambda one: one.provider, spare=1),
+    Column("target", lambda one: one.target, spare=2),
+    Column("device", lambda one: one.device),
+    Column("by", lambda one: one.quarantined_by, spare=3),
+    Column("reason", lambda one: one.reason, below=True),
 )
 
 
@@ -46,11 +49,11 @@ def shown(found: CalibrationDocument) -> View:
     if not found.metrics:
         parts.append(text("No calibrations yet. An idle worker runs one every night (policy key calibrate.every_h)."))
     else:
-        parts.append(Table(RateItem, found.metrics, METRICS))
+        parts.append(METRICS.table(found.metrics))
     if worst := [one for one in found.cases[:WORST] if one.differed]:
-        parts.append(Table(RateItem, worst, CASES, "Cases that differed most often"))
+        parts.append(CASES.table(worst, "Cases that differed most often"))
     if found.quarantines:
-        parts.append(Table(QuarantineItem, found.quarantines, QUARANTINES, "Quarantined"))
+        parts.append(QUARANTINES.table(found.quarantines, "Quarantined"))
     return View(found, parts, table=Table(RateItem, [*found.metrics, *found.cases], ()))
 
 

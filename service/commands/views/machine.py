@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from kernelwatch.client.models import BatchItem, ChannelItem, QueueItem, TargetDocument, WorkerItem
-from service.commands.output.views import Column, Part, Sentence, Table, View, text
+from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
 from service.commands.output.wording import minute, some
 from service.commands.views import access
 from service.commands.views.runs import QUEUE, WORKERS
@@ -77,22 +77,24 @@ def _named(one: "Check") -> dict[str, str]:
     return {"name": one.name, "found": one.found, "effect": one.effect, "fix": one.fix}
 
 
-STACKS = (
-    Column[StackItem]("stack", lambda one: one.name, lambda _: "bold"),
-    Column[StackItem]("python", lambda one: one.python),
-    Column[StackItem]("paths", lambda one: " ".join(one.paths), below=True),
+STACKS = Columns(
+    StackItem,
+    Column("stack", lambda one: one.name, lambda _: "bold"),
+    Column("python", lambda one: one.python),
+    Column("paths", lambda one: " ".join(one.paths), below=True),
 )
 
 
 def stacks(items: Sequence[StackItem]) -> View:
     """The base environments."""
     hint = "No stacks. Create one with `kernelwatch stack create host`, or use `kernelwatch stack adopt`."
-    return View(list(items), [Table(StackItem, items, STACKS), *([] if items else [text(hint)])])
+    return View(list(items), [STACKS.table(items), *([] if items else [text(hint)])])
 
 
-TABLES = (
-    Column[TableItem]("rows", lambda one: f"{one.rows:,}", right=True),
-    Column[TableItem]("table", lambda one: one.table),
+TABLES = Columns(
+    TableItem,
+    Column("rows", lambda one: f"{one.rows:,}", right=True),
+    Column("table", lambda one: one.table),
 )
 
 
@@ -104,17 +106,18 @@ def database(found: "Checked") -> View:
     if not problems:
         lines.append(text(f"No problems at migration {found.revision}."))
     document = DatabaseDocument(migration=found.revision, tables=tables, problems=problems)
-    return View(document, [Table(TableItem, tables, TABLES), *lines], code=1 if problems else 0)
+    return View(document, [TABLES.table(tables), *lines], code=1 if problems else 0)
 
 
-BATCHES = (
-    Column[BatchItem]("batch", lambda one: str(one.id), lambda _: "bold", right=True),
-    Column[BatchItem]("device", lambda one: one.device),
-    Column[BatchItem]("machine", lambda one: one.machine, folds=True),
-    Column[BatchItem]("tool", lambda one: one.tool, spare=2),
-    Column[BatchItem]("measured", lambda one: minute(one.measured_at), spare=1),
-    Column[BatchItem]("measurements", lambda one: f"{one.measurements:,}", right=True),
-    Column[BatchItem]("samples", lambda one: f"{one.samples:,}", right=True),
+BATCHES = Columns(
+    BatchItem,
+    Column("batch", lambda one: str(one.id), lambda _: "bold", right=True),
+    Column("device", lambda one: one.device),
+    Column("machine", lambda one: one.machine, folds=True),
+    Column("tool", lambda one: one.tool, spare=2),
+    Column("measured", lambda one: minute(one.measured_at), spare=1),
+    Column("measurements", lambda one: f"{one.measurements:,}", right=True),
+    Column("samples", lambda one: f"{one.samples:,}", right=True),
 )
 
 
@@ -125,7 +128,7 @@ def imported(stored: Sequence[BatchItem], target: str, left_out: int) -> View:
     lines = [text(f"{batches} with {samples} of ", (target, "bold"), ", as measurements made elsewhere:")]
     if left_out:
         lines.append(text(f"Left out: {some(left_out, 'measurement')} in other roles or without samples."))
-    return View(list(stored), [lines[0], Table(BatchItem, stored, BATCHES), *lines[1:]])
+    return View(list(stored), [lines[0], BATCHES.table(stored), *lines[1:]])
 
 
 class StatusDocument(BaseModel):
@@ -149,8 +152,8 @@ def status(
     parts = (
         *(lines or [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]),
         *access.failing(channels),
-        *([Table(WorkerItem, workers, WORKERS)] if workers else [text("No workers.")]),
-        *([Table(QueueItem, queue, QUEUE)] if queue else [text("The queue is empty.")]),
+        *([WORKERS.table(workers)] if workers else [text("No workers.")]),
+        *([QUEUE.table(queue)] if queue else [text("The queue is empty.")]),
     )
     return View(StatusDocument(targets=targets, workers=workers, queue=queue, channels=channels), parts, over=False)
 

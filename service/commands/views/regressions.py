@@ -5,8 +5,8 @@ from typing import Any
 
 from kernelwatch.client import Page
 from kernelwatch.client.models import IncidentItem, IncidentMemberItem, RegressionDocument, RegressionItem
-from service.commands.output.views import Column, Sentence, Table, View, text
-from service.commands.output.wording import day, minute, more, some
+from service.commands.output.views import Column, Columns, Sentence, Table, View, more, text
+from service.commands.output.wording import day, minute, some
 from service.domain.metrics import metric_of, percent
 from service.domain.text import interval, short
 
@@ -27,13 +27,14 @@ def _of_people(one: RegressionItem) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-COLUMNS = (
-    Column[RegressionItem]("id", lambda one: str(one.id), right=True),
-    Column[RegressionItem]("case", lambda one: one.case),
-    Column[RegressionItem]("provider", lambda one: one.provider, spare=1),
-    Column[RegressionItem]("change", size),
-    Column[RegressionItem]("state", lambda one: one.state, lambda _: "bold"),
-    Column[RegressionItem]("note", _of_people, below=True),
+COLUMNS = Columns(
+    RegressionItem,
+    Column("id", lambda one: str(one.id), right=True),
+    Column("case", lambda one: one.case),
+    Column("provider", lambda one: one.provider, spare=1),
+    Column("change", lambda one: size(one)),
+    Column("state", lambda one: one.state, lambda _: "bold"),
+    Column("note", _of_people, below=True),
 )
 
 
@@ -46,8 +47,7 @@ def listed(page: Page[RegressionItem], limit: int, *, every: bool) -> View:
     for one in page.items:
         of_incidents.setdefault(one.incident_id, []).append(one)
     tables = [_incident(together) for together in of_incidents.values()]
-    following = [text(said) for said in more(limit, page.next)]
-    return View(page, [*tables, *following], table=Table(RegressionItem, page.items, ()))
+    return View(page, [*tables, *more(limit, page.next)], table=Table(RegressionItem, page.items, ()))
 
 
 def _incident(together: Sequence[RegressionItem]) -> Table[RegressionItem]:
@@ -56,7 +56,7 @@ def _incident(together: Sequence[RegressionItem]) -> Table[RegressionItem]:
     number = f"incident {worst.incident_id}" if worst.incident_id else "no incident"
     why = f": {worst.cause_text}" if worst.cause_text else ""
     title = f"{number} of {worst.target} on {worst.device}, by {_whose(worst)}{why}"
-    return Table(RegressionItem, worst_first, COLUMNS, title)
+    return COLUMNS.table(worst_first, title)
 
 
 def _whose(one: RegressionItem) -> str:
@@ -104,20 +104,21 @@ def changed(found: Sequence[RegressionItem | RegressionDocument]) -> View:
     return View(document, lines)
 
 
-MEMBERS = (
-    Column[IncidentMemberItem]("id", lambda one: str(one.id), right=True),
-    Column[IncidentMemberItem]("case", lambda one: one.case),
-    Column[IncidentMemberItem]("provider", lambda one: one.provider, spare=1),
-    Column[IncidentMemberItem]("change", size),
-    Column[IncidentMemberItem]("state", lambda one: one.state, lambda _: "bold"),
+MEMBERS = Columns(
+    IncidentMemberItem,
+    Column("id", lambda one: str(one.id), right=True),
+    Column("case", lambda one: one.case),
+    Column("provider", lambda one: one.provider, spare=1),
+    Column("change", lambda one: size(one)),
+    Column("state", lambda one: one.state, lambda _: "bold"),
 )
 
 
 def incidents(page: Page[IncidentItem], limit: int, *, every: bool) -> View:
     """Incidents with their regressions."""
     empty = "No incidents." if every else "No open incidents. Use `--all` to include closed ones."
-    parts = [Table(IncidentMemberItem, one.regressions, MEMBERS, _headline(one)) for one in page.items]
-    notes = [text(said) for said in more(limit, page.next)] if page.items else [text(empty)]
+    parts = [MEMBERS.table(one.regressions, _headline(one)) for one in page.items]
+    notes = more(limit, page.next) if page.items else [text(empty)]
     return View(page, [*parts, *notes], table=Table(IncidentItem, page.items, ()))
 
 
@@ -125,7 +126,7 @@ def incident(found: IncidentItem) -> View:
     """One incident with its regressions."""
     closed = [text(f"  closed: {minute(found.closed_at)}")] if found.closed_at else []
     facts = [text(f"  opened: {minute(found.opened_at)}"), *closed]
-    table = Table(IncidentMemberItem, found.regressions, MEMBERS)
+    table = MEMBERS.table(found.regressions)
     return View(found, [text((_headline(found), "bold")), *facts, table], table=Table(IncidentItem, [found], ()))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kernels.cases import Metric
 from kernelwatch.client.models import MeasurementItem, RunDocument, SummaryItem, VerdictItem
-from service.commands.output.views import Column, Part, Sentence, Table, View, text
+from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
 from service.commands.output.wording import some
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
 from service.domain.text import interval, last_lines, listed, one_line
@@ -105,7 +105,7 @@ def report(
     if rows and (counts := _counts(run, rows, shown)):
         parts.append(text(counts))
     if run.summaries:
-        parts.append(Table(SummaryItem, run.summaries, SUMMARIES))
+        parts.append(SUMMARIES.table(run.summaries))
     parts += _unsupported(run, every=every)
     if page:
         parts.append(text((run.url, "underline")))
@@ -170,11 +170,12 @@ def _counts(run: RunDocument, rows: Sequence[Judged], shown: Sequence[Judged]) -
     return said if len(shown) == len(rows) else f"{said} Use --all to list every case."
 
 
-SUMMARIES = (
-    Column[SummaryItem]("geometric mean of", lambda one: _mean_of(one)),
-    Column[SummaryItem]("provider", lambda one: one.provider, spare=1),
-    Column[SummaryItem]("interval", lambda one: interval(one.low, one.high), spare=2),
-    Column[SummaryItem]("change", lambda one: percent(one.ratio, Metric(one.metric))),
+SUMMARIES = Columns(
+    SummaryItem,
+    Column("geometric mean of", lambda one: _mean_of(one)),
+    Column("provider", lambda one: one.provider, spare=1),
+    Column("interval", lambda one: interval(one.low, one.high), spare=2),
+    Column("change", lambda one: percent(one.ratio, Metric(one.metric))),
 )
 
 

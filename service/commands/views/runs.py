@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from kernelwatch.client import Page
 from kernelwatch.client.models import BackfillDocument, KernelTextItem, QueueItem, RunDocument, RunItem, WorkerItem
-from service.commands.output.views import Column, Sentence, Table, View, text
-from service.commands.output.wording import minute, more, some
+from service.commands.output.views import Column, Columns, Sentence, Table, View, text
+from service.commands.output.wording import minute, some
 from service.domain.states import OPEN_STATES
 from service.domain.text import lasted, short
 
@@ -25,60 +24,48 @@ def _number(run: RunItem) -> str:
     return str(run.id)
 
 
-COLUMNS = (
-    Column[RunItem]("run", _number, right=True),
-    Column[RunItem]("target", lambda run: run.target, spare=1),
-    Column[RunItem]("revision", lambda run: short(run.revision)),
-    Column[RunItem]("device", lambda run: run.device),
-    Column[RunItem]("for", purpose, spare=2),
-    Column[RunItem]("state", lambda run: run.state, lambda run: STYLES.get(run.state, "")),
-    Column[RunItem]("created", lambda run: minute(run.created_at), spare=3),
-    Column[RunItem]("stage", lambda run: run.stage or "", spare=4),
-    Column[RunItem]("worker", lambda run: run.worker or "", spare=5),
-    Column[RunItem]("reason", lambda run: run.reason or "", lambda _: "dim", below=True),
+COLUMNS = Columns(
+    RunItem,
+    Column("run", _number, right=True),
+    Column("target", lambda run: run.target, spare=1),
+    Column("revision", lambda run: short(run.revision)),
+    Column("device", lambda run: run.device),
+    Column("for", purpose, spare=2),
+    Column("state", lambda run: run.state, lambda run: STYLES.get(run.state, "")),
+    Column("created", lambda run: minute(run.created_at), spare=3),
+    Column("stage", lambda run: run.stage or "", spare=4),
+    Column("worker", lambda run: run.worker or "", spare=5),
+    Column("reason", lambda run: run.reason or "", lambda _: "dim", below=True),
+    empty="No runs. Start one with `kernelwatch run start`.",
 )
-QUEUE = (
-    Column[QueueItem]("place", lambda run: "" if run.position is None else str(run.position), right=True, spare=4),
-    Column[QueueItem]("run", lambda run: str(run.id), right=True),
-    Column[QueueItem]("target", lambda run: run.target, spare=1),
-    Column[QueueItem]("revision", lambda run: short(run.revision)),
-    Column[QueueItem]("device", lambda run: run.device),
-    Column[QueueItem]("for", lambda run: purpose(run), spare=2),
-    Column[QueueItem]("state", lambda run: run.state, lambda run: STYLES.get(run.state, "")),
-    Column[QueueItem]("done in", lambda run: "" if run.eta_s is None else lasted(run.eta_s), right=True, spare=3),
-    Column[QueueItem]("stage", lambda run: run.stage or "", spare=5),
-    Column[QueueItem]("worker", lambda run: run.worker or "", spare=6),
-    Column[QueueItem]("reason", lambda run: run.reason or "", lambda _: "dim", below=True),
-)
-
-
-def listed(page: Page[RunItem], limit: int) -> View:
-    """Runs, the newest first."""
-    notes = more(limit, page.next) if page.items else ["No runs. Start one with `kernelwatch run start`."]
-    return View(page, (Table(RunItem, page.items, COLUMNS), *map(text, notes)))
-
-
-TEXTS = (
-    Column[KernelTextItem]("contender", lambda one: one.contender),
-    Column[KernelTextItem]("case", lambda one: one.case, spare=1),
-    Column[KernelTextItem]("kernel", lambda one: one.kernel or "", spare=2),
-    Column[KernelTextItem]("kind", lambda one: one.kind),
-    Column[KernelTextItem]("for", lambda one: one.arch or ""),
-    Column[KernelTextItem]("bytes", lambda one: f"{one.bytes:,}", right=True),
-    Column[KernelTextItem]("sha256", lambda one: one.sha256),
+QUEUE = Columns(
+    QueueItem,
+    Column("place", lambda run: "" if run.position is None else str(run.position), right=True, spare=4),
+    Column("run", lambda run: str(run.id), right=True),
+    Column("target", lambda run: run.target, spare=1),
+    Column("revision", lambda run: short(run.revision)),
+    Column("device", lambda run: run.device),
+    Column("for", lambda run: purpose(run), spare=2),
+    Column("state", lambda run: run.state, lambda run: STYLES.get(run.state, "")),
+    Column("done in", lambda run: "" if run.eta_s is None else lasted(run.eta_s), right=True, spare=3),
+    Column("stage", lambda run: run.stage or "", spare=5),
+    Column("worker", lambda run: run.worker or "", spare=6),
+    Column("reason", lambda run: run.reason or "", lambda _: "dim", below=True),
+    empty="The queue is empty.",
 )
 
 
-def texts(page: Page[KernelTextItem], limit: int) -> View:
-    """Texts of compiled code; `kernelwatch run text` prints one."""
-    notes = more(limit, page.next) if page.items else ["No texts: both sides have equal code, or they have expired."]
-    return View(page, (Table(KernelTextItem, page.items, TEXTS), *map(text, notes)))
-
-
-def queue(page: Page[QueueItem], limit: int) -> View:
-    """Runs in progress and waiting runs."""
-    notes = more(limit, page.next) if page.items else ["The queue is empty."]
-    return View(page, (Table(QueueItem, page.items, QUEUE), *map(text, notes)), over=False)
+TEXTS = Columns(
+    KernelTextItem,
+    Column("contender", lambda one: one.contender),
+    Column("case", lambda one: one.case, spare=1),
+    Column("kernel", lambda one: one.kernel or "", spare=2),
+    Column("kind", lambda one: one.kind),
+    Column("for", lambda one: one.arch or ""),
+    Column("bytes", lambda one: f"{one.bytes:,}", right=True),
+    Column("sha256", lambda one: one.sha256),
+    empty="No texts: both sides have equal code, or they have expired.",
+)
 
 
 def progress(run: RunDocument) -> View:
@@ -109,14 +96,16 @@ def _measured(run: RunDocument) -> str:
     return f"{minute(run.started_at)}, for {lasted((until - run.started_at).total_seconds())}"
 
 
-WORKERS = (
-    Column[WorkerItem]("worker", lambda one: one.name, lambda _: "bold"),
-    Column[WorkerItem]("device", lambda one: one.device),
-    Column[WorkerItem]("state", lambda one: _state(one), lambda one: "green" if one.online else "dim"),
-    Column[WorkerItem]("run", lambda one: str(one.run_id or ""), right=True),
-    Column[WorkerItem]("seen", lambda one: f"{lasted(_age_s(one))} ago", spare=1),
-    Column[WorkerItem]("description", lambda one: one.description, spare=2),
-    Column[WorkerItem]("sandbox", lambda one: one.sandbox_error or "", lambda _: "yellow", below=True),
+WORKERS = Columns(
+    WorkerItem,
+    Column("worker", lambda one: one.name, lambda _: "bold"),
+    Column("device", lambda one: one.device),
+    Column("state", lambda one: _state(one), lambda one: "green" if one.online else "dim"),
+    Column("run", lambda one: str(one.run_id or ""), right=True),
+    Column("seen", lambda one: f"{lasted(_age_s(one))} ago", spare=1),
+    Column("description", lambda one: one.description, spare=2),
+    Column("sandbox", lambda one: one.sandbox_error or "", lambda _: "yellow", below=True),
+    empty="No workers. Run `kernelwatch worker start` on a machine with the device.",
 )
 
 
@@ -128,12 +117,6 @@ def _state(worker: WorkerItem) -> str:
 
 def _age_s(worker: WorkerItem) -> float:
     return (datetime.now(UTC) - worker.seen_at).total_seconds()
-
-
-def workers(page: Page[WorkerItem]) -> View:
-    """All workers."""
-    empty = [] if page.items else [text("No workers. Run `kernelwatch worker start` on a machine with the device.")]
-    return View(page, (Table(WorkerItem, page.items, WORKERS), *empty), over=False)
 
 
 def started(runs: Sequence[RunDocument]) -> View:

@@ -1,8 +1,7 @@
 """Targets as commands print them."""
 
-from kernelwatch.client import Page
 from kernelwatch.client.models import AddedTargetDocument, DriftItem, HoldingsDocument, TargetDocument, TargetItem
-from service.commands.output.views import Column, Sentence, Table, View, text
+from service.commands.output.views import Column, Columns, Sentence, View, text
 from service.commands.output.wording import minute, some
 from service.domain.text import in_bytes, short
 
@@ -11,13 +10,15 @@ def _state(one: TargetItem) -> str:
     return ", ".join(name for name, holds in (("private", one.private), ("paused", one.paused_at)) if holds)
 
 
-COLUMNS = (
-    Column[TargetItem]("target", lambda one: one.name, lambda _: "bold"),
-    Column[TargetItem]("kind", lambda one: one.kind, spare=2),
-    Column[TargetItem]("devices", lambda one: ", ".join(one.devices), spare=1),
-    Column[TargetItem]("location", lambda one: one.location, spare=3),
-    Column[TargetItem]("state", _state, lambda _: "yellow"),
-    Column[TargetItem]("problem", lambda one: one.poll_error or "", lambda _: "red", below=True),
+COLUMNS = Columns(
+    TargetItem,
+    Column("target", lambda one: one.name, lambda _: "bold"),
+    Column("kind", lambda one: one.kind, spare=2),
+    Column("devices", lambda one: ", ".join(one.devices), spare=1),
+    Column("location", lambda one: one.location, spare=3),
+    Column("state", _state, lambda _: "yellow"),
+    Column("problem", lambda one: one.poll_error or "", lambda _: "red", below=True),
+    empty="No targets. Add one with `kernelwatch target add NAME LOCATION`.",
 )
 
 
@@ -26,30 +27,20 @@ def _forge(one: TargetDocument) -> str:
     return f"{one.forge} on {'GitLab' if one.forge_kind == 'gitlab' else 'GitHub'}" if one.forge else ""
 
 
-def listed(page: Page[TargetItem]) -> View:
-    """All targets."""
-    empty = [] if page.items else [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]
-    return View(page, (Table(TargetItem, page.items, COLUMNS), *empty))
-
-
 _BY = {"commit": "a commit", "stack": "another stack", "nothing": "nothing"}
-DRIFTS = (
-    Column[DriftItem]("case", lambda one: one.case, lambda _: "bold"),
-    Column[DriftItem]("provider", lambda one: one.provider, spare=2),
-    Column[DriftItem]("device", lambda one: one.device, spare=3),
-    Column[DriftItem]("changed by", lambda one: _BY[one.by]),
-    Column[DriftItem]("revision", lambda one: short(one.revision)),
-    Column[DriftItem]("run", lambda one: str(one.run_id), right=True, spare=1),
-    Column[DriftItem]("when", lambda one: minute(one.at), spare=4),
-    Column[DriftItem]("before", lambda one: one.before, below=True),
-    Column[DriftItem]("now", lambda one: one.now, below=True),
+DRIFTS = Columns(
+    DriftItem,
+    Column("case", lambda one: one.case, lambda _: "bold"),
+    Column("provider", lambda one: one.provider, spare=2),
+    Column("device", lambda one: one.device, spare=3),
+    Column("changed by", lambda one: _BY[one.by]),
+    Column("revision", lambda one: short(one.revision)),
+    Column("run", lambda one: str(one.run_id), right=True, spare=1),
+    Column("when", lambda one: minute(one.at), spare=4),
+    Column("before", lambda one: one.before, below=True),
+    Column("now", lambda one: one.now, below=True),
+    empty="No session ran another configuration than the one before.",
 )
-
-
-def drifted(page: Page[DriftItem]) -> View:
-    """Configurations that changed."""
-    empty = [] if page.items else [text("No session ran another configuration than the one before.")]
-    return View(page, (Table(DriftItem, page.items, DRIFTS), *empty))
 
 
 def one(found: TargetDocument) -> View:

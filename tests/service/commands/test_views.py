@@ -104,7 +104,7 @@ def test_csv_is_flat_and_has_names_for_inner_fields() -> None:
 
 
 def test_csv_of_nothing_has_its_names() -> None:
-    empty = runs.listed(Page[RunItem](items=[], next=None), 50)
+    empty = runs.COLUMNS.page(Page[RunItem](items=[], next=None), 50)
     assert as_csv(*empty.rows).startswith("id,target,revision,")
     assert as_csv(*empty.rows).count("\r\n") == 1
 
