@@ -7,19 +7,21 @@ not change it reads which role that needs.  After an error, the sender sees the 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
-from fastapi import Request
+from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards.rendering import page
-from service.api.access import DONE, Credentials, in_writers, permit, reader_with, writer_with
+from service.api.access import DONE, Credentials, Reading, in_writers, needs, permit, reader_with, writer_with
+from service.api.common import Key
 from service.db.engine import clock, reading
 from service.db.models import Target
 from service.db.visibility import hiding
@@ -120,6 +122,34 @@ class ActionForm:
 
 
 @dataclass(frozen=True)
+class Verb:
+    """What a person may do to the things of a noun."""
+
+    name: str  # the last part of its address and of its command
+    title: str
+    about: str = ""
+    question: str = ""  # with {} for words of its form
+    fields: tuple[Field, ...] = ()
+
+    def form(
+        self, page: str, scope: Scope, command: str, *words: object, back: str = "", target: Target | None = None
+    ) -> ActionForm:
+        """Its form for the thing that has this page."""
+        return ActionForm(
+            address=f"{page}/{self.name}",
+            title=self.title,
+            button=self.title,
+            back=back or page,
+            scope=scope,
+            command=command,
+            target=target,
+            fields=self.fields,
+            about=self.about,
+            question=self.question.format(*words),
+        )
+
+
+@dataclass(frozen=True)
 class Sent:
     """The fields of a form as they were sent.
 
@@ -176,6 +206,7 @@ def one_ending(text: str) -> str:
     return _LINE_ENDS.sub("\n", text).replace("\0", "")
 
 
+AnyVerb = TypeVar("AnyVerb", bound=Verb)
 Find = Callable[[Session], ActionForm]
 
 
@@ -196,8 +227,35 @@ class DryRun:
 
 # In transactions of its own.  A sentence is what was done, and the page of the thing follows; a response is a page for
 # what no address may hold.
-Apply = Callable[[Sent, Actor], str | Done | DryRun | Response]
+Outcome = str | Done | DryRun | Response
+Apply = Callable[[Sent, Actor], Outcome]
 Draw = Callable[[Session, ActionForm, ServiceError | None, DryRun | None], str]
+
+
+def add_forms(
+    router: APIRouter,
+    path: str,
+    verbs: Iterable[AnyVerb],
+    find: Callable[[int, AnyVerb, Session], ActionForm],
+    apply: Callable[[int, AnyVerb, Sent, Actor], Outcome],
+    *,
+    reader: Scope | None = None,
+) -> None:
+    """Serve the form of each verb alone, and what it is sent to, for the thing whose number is in the path.
+
+    `reader` is the scope that those need who look at the form.
+    """
+    by_name = {one.name: one for one in verbs}
+    pattern = f"^({'|'.join(by_name)})$"
+
+    def show(number: Key, verb: Annotated[str, Path(pattern=pattern)], session: Reading) -> str:
+        return shown(session, find(number, by_name[verb], session))
+
+    async def change(request: Request, number: Key, verb: Annotated[str, Path(pattern=pattern)]) -> Response:
+        return await submitted(request, partial(find, number, by_name[verb]), partial(apply, number, by_name[verb]))
+
+    router.get(f"{path}/{{number}}/{{verb}}")(needs(reader)(show) if reader else show)
+    router.post(f"{path}/{{number}}/{{verb}}", max_body_size=MAX_FORM)(change)
 
 
 def shown(session: Session, form: ActionForm) -> str:

@@ -67,7 +67,7 @@ def workers(session: Reading) -> str:
         longest=max((one.queued for one in found.devices), default=0),
         queued=sum(one.queued for one in found.devices),
         waiting=_waiting(session, found),
-        held=[(run, controls.form_of_run(run, controls.RunVerb.APPROVE)) for run in held],
+        held=[(run, controls.form_of_run(run, controls.APPROVE)) for run in held],
         held_runs=sum(one.count for one in found.held),
         signs=signs,
     )

@@ -7,10 +7,8 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -19,10 +17,9 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import forms
-from dashboards.forms import ActionForm, Field, FieldKind, Sent
+from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
 from dashboards.rendering import page
 from service.api.access import Acting, Reading, ReadingRoute, needs
-from service.api.common import Key
 from service.api.keys import check_own, owner_of_new, owner_to_list
 from service.db.engine import clock, transaction
 from service.db.models import ApiKey
@@ -38,11 +35,8 @@ _OVERLAPS = {"0": "not at all", "3600": "an hour", "86400": "a day", "604800": "
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-class KeyVerb(StrEnum):
-    """What may be done to a key, as the last part of an address."""
-
-    ROTATE = "rotate"
-    REVOKE = "revoke"
+ROTATE = Verb("rotate", "Rotate", "Its successor has the same name, scopes and lifetime, and is shown once.")
+REVOKE = Verb("revoke", "Revoke", "The next request with it is refused. This cannot be undone.", "Revoke {0} ({1})?")
 
 
 @dataclass(frozen=True)
@@ -81,27 +75,13 @@ async def create(request: Request) -> Response:
     return await forms.submitted(request, lambda session: _form_of_new(session, acting().actor), _create)
 
 
-@router.get("/keys/{key_id}/{verb}")
-@needs(Scope.READ)
-def form_of_key(key_id: Key, verb: KeyVerb, session: Reading) -> str:
-    """Show one form of a key."""
-    return forms.shown(session, _find(key_id, verb, session))
-
-
-@router.post("/keys/{key_id}/{verb}", max_body_size=forms.MAX_FORM)
-async def change(request: Request, key_id: Key, verb: KeyVerb) -> Response:
-    """Rotate a key, and show its successor once; or revoke it."""
-    apply = partial(_rotate if verb is KeyVerb.ROTATE else _revoke, key_id)
-    return await forms.submitted(request, partial(_find, key_id, verb), apply)
-
-
 def _line(session: Session, row: ApiKey, now: float) -> KeyLine:
     if row.revoked_at is not None:
         state = "revoked"
     else:
         state = "expired" if row.expires_at is not None and row.expires_at <= now else "valid"
     valid = state == "valid"
-    offered = [_form(row, verb) for verb in KeyVerb] if valid else []
+    offered = [_form(row, verb) for verb in (ROTATE, REVOKE)] if valid else []
     return KeyLine(row, keys.named_grants(session, row), state, valid, offered)
 
 
@@ -130,32 +110,20 @@ def _form_of_new(session: Session, actor: Actor) -> ActionForm:
     )
 
 
-def _form(row: ApiKey, verb: KeyVerb) -> ActionForm:
-    rotates = verb is KeyVerb.ROTATE
+def _form(row: ApiKey, verb: Verb) -> ActionForm:
+    form = verb.form(f"/keys/{row.id}", Scope.READ, f"kernelwatch key {verb.name} {row.prefix}", row.prefix, row.name)
     overlap = Field(
         "overlap", "The old key stays valid for", FieldKind.CHOICE, "86400", choices=tuple(_OVERLAPS.items())
     )
-    return ActionForm(
-        address=f"/keys/{row.id}/{verb}",
-        title=f"Rotate {row.name}" if rotates else f"Revoke {row.name}",
-        button="Rotate" if rotates else "Revoke",
-        back="/keys",
-        scope=Scope.READ,
-        command=f"kernelwatch key {verb} {row.prefix}",
-        anywhere=True,
-        fields=(overlap, _once_field()) if rotates else (),
-        about="Its successor has the same name, scopes and lifetime, and is shown once."
-        if rotates
-        else "The next request with it is refused. This cannot be undone.",
-        question="" if rotates else f"Revoke {row.prefix} ({row.name})?",
-    )
+    fields = (overlap, _once_field()) if verb is ROTATE else ()
+    return replace(form, title=f"{verb.title} {row.name}", back="/keys", anywhere=True, fields=fields)
 
 
 def _once_field() -> Field:
     return Field(_ONCE, "Form", FieldKind.HIDDEN, secrets.token_urlsafe(16), required=True, max_length=40)
 
 
-def _find(key_id: int, verb: KeyVerb, session: Session) -> ActionForm:
+def _find(key_id: int, verb: Verb, session: Session) -> ActionForm:
     check_own(session, str(key_id), acting().actor)
     return _form(keys.one(session, str(key_id)), verb)
 
@@ -170,20 +138,16 @@ def _create(sent: Sent, actor: Actor) -> Response:
         return _shown_once(session, row, text)
 
 
-def _rotate(key_id: int, sent: Sent, actor: Actor) -> Response:
+def _change(key_id: int, verb: Verb, sent: Sent, actor: Actor) -> str | Response:
+    """Rotate a key, and show its successor once; or revoke it."""
     with transaction() as session:
         check_own(session, str(key_id), actor)
+        if verb is REVOKE:
+            return f"The key {keys.revoke(session, str(key_id)).prefix} is revoked."
         if not _is_first(session, sent, actor, f"rotate {key_id}"):
             return _shown_before(session)
         row, text = keys.rotate(session, str(key_id), overlap_s=float(sent["overlap"] or keys.DAY_S))
         return _shown_once(session, row, text)
-
-
-def _revoke(key_id: int, _sent: Sent, actor: Actor) -> str:
-    with transaction() as session:
-        check_own(session, str(key_id), actor)
-        row = keys.revoke(session, str(key_id))
-        return f"The key {row.prefix} is revoked."
 
 
 def _is_first(session: Session, sent: Sent, actor: Actor, what: str) -> bool:
@@ -210,3 +174,6 @@ def _start_of(day: str) -> float | None:
         return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise BadInput(f"{day} is no day. Write one such as 2026-12-31.") from None
+
+
+forms.add_forms(router, "/keys", (ROTATE, REVOKE), _find, _change, reader=Scope.READ)

@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Collection
-from enum import StrEnum
-from functools import partial
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards import forms
-from dashboards.forms import ActionForm, Sent
+from dashboards.forms import ActionForm, Sent, Verb
 from dashboards.rendering import page
 from service.api.access import Acting, Reading, ReadingRoute, needs, permit
-from service.api.common import Cursor, Key
+from service.api.common import Cursor
 from service.db.engine import clock, transaction
 from service.db.models import Account, AuditEntry
 from service.domain.access import Actor, Scope
@@ -28,11 +27,8 @@ router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_re
 _LINES = 100
 
 
-class PersonVerb(StrEnum):
-    """What an administrator may do to a person, as the last part of an address."""
-
-    DISABLE = "disable"
-    ENABLE = "enable"
+DISABLE = Verb("disable", "Disable", "Their sessions and keys are refused from the next request on.", "Disable {}?")
+ENABLE = Verb("enable", "Enable", "They may sign in again, and their keys are valid again.")
 
 
 @router.get("/people")
@@ -41,42 +37,19 @@ def people(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
     """Show people who have signed in, the newest first."""
     permit(actor, Scope.ADMIN)
     found = accounts.listed(session, cursor, _LINES)
-    verbs = (PersonVerb.DISABLE if one.disabled_at is None else PersonVerb.ENABLE for one in found.items)
-    lines = [(one, _form(one, verb)) for one, verb in zip(found.items, verbs, strict=True)]
+    lines = [(one, _form(one, DISABLE if one.disabled_at is None else ENABLE)) for one in found.items]
     return page("people.html", now=clock(session), lines=lines, next=found.next, first=cursor is None)
 
 
-@router.get("/people/{account_id}/{verb}")
-@needs(Scope.ADMIN)
-def person_form(account_id: Key, verb: PersonVerb, session: Reading) -> str:
-    """Show one form of a person."""
-    return forms.shown(session, _find(account_id, verb, session))
+def _form(account: Account, verb: Verb) -> ActionForm:
+    login = account.login
+    form = verb.form(f"/people/{account.id}", Scope.ADMIN, f"kernelwatch person {verb.name} {login}", login)
+    own = verb is DISABLE and account.id == acting().actor.id
+    about = f"{verb.about} This is your own account: you are signed out." if own else verb.about
+    return replace(form, back="/people", about=about)
 
 
-@router.post("/people/{account_id}/{verb}", max_body_size=forms.MAX_FORM)
-async def change_person(request: Request, account_id: Key, verb: PersonVerb) -> Response:
-    """Keep a person out, or let them in again."""
-    return await forms.submitted(request, partial(_find, account_id, verb), partial(_change, account_id, verb))
-
-
-def _form(account: Account, verb: PersonVerb) -> ActionForm:
-    disables = verb is PersonVerb.DISABLE
-    own = " This is your own account: you are signed out." if account.id == acting().actor.id else ""
-    return ActionForm(
-        address=f"/people/{account.id}/{verb}",
-        title="Disable" if disables else "Enable",
-        button="Disable" if disables else "Enable",
-        back="/people",
-        scope=Scope.ADMIN,
-        command=f"kernelwatch person {verb} {account.login}",
-        about=f"Their sessions and keys are refused from the next request on.{own}"
-        if disables
-        else "They may sign in again, and their keys are valid again.",
-        question=f"Disable {account.login}?" if disables else "",
-    )
-
-
-def _find(account_id: int, verb: PersonVerb, session: Session) -> ActionForm:
+def _find(account_id: int, verb: Verb, session: Session) -> ActionForm:
     permit(acting().actor, Scope.ADMIN)  # who has signed in is for administrators alone
     return _form(_account(session, account_id), verb)
 
@@ -88,11 +61,14 @@ def _account(session: Session, account_id: int) -> Account:
     return account
 
 
-def _change(account_id: int, verb: PersonVerb, _sent: Sent, _actor: Actor) -> str:
+def _change(account_id: int, verb: Verb, _sent: Sent, _actor: Actor) -> str:
     with transaction() as session:
         account = _account(session, account_id)
-        accounts.set_disabled(session, account, disabled=verb is PersonVerb.DISABLE)
-        return f"{account.login} is {'kept out' if verb is PersonVerb.DISABLE else 'let in again'}."
+        accounts.set_disabled(session, account, disabled=verb is DISABLE)
+        return f"{account.login} is {'kept out' if verb is DISABLE else 'let in again'}."
+
+
+forms.add_forms(router, "/people", (DISABLE, ENABLE), _find, _change, reader=Scope.ADMIN)
 
 
 _AUDIT_LINES = 50

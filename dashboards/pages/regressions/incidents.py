@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dashboards.forms import ActionForm
 from dashboards.pages.history.trends import figure_of
-from dashboards.pages.regressions.triage import Verb, forms_of, of_incident, of_regression
+from dashboards.pages.regressions.triage import ACKNOWLEDGE, ASSIGN, BISECT, forms_of, of_incident, of_regression
 from dashboards.rendering import page
 from dashboards.runs.strips import rounds_figure
 from service.api.access import Reading, ReadingRoute
@@ -68,14 +68,14 @@ def _is_undecided(row: RegressionRow) -> bool:
     return row.state in OPEN_REGRESSIONS and row.state is not RegressionState.ACKNOWLEDGED
 
 
-def _primary(undecided: Sequence[RegressionRow], offered: Mapping[Verb, ActionForm]) -> Verb | None:
-    """The form of the next step."""
+def _primary(undecided: Sequence[RegressionRow], offered: Mapping[str, ActionForm]) -> str | None:
+    """The verb of the next step."""
     if not undecided:
         return None
     if any(row.assignee is None for row in undecided):
-        return Verb.ASSIGN
+        return ASSIGN.name
     unsearched = any(row.state is RegressionState.OPEN for row in undecided)
-    return Verb.BISECT if Verb.BISECT in offered and unsearched else Verb.ACKNOWLEDGE
+    return BISECT.name if BISECT.name in offered and unsearched else ACKNOWLEDGE.name
 
 
 MAX_SIBLINGS = 8  # of the incident; its page lists all

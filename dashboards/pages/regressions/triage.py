@@ -2,22 +2,19 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from enum import StrEnum
-from functools import partial
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import forms
-from dashboards.forms import ActionForm, Field, FieldKind, Sent
-from service.api.access import Reading, ReadingRoute
-from service.api.common import Key
+from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
+from service.api.access import ReadingRoute
 from service.api.writes.triage import VERBS
 from service.db.engine import transaction
 from service.db.models import Account, RegressionRow, Revision, Run, Target
@@ -110,60 +107,79 @@ _WHOLE = "applies"  # the field that says to what a form applies
 _THIS, _EVERY = "this", "incident"
 
 
-class Verb(StrEnum):
-    """What a person may do to a regression, as the last part of an address."""
+@dataclass(frozen=True)
+class TriageVerb(Verb):
+    """What a person may do to a regression, or to all regressions of an incident."""
 
-    ACKNOWLEDGE = "acknowledge"
-    DISMISS = "dismiss"
-    REOPEN = "reopen"
-    ASSIGN = "assign"
-    DUE = "due"
-    NOTE = "note"
-    BISECT = "bisect"
+    action: Action | None = None  # None for the search of the culprit, which is no transition
+    options: str = ""  # of its command
+    done: str = ""
 
 
-_ACTIONS = {
-    Verb.ACKNOWLEDGE: Action.ACKNOWLEDGE,
-    Verb.DISMISS: Action.DISMISS,
-    Verb.REOPEN: Action.REOPEN,
-    Verb.ASSIGN: Action.ASSIGN,
-    Verb.DUE: Action.DUE,
-    Verb.NOTE: Action.NOTE,
-}
-_TITLES = {
-    Verb.ACKNOWLEDGE: "Acknowledge",
-    Verb.DISMISS: "Dismiss",
-    Verb.REOPEN: "Reopen",
-    Verb.ASSIGN: "Assign",
-    Verb.DUE: "Set a due date",
-    Verb.NOTE: "Add a note",
-    Verb.BISECT: "Find the culprit",
-}
-_ABOUT = {
-    Verb.ACKNOWLEDGE: "Its revision becomes a baseline again. With a day, it is open again from that day (UTC).",
-    Verb.DISMISS: "It is closed as false or intended, and does not come back by itself.",
-    Verb.REOPEN: "Only a later measurement can close it as fixed.",
-    Verb.ASSIGN: "An empty field removes the assignee.",
-    Verb.DUE: "An empty field removes the day.",
-    Verb.NOTE: "Notes stay in the history.",
-    Verb.BISECT: "Measures revisions between the last good one and this one, at the lowest priority.",
-}
+ACKNOWLEDGE = TriageVerb(
+    "acknowledge",
+    "Acknowledge",
+    "Its revision becomes a baseline again. With a day, it is open again from that day (UTC).",
+    fields=(
+        Field("reason", "Why it is accepted", FieldKind.TEXT, required=True),
+        Field("until", "Until", FieldKind.DAY),
+    ),
+    action=Action.ACKNOWLEDGE,
+    options=" --reason WHY --until 2026-12-31",
+    done="acknowledged",
+)
+DISMISS = TriageVerb(
+    "dismiss",
+    "Dismiss",
+    "It is closed as false or intended, and does not come back by itself.",
+    question="Dismiss {}?",
+    fields=(Field("reason", "Why it is no regression", FieldKind.TEXT, required=True),),
+    action=Action.DISMISS,
+    options=" --reason WHY",
+    done="dismissed",
+)
+REOPEN = TriageVerb(
+    "reopen",
+    "Reopen",
+    "Only a later measurement can close it as fixed.",
+    fields=(Field("reason", "Why", FieldKind.TEXT),),
+    action=Action.REOPEN,
+    done="reopened",
+)
+ASSIGN = TriageVerb(
+    "assign",
+    "Assign",
+    "An empty field removes the assignee.",
+    fields=(Field("assignee", "Person", max_length=MAX_NAME),),
+    action=Action.ASSIGN,
+    options=" WHO",
+    done="assigned to",
+)
+DUE = TriageVerb(
+    "due",
+    "Set a due date",
+    "An empty field removes the day.",
+    fields=(Field("due_at", "Fixed by", FieldKind.DAY),),
+    action=Action.DUE,
+    options=" 2026-12-31",
+    done="due date changed",
+)
+NOTE = TriageVerb(
+    "note",
+    "Add a note",
+    "Notes stay in the history.",
+    fields=(Field("text", "Note", FieldKind.TEXT, required=True),),
+    action=Action.NOTE,
+    options=" TEXT",
+    done="note added",
+)
+BISECT = TriageVerb(
+    "bisect",
+    "Find the culprit",
+    "Measures revisions between the last good one and this one, at the lowest priority.",
+)
+_CHANGES = (ACKNOWLEDGE, DISMISS, REOPEN, ASSIGN, DUE, NOTE)
 _ABOUT_INCIDENT = "Measures revisions between the last good one and the incident's, at the lowest priority."
-_DONE = {
-    Verb.ACKNOWLEDGE: "acknowledged",
-    Verb.DISMISS: "dismissed",
-    Verb.REOPEN: "reopened",
-    Verb.DUE: "due date changed",
-    Verb.NOTE: "note added",
-}
-_OPTIONS = {
-    Verb.ACKNOWLEDGE: " --reason WHY --until 2026-12-31",
-    Verb.DISMISS: " --reason WHY",
-    Verb.REOPEN: "",
-    Verb.ASSIGN: " WHO",
-    Verb.DUE: " 2026-12-31",
-    Verb.NOTE: " TEXT",
-}
 
 
 @dataclass(frozen=True)
@@ -211,78 +227,51 @@ def of_incident(session: Session, happening: IncidentView) -> Subject:
     return Subject("incident", happening.row.id, target, rows, seen, search=search, people=_people(session, rows))
 
 
-def forms_of(subject: Subject) -> dict[Verb, ActionForm]:
-    """The forms of what the state allows."""
-    states = {row.state for row in subject.rows}
-    allowed = (verb for verb, action in _ACTIONS.items() if any(possible(state, action) for state in states))
-    found = {verb: _form(subject, verb) for verb in allowed}
-    if subject.search is not None:
-        found[Verb.BISECT] = _form(subject, Verb.BISECT)
-    return found
+def forms_of(subject: Subject) -> dict[str, ActionForm]:
+    """The forms of what the state allows, by their verbs."""
+    allowed = [verb for verb in _CHANGES if any(_is_possible(row, verb) for row in subject.rows)]
+    return {verb.name: _form(subject, verb) for verb in (*allowed, *([BISECT] if subject.search else []))}
 
 
-def _form(subject: Subject, verb: Verb) -> ActionForm:
-    several = len(subject.rows) > 1
-    noun = f"{subject.noun} {subject.id}"
-    fields = [*_fields(subject, verb)]
-    if subject.incident_id is not None and verb is not Verb.BISECT:
-        choices = ((_THIS, "this case"), (_EVERY, f"all {subject.of_incident} cases of incident {subject.incident_id}"))
-        fields.append(Field(_WHOLE, "Applies to", FieldKind.CHOICE, _THIS, choices=choices))
-    command = f"kernelwatch regression {verb} {subject.id}{_OPTIONS.get(verb, '')}"
+def _is_possible(row: RegressionRow, verb: TriageVerb) -> bool:
+    return verb.action is not None and possible(row.state, verb.action)
+
+
+def _form(subject: Subject, verb: TriageVerb) -> ActionForm:
+    several = f" with all {len(subject.rows)} cases" if len(subject.rows) > 1 else ""
+    command = f"kernelwatch regression {verb.name} {subject.id}{verb.options}"
     if subject.noun == "incident":
         command += " --incident"
-    if verb is Verb.BISECT:
+    if verb is BISECT:
         command = subject.search.command if subject.search else ""
-    scope = Scope.RUN if verb is Verb.BISECT else Scope.TRIAGE
-    return ActionForm(
-        address=f"{subject.path}/{verb}",
-        title=_TITLES[verb],
-        button=_TITLES[verb],
-        back=subject.path,
-        scope=scope,
-        command=command,
-        target=subject.target,
-        fields=tuple(fields),
-        about=_about(subject, verb),
-        question=f"Dismiss {noun}{f' with all {len(subject.rows)} cases' if several else ''}?"
-        if verb is Verb.DISMISS
-        else "",
-        seen=subject.seen,
-    )
+    scope = Scope.RUN if verb is BISECT else Scope.TRIAGE
+    form = verb.form(subject.path, scope, command, f"{subject.noun} {subject.id}{several}", target=subject.target)
+    return replace(form, fields=tuple(_fields(subject, verb)), about=_about(subject, verb), seen=subject.seen)
 
 
-def _about(subject: Subject, verb: Verb) -> str:
+def _about(subject: Subject, verb: TriageVerb) -> str:
     if subject.noun == "regression":
-        return _ABOUT[verb]
-    if verb is Verb.BISECT:
+        return verb.about
+    if verb is BISECT:
         count = len(subject.search.cases) if subject.search else 0
         return f"{_ABOUT_INCIDENT} It covers {count} of {len(subject.rows)} cases."
-    count = sum(possible(row.state, _ACTIONS[verb]) for row in subject.rows)
-    return f"{_ABOUT[verb]} It applies to {count} of {len(subject.rows)} cases."
+    count = sum(_is_possible(row, verb) for row in subject.rows)
+    return f"{verb.about} It applies to {count} of {len(subject.rows)} cases."
 
 
-def _fields(subject: Subject, verb: Verb) -> list[Field]:
+def _fields(subject: Subject, verb: TriageVerb) -> Iterator[Field]:
+    """The fields with what is so already, where all of the subject's regressions are one."""
     [first, *rest] = subject.rows
-    alike = not rest
-    match verb:
-        case Verb.ACKNOWLEDGE:
-            until = Field("until", "Until", FieldKind.DAY)
-            return [Field("reason", "Why it is accepted", FieldKind.TEXT, required=True), until]
-        case Verb.DISMISS:
-            return [Field("reason", "Why it is no regression", FieldKind.TEXT, required=True)]
-        case Verb.REOPEN:
-            return [Field("reason", "Why", FieldKind.TEXT)]
-        case Verb.ASSIGN:
-            known = tuple(subject.people)
-            who = (first.assignee or "") if alike else ""
-            return [Field("assignee", "Person", value=who, suggestions=known, max_length=MAX_NAME)]
-        case Verb.DUE:
-            due = f"{datetime.fromtimestamp(first.due_at, UTC):%Y-%m-%d}" if alike and first.due_at else ""
-            return [Field("due_at", "Fixed by", FieldKind.DAY, due)]
-        case Verb.NOTE:
-            return [Field("text", "Note", FieldKind.TEXT, required=True)]
-        case Verb.BISECT:
-            return []
+    for each in verb.fields:
+        if verb is ASSIGN:
+            yield replace(each, value="" if rest else first.assignee or "", suggestions=tuple(subject.people))
+        elif verb is DUE and first.due_at and not rest:
+            yield replace(each, value=f"{datetime.fromtimestamp(first.due_at, UTC):%Y-%m-%d}")
+        else:
+            yield each
+    if subject.incident_id is not None and verb is not BISECT:
+        choices = ((_THIS, "this case"), (_EVERY, f"all {subject.of_incident} cases of incident {subject.incident_id}"))
+        yield Field(_WHOLE, "Applies to", FieldKind.CHOICE, _THIS, choices=choices)
 
 
 def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:
@@ -292,75 +281,38 @@ def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:
     return [*dict.fromkeys([*filter(None, (row.assignee for row in rows)), *known])][:MAX_KNOWN]
 
 
-# -- one form alone, and what it does
-
-
-@router.get("/regressions/{regression_id}/{verb}")
-def regression_form(regression_id: Key, verb: Verb, session: Reading) -> str:
-    """Show one form of a regression."""
-    return forms.shown(session, _find_of_regression(regression_id, verb, session))
-
-
-@router.get("/incidents/{incident_id}/{verb}")
-def incident_form(incident_id: Key, verb: Verb, session: Reading) -> str:
-    """Show one form of an incident."""
-    return forms.shown(session, _find_of_incident(incident_id, verb, session))
-
-
-@router.post("/regressions/{regression_id}/{verb}", max_body_size=forms.MAX_FORM)
-async def change_regression(request: Request, regression_id: Key, verb: Verb) -> Response:
-    """Do to a regression, or to its whole incident, what its form says."""
-    find = partial(_find_of_regression, regression_id, verb)
-    apply = partial(_start_search, regression_id) if verb is Verb.BISECT else partial(_change, regression_id, verb)
-    return await forms.submitted(request, find, apply)
-
-
-@router.post("/incidents/{incident_id}/{verb}", max_body_size=forms.MAX_FORM)
-async def change_incident(request: Request, incident_id: Key, verb: Verb) -> Response:
-    """Do to all regressions of an incident what its form says."""
-    find = partial(_find_of_incident, incident_id, verb)
-    apply = (
-        partial(_start_common_search, incident_id) if verb is Verb.BISECT else partial(_change_all, incident_id, verb)
-    )
-    return await forms.submitted(request, find, apply)
-
-
-def _find_of_regression(regression_id: int, verb: Verb, session: Session) -> ActionForm:
-    # What the state no longer allows is refused with the reason by what applies it.
+# What the state no longer allows is refused with the reason by what applies it.
+def _find_of_regression(regression_id: int, verb: TriageVerb, session: Session) -> ActionForm:
     return _form(of_regression(session, listing.one(session, regression_id)), verb)
 
 
-def _find_of_incident(incident_id: int, verb: Verb, session: Session) -> ActionForm:
+def _find_of_incident(incident_id: int, verb: TriageVerb, session: Session) -> ActionForm:
     return _form(of_incident(session, listing.incident(session, incident_id)), verb)
 
 
-def _change(regression_id: int, verb: Verb, sent: Sent, actor: Actor) -> str:
-    transition = _transition(verb, sent, actor)
+def _change(regression_id: int, verb: TriageVerb, sent: Sent, actor: Actor) -> str:
+    """Do to a regression, or to its whole incident, what its form says."""
     with transaction() as session:
         incident_id = session.get_one(RegressionRow, regression_id).incident_id
-        if sent[_WHOLE] == _EVERY and incident_id is not None:
-            decisions.decide_incident(session, incident_id, transition, sent.seen)
+        if verb is BISECT:
+            life = listing.one(session, regression_id)
+            is_new = decisions.is_new_search(session, regression_id, _name(actor), sent.seen)
+            search = search_of(session, life.regressed.target, [life.regressed.row])
+        elif sent[_WHOLE] == _EVERY and incident_id is not None:
+            decisions.decide_incident(session, incident_id, _transition(verb, sent, actor), sent.seen)
             return _done(f"Incident {incident_id}", verb, sent)
-        decisions.decide(session, regression_id, transition, sent.seen)
-    return _done(f"Regression {regression_id}", verb, sent)
-
-
-def _change_all(incident_id: int, verb: Verb, sent: Sent, actor: Actor) -> str:
-    with transaction() as session:
-        decisions.decide_incident(session, incident_id, _transition(verb, sent, actor), sent.seen)
-    return _done(f"Incident {incident_id}", verb, sent)
-
-
-def _start_search(regression_id: int, sent: Sent, actor: Actor) -> str:
-    with transaction() as session:
-        life = listing.one(session, regression_id)
-        is_new = decisions.is_new_search(session, regression_id, _name(actor), sent.seen)
-        search = search_of(session, life.regressed.target, [life.regressed.row])
+        else:
+            decisions.decide(session, regression_id, _transition(verb, sent, actor), sent.seen)
+            return _done(f"Regression {regression_id}", verb, sent)
     return _started(f"Regression {regression_id}", search, actor, is_new=is_new)
 
 
-def _start_common_search(incident_id: int, sent: Sent, actor: Actor) -> str:
+def _change_all(incident_id: int, verb: TriageVerb, sent: Sent, actor: Actor) -> str:
+    """Do to all regressions of an incident what its form says."""
     with transaction() as session:
+        if verb is not BISECT:
+            decisions.decide_incident(session, incident_id, _transition(verb, sent, actor), sent.seen)
+            return _done(f"Incident {incident_id}", verb, sent)
         happening = listing.incident(session, incident_id)
         is_new = decisions.is_new_common_search(session, incident_id, _name(actor), sent.seen)
         search = search_of(session, happening.target, happening.regressions)
@@ -380,10 +332,12 @@ def _name(actor: Actor) -> str:
     return actor.name[:MAX_NAME]
 
 
-def _transition(verb: Verb, sent: Sent, actor: Actor) -> Transition:
-    kind, made, _ = VERBS[verb]
+def _transition(verb: TriageVerb, sent: Sent, actor: Actor) -> Transition:
+    kind, made, _ = VERBS[verb.name]
+    values = {one: sent[one.name] for one in verb.fields}
+    fields = {one.name: _day(text) if one.kind is FieldKind.DAY else text or None for one, text in values.items()}
     try:
-        body = kind.model_validate(_VALUES[verb](sent))
+        body = kind.model_validate(fields)
     except ValidationError as error:
         raise BadInput("; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())) from None
     return made(body, _name(actor))
@@ -397,17 +351,10 @@ def _day(text: str) -> str | None:
         raise BadInput(f"There is no day {text}.") from None
 
 
-_VALUES: Mapping[Verb, Callable[[Sent], Mapping[str, object]]] = {
-    Verb.ACKNOWLEDGE: lambda sent: {"reason": sent["reason"], "until": _day(sent["until"])},
-    Verb.DISMISS: lambda sent: {"reason": sent["reason"]},
-    Verb.REOPEN: lambda sent: {"reason": sent["reason"] or None},
-    Verb.ASSIGN: lambda sent: {"assignee": sent["assignee"] or None},
-    Verb.DUE: lambda sent: {"due_at": _day(sent["due_at"])},
-    Verb.NOTE: lambda sent: {"text": sent["text"]},
-}
+def _done(what: str, verb: TriageVerb, sent: Sent) -> str:
+    who = f" {sent['assignee'] or 'nobody'}" if verb is ASSIGN else ""
+    return f"{what}: {verb.done}{who}."
 
 
-def _done(what: str, verb: Verb, sent: Sent) -> str:
-    if verb is Verb.ASSIGN:
-        return f"{what}: assigned to {sent['assignee'] or 'nobody'}."
-    return f"{what}: {_DONE[verb]}."
+forms.add_forms(router, "/regressions", (*_CHANGES, BISECT), _find_of_regression, _change)
+forms.add_forms(router, "/incidents", (*_CHANGES, BISECT), _find_of_incident, _change_all)

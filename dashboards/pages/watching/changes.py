@@ -1,17 +1,18 @@
 """Forms that pause, resume, rename, backfill and remove a target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import forms
-from dashboards.forms import ActionForm, Done, Field, Sent
+from dashboards.forms import ActionForm, Done, Field, Sent, Verb
 from service.api.access import Reading, ReadingRoute
 from service.api.writes.objects import TargetName
 from service.db.engine import reading
@@ -29,57 +30,21 @@ router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_re
 _TYPED = "typed"  # the field that confirms a removal
 
 
-class TargetVerb(StrEnum):
-    """What a person may do to a target, as the last part of an address."""
+@dataclass(frozen=True)
+class TargetVerb(Verb):
+    """What a person may do to a target."""
 
-    PAUSE = "pause"
-    RESUME = "resume"
-    RENAME = "rename"
-    BACKFILL = "backfill"
-    REMOVE = "remove"
-
-
-_TITLES: Mapping[TargetVerb, str] = {
-    TargetVerb.PAUSE: "Pause",
-    TargetVerb.RESUME: "Resume",
-    TargetVerb.RENAME: "Rename",
-    TargetVerb.BACKFILL: "Measure older revisions",
-    TargetVerb.REMOVE: "Remove",
-}
-_ABOUT: Mapping[TargetVerb, str] = {
-    TargetVerb.PAUSE: "No new revisions are taken until somebody resumes it. Queued runs are still measured.",
-    TargetVerb.RESUME: "The next poll takes the revisions that its mainline got meanwhile.",
-    TargetVerb.RENAME: "History, runs and comments stay. Addresses with the old name stop working.",
-    TargetVerb.BACKFILL: "Queues what the last revision adds to the first, at low priority.",
-}
-_COMMANDS: Mapping[TargetVerb, str] = {
-    TargetVerb.PAUSE: "kernelwatch target pause {0}",
-    TargetVerb.RESUME: "kernelwatch target resume {0}",
-    TargetVerb.RENAME: "kernelwatch target rename {0} NEW",
-    TargetVerb.BACKFILL: "kernelwatch run backfill {0} BASE..HEAD",
-    TargetVerb.REMOVE: "kernelwatch target remove {0}",
-}
-_REPEATED = (TargetVerb.RENAME, TargetVerb.REMOVE)  # after them there is no target of this name
+    apply: Callable[[str, Sent, Actor], str | Done] = field(kw_only=True)
+    command: str = field(kw_only=True)  # with {} for its name
+    scope: Scope = Scope.ADMIN
+    repeated: bool = False  # after it there is no target of this name, and a double click sends the form twice
 
 
 def forms_of_target(target: Target) -> Sequence[ActionForm]:
     """The forms that the state of a target allows; that of its removal is for links alone."""
-    sample = target.location in samples.ORIGINS
-    first = TargetVerb.PAUSE if target.paused_at is None else TargetVerb.RESUME
-    verbs = (first, TargetVerb.RENAME, TargetVerb.BACKFILL, TargetVerb.REMOVE)
-    return [_form(target.name, target, verb) for verb in verbs if not sample or verb is TargetVerb.REMOVE]
-
-
-@router.get("/targets/{name}/change/{verb}")
-def target_form(name: TargetName, verb: TargetVerb, session: Reading) -> str:
-    """Show one form of a target."""
-    return forms.shown(session, _complete(session, target_named(session, name), verb))
-
-
-@router.post("/targets/{name}/change/{verb}", max_body_size=forms.MAX_FORM)
-async def change_target(request: Request, name: TargetName, verb: TargetVerb) -> Response:
-    """Do to a target what its form says."""
-    return await forms.submitted(request, partial(_find, name, verb), partial(_APPLY[verb], name))
+    first = PAUSE if target.paused_at is None else RESUME
+    verbs = (REMOVE,) if target.location in samples.ORIGINS else (first, RENAME, BACKFILL, REMOVE)
+    return [_form(target.name, target, verb) for verb in verbs]
 
 
 def _find(name: str, verb: TargetVerb, session: Session) -> ActionForm:
@@ -87,44 +52,27 @@ def _find(name: str, verb: TargetVerb, session: Session) -> ActionForm:
     target = find(session, name)
     if target is not None:
         return _complete(session, target, verb)
-    if verb in _REPEATED and audit.is_recorded(session, acting().actor, f"target.{verb}", f"target {name}"):
+    if verb.repeated and audit.is_recorded(session, acting().actor, f"target.{verb.name}", f"target {name}"):
         return _form(name, None, verb)
     raise NotFound("target", name)
 
 
 def _complete(session: Session, target: Target, verb: TargetVerb) -> ActionForm:
     form = _form(target.name, target, verb)
-    held = registry.holdings(session, target) if verb is TargetVerb.REMOVE and form.allowed else None
-    return _form(target.name, target, verb, held)
+    if verb is not REMOVE or not form.allowed:
+        return form
+    return replace(form, title=form.button, about=_holdings(registry.holdings(session, target)))
 
 
-def _form(name: str, target: Target | None, verb: TargetVerb, held: Holdings | None = None) -> ActionForm:
+def _form(name: str, target: Target | None, verb: TargetVerb) -> ActionForm:
     address = f"/targets/{quote(name, safe='')}"
-    return ActionForm(
-        address=f"{address}/change/{verb}",
-        title=f"Remove {name}" if held is not None else _TITLES[verb],
-        button=f"Remove {name}" if verb is TargetVerb.REMOVE else _TITLES[verb],
-        back=address,
-        scope=Scope.RUN if verb is TargetVerb.BACKFILL else Scope.ADMIN,
-        command=_COMMANDS[verb].format(name),
-        target=target,
-        fields=_fields(name, verb),
-        about=_holdings(held) if held is not None else _ABOUT.get(verb, ""),
-    )
-
-
-def _fields(name: str, verb: TargetVerb) -> tuple[Field, ...]:
-    match verb:
-        case TargetVerb.RENAME:
-            hint = "Lower-case letters, digits, -, _ and ."
-            return (Field("name", "New name", value=name, required=True, hint=hint, max_length=80),)
-        case TargetVerb.BACKFILL:
-            base = Field("base", "After revision", required=True, hint="A commit, tag or release.", max_length=200)
-            return (base, Field("head", "Up to revision", required=True, max_length=200))
-        case TargetVerb.REMOVE:
-            return (Field(_TYPED, f"Type {name} to confirm", required=True, max_length=80),)
-        case _:
-            return ()
+    form = verb.form(f"{address}/change", verb.scope, verb.command.format(name), back=address, target=target)
+    if verb is RENAME:
+        return form.with_values({"name": name})
+    if verb is REMOVE:
+        typed = Field(_TYPED, f"Type {name} to confirm", required=True, max_length=80)
+        return replace(form, button=f"Remove {name}", fields=(typed,))
+    return form
 
 
 def _holdings(held: Holdings) -> str:
@@ -191,10 +139,53 @@ def _remove(name: str, sent: Sent, _: Actor) -> Done:
     return Done(f"Target {name} is removed.", "/")
 
 
-_APPLY = {
-    TargetVerb.PAUSE: _pause,
-    TargetVerb.RESUME: _resume,
-    TargetVerb.RENAME: _rename,
-    TargetVerb.BACKFILL: _backfill,
-    TargetVerb.REMOVE: _remove,
-}
+_NEW_NAME = Field("name", "New name", required=True, hint="Lower-case letters, digits, -, _ and .", max_length=80)
+_BASE = Field("base", "After revision", required=True, hint="A commit, tag or release.", max_length=200)
+_HEAD = Field("head", "Up to revision", required=True, max_length=200)
+PAUSE = TargetVerb(
+    "pause",
+    "Pause",
+    "No new revisions are taken until somebody resumes it. Queued runs are still measured.",
+    apply=_pause,
+    command="kernelwatch target pause {}",
+)
+RESUME = TargetVerb(
+    "resume",
+    "Resume",
+    "The next poll takes the revisions that its mainline got meanwhile.",
+    apply=_resume,
+    command="kernelwatch target resume {}",
+)
+RENAME = TargetVerb(
+    "rename",
+    "Rename",
+    "History, runs and comments stay. Addresses with the old name stop working.",
+    fields=(_NEW_NAME,),
+    apply=_rename,
+    command="kernelwatch target rename {} NEW",
+    repeated=True,
+)
+BACKFILL = TargetVerb(
+    "backfill",
+    "Measure older revisions",
+    "Queues what the last revision adds to the first, at low priority.",
+    fields=(_BASE, _HEAD),
+    apply=_backfill,
+    command="kernelwatch run backfill {} BASE..HEAD",
+    scope=Scope.RUN,
+)
+REMOVE = TargetVerb("remove", "Remove", apply=_remove, command="kernelwatch target remove {}", repeated=True)
+_VERBS = {one.name: one for one in (PAUSE, RESUME, RENAME, BACKFILL, REMOVE)}
+VerbName = Annotated[str, Path(pattern=f"^({'|'.join(_VERBS)})$")]
+
+
+@router.get("/targets/{name}/change/{verb}")
+def target_form(name: TargetName, verb: VerbName, session: Reading) -> str:
+    """Show one form of a target."""
+    return forms.shown(session, _complete(session, target_named(session, name), _VERBS[verb]))
+
+
+@router.post("/targets/{name}/change/{verb}", max_body_size=forms.MAX_FORM)
+async def change_target(request: Request, name: TargetName, verb: VerbName) -> Response:
+    """Do to a target what its form says."""
+    return await forms.submitted(request, partial(_find, name, _VERBS[verb]), partial(_VERBS[verb].apply, name))

@@ -78,11 +78,11 @@ VERBS: dict[str, tuple[type[RequestDocument], Callable[..., Transition], str]] =
 }
 
 
-def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transition], words: str) -> None:
+def _add_verb(verb: str, kind: Any, made: Callable[..., Transition], words: str) -> None:
     """The endpoints of one action, on a regression and on all regressions of an incident."""
 
     @needs(Scope.TRIAGE)
-    def on_regression(regression_id: Key, body: RequestDocument, actor: Acting) -> RegressionDocument:
+    def on_regression(regression_id: Key, body: kind, actor: Acting) -> RegressionDocument:
         with transaction() as session:
             whole = listing.one(session, regression_id)
             _permit(session, actor, whole.regressed.row.target_id)
@@ -91,7 +91,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
             return regression_document(listing.one(session, regression_id))
 
     @needs(Scope.TRIAGE)
-    def on_incident(incident_id: Key, body: RequestDocument, actor: Acting) -> IncidentItem:
+    def on_incident(incident_id: Key, body: kind, actor: Acting) -> IncidentItem:
         with transaction() as session:
             _permit(session, actor, listing.incident(session, incident_id).row.target_id)
             transitions.apply_to_incident(session, incident_id, made(body, _name(actor)))
@@ -102,7 +102,6 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
         (on_regression, "regression", RegressionDocument),
         (on_incident, "incident", IncidentItem),
     ):
-        function.__annotations__["body"] = kind
         function.__name__ = f"{verb}_{noun}"
         function.__doc__ = words
         router.add_api_route(
