@@ -14,8 +14,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.bisection.classify import BisectionStep, StepVerdict
-from service.domain.bisection.search import Question, decide
+from service.domain.bisection.search import BisectionStep, Question, StepVerdict, decide
 from service.domain.policy.policy import Policy
 from service.domain.states import SearchState
 from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted

@@ -6,8 +6,7 @@ from enum import StrEnum
 from itertools import groupby
 
 from dashboards.drawing import Figure
-from service.domain.bisection.classify import Answer
-from service.domain.bisection.search import Progress
+from service.domain.bisection.search import Answer, Progress
 from service.domain.text import short
 
 STEP = 12.0  # px a revision

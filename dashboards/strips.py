@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dashboards.drawing import Figure, Scale, bars, dots, line, place
-from service.domain.health.strips import REVISIONS, Mark
+from service.domain.health.overview import REVISIONS, Mark
 from service.ledger.bisections.steps import StepMark
 from service.reports.health.facts import EqualCodeSum
 

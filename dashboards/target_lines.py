@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.db.models import Target
-from service.domain.health.strips import Mark, mark_of
+from service.domain.health.overview import Mark, mark_of
 from service.domain.metrics import metric_of, percent
 from service.domain.states import CLOSED_REGRESSIONS, FoundBy, RegressionState, RunState, TargetKind
 from service.domain.text import lasted, listed, one_line, short

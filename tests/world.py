@@ -24,7 +24,7 @@ from service.db.models import (
     VerdictRow,
     Worker,
 )
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
 from service.ledger.health import totals

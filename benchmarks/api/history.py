@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Role
 from service.db.models import Measurement, RegressionRow, Run, Stack, VerdictRow, pack
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import BaselineKind, CellState, RunState
 from service.ledger.renames import series_of
 from tests import world

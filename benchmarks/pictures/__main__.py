@@ -26,7 +26,7 @@ from service.db import migrate
 from service.db.engine import clock, disconnect, reading, transaction
 from service.db.models import OutboxMessage, Revision, Run, Target, Worker
 from service.domain.codefacts.findings import KernelFindings, by_kernel
-from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.notices import EventKind, NotableEvent
 from service.domain.policy import recipes
 from service.domain.slash_commands import NAME
 from service.domain.states import OutboxState, RunState

@@ -12,8 +12,7 @@ from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.forges import pull_name
-from service.domain.lookup import MAX_QUERY, HitKind, parse
-from service.ledger.lookup import MAX_HITS, Hit, lookup
+from service.ledger.lookup import MAX_HITS, MAX_QUERY, Hit, HitKind, lookup, parse
 from service.ledger.regressions.grouped import MAX_TEXT
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.api.access import as_reader
 from service.api.common import in_thread_of
-from service.db import readiness
+from service.db import check
 from service.db.engine import clock, reading
 from service.db.models import (
     ChannelHealth,
@@ -57,7 +57,7 @@ class Readiness:
     async def problems(self) -> list[str]:
         """Return why the database is not ready.  Requests share a probe, and wait for it only for a while."""
         if self._probe is None or (self._probe.done() and time.monotonic() - self._probed_at >= FRESH_S):
-            self._probe, self._probed_at = self._thread.submit(readiness.problems), time.monotonic()
+            self._probe, self._probed_at = self._thread.submit(check.unready), time.monotonic()
         try:
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._probe)), _PATIENCE_S)
         except TimeoutError:

@@ -1,19 +1,61 @@
-"""Check a database: its integrity, its schema, and the references between its rows."""
+"""Check a database: that it answers and accepts a write, its integrity, its schema, and the references of its rows."""
 
+import shutil
 from dataclasses import dataclass, field
 
+import structlog
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, MetaData, Table, and_, func, not_, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, MetaData, Table, and_, func, not_, select, text, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import ForeignKeyConstraint
 
 from service.db import migrate
-from service.db.models import Base
+from service.db.engine import clock, reading, transaction
+from service.db.models import Base, WriteProbe
+from service.settings import MIB, settings
 
+log = structlog.get_logger()
+
+MIN_FREE = 64 * MIB  # more than two of the largest deliveries; SQLite may still accept small writes below it
+_ROW = 1
+_UPGRADE = "run `kernelwatch db upgrade`"
+_NO_TABLES = f"the database has no tables yet; {_UPGRADE}"
 _SHOWN = 5  # problems of one kind
 # Rows of these tables are made by an empty database, too.
 _OWN = frozenset({"alembic_version", "write_probes"})
+
+
+def unready() -> list[str]:
+    """Return why the database is not ready; an empty list if it is.  Writes one row, which it updates in place."""
+    file = migrate.file_of(settings().database)
+    if file is not None and not file.exists():
+        return [_NO_TABLES]
+    try:
+        with reading() as session:
+            current = migrate.revision_of(session.connection())
+    except SQLAlchemyError as error:
+        return [f"the database does not answer ({type(getattr(error, 'orig', None) or error).__name__})"]
+    if current is None:
+        return [_NO_TABLES]
+    if current != (newest := migrate.newest()):
+        return [f"the database is at migration {current}, and this version needs {newest}; {_UPGRADE}"]
+    if file is not None and (free := shutil.disk_usage(file.parent).free) < MIN_FREE:
+        return [f"the disk of the database has {free // MIB} MiB left, less than {MIN_FREE // MIB} MiB"]
+    try:
+        _probe()
+    except SQLAlchemyError as error:
+        log.error("the database accepts no writes", error=str(error))
+        return [f"the database accepts no writes ({type(getattr(error, 'orig', None) or error).__name__}); see the log"]
+    return []
+
+
+def _probe() -> None:
+    with transaction() as session:
+        now = clock(session)
+        one = update(WriteProbe).where(WriteProbe.id == _ROW).values(written_at=now).returning(WriteProbe.id)
+        if session.scalar(one) is None:
+            session.add(WriteProbe(id=_ROW, written_at=now))
 
 
 @dataclass

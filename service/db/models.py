@@ -32,9 +32,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr,
 
 from kernels.cases import Metric
 from service.domain.access import Scope
-from service.domain.metrics import metric_of, print_case
-from service.domain.notices.events import EventKind
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey, metric_of, print_case
+from service.domain.notices import EventKind
 from service.domain.states import (
     ActorKind,
     BaselineKind,
@@ -987,7 +986,7 @@ class Notice(Base):
     kind: Mapped[EventKind] = mapped_column(_enum(EventKind))
     subject: Mapped[str] = mapped_column(String(200))  # what it opens or closes: "regression 4"
     series: Mapped[str] = mapped_column(String(200))  # what must not change back and forth: "series 7"
-    event: Mapped[dict[str, Any]]  # a service.domain.notices.events.NotableEvent
+    event: Mapped[dict[str, Any]]  # a service.domain.notices.NotableEvent
     at: Mapped[float]
     state: Mapped[NoticeState] = mapped_column(_enum(NoticeState), default=NoticeState.WAITING)
     message_id: Mapped[int | None] = mapped_column(ForeignKey("notice_messages.id"))

@@ -5,6 +5,7 @@ A stored case may have been written by another version, so its metric is read fr
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 from kernels.cases import Metric
 from service.domain.stats import counts
@@ -172,3 +173,29 @@ def instead(now: float | None, before: float | None, metric: Metric) -> str:
     if not metric.counts or now is None or before is None or now == before:
         return ""
     return f"{amount(now, metric)} instead of {before:,g}"
+
+
+@dataclass(frozen=True, order=True)
+class SeriesKey:
+    """The unique key of a series."""
+
+    target_id: int
+    device: str
+    provider: str
+    case: str  # without its metric
+    metric: Metric
+
+    @classmethod
+    def of(cls, target_id: int, device: str, provider: str, printed: str) -> Self:
+        """The key of a case as it is printed: `rmsnorm.fwd.4096x1024.bf16.call`."""
+        return cls(target_id, device, provider, *split_metric(printed))
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Provider and printed case, which identify the series within its target and device."""
+        return self.provider, self.printed
+
+    @property
+    def printed(self) -> str:
+        """The case as people read and type it, with its metric."""
+        return print_case(self.case, self.metric)

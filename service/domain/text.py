@@ -1,19 +1,24 @@
-"""Text fit to show, the small words of every renderer, and times of a clock that may have been set back.  Pure.
+"""Text fit to show, as Markdown too, the small words of every renderer, and times of a clock that was set back.  Pure.
 
-What a repository, a build or a contender says may hold anything: it is shown, and does nothing.
+What a repository, a build or a contender says may hold anything: it is shown, and does nothing.  As Markdown it cannot
+break the layout, mention a person, or link.
 
-After such a step the stored times are too far in the future.  Each kind of wait has a longest duration, so a time that
-is further ahead cannot be right.  The functions take numbers, and columns with numbers or SQL expressions.
+After a clock was set back the stored times are too far in the future.  Each kind of wait has a longest duration, so a
+time that is further ahead cannot be right.  The functions take numbers, and columns with numbers or SQL expressions.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
+_BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
+_LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
+_TICKS = re.compile(r"`+")
 
 
 def listed(parts: Iterable[str]) -> str:
@@ -135,3 +140,44 @@ def is_due(at: Any, now: Any, longest_s: Any) -> Any:
 def is_recent(at: Any, now: Any, within_s: Any) -> Any:
     """Whether something happened less than `within_s` ago.  A time further ahead than that is not recent."""
     return (at >= now - within_s) & (at <= now + within_s)
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table of plain text: whatever strangers wrote stays in its cell, and does nothing there."""
+    plain = (row_of([escaped(cell) for cell in row]) for row in rows)
+    return [row_of(head), row_of(["---"] * len(head)), *plain]
+
+
+def row_of(cells: Sequence[str]) -> str:
+    """A line of a table, of cells that are Markdown already."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Text from elsewhere as Markdown that shows exactly it: no markup, no mention, no link."""
+    text = _LINKING.sub("\\1\u200b", _on_one_line(text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _BEGINNING.sub(r"\1\\\2", _PUNCTUATION.sub(r"\\\g<0>", text))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def code(text: str) -> str:
+    """Text as a code span that it cannot leave, in a table too."""
+    return span(text.replace("|", "\\|"))
+
+
+def span(text: str) -> str:
+    """Text as a code span that it cannot leave, outside of tables."""
+    text = _on_one_line(text)
+    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def fenced(text: str) -> str:
+    """Text as a block that it cannot leave: the fence is longer than any run of backticks inside."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    return f"{ticks}text\n{text}\n{ticks}"

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, contains_eager
 from service.db.engine import clock, transaction
 from service.db.models import CodeText, FactsCheck, KernelTextRow, Run
 from service.db.paging import ResultPage, paged
-from service.domain.codefacts.releases import ARCH_OF
+from service.domain.codefacts.measured import ARCH_OF
 from service.domain.codefacts.texts import (
     MAX_NAME,
     MAX_PACKED,

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Role
 from service.db.models import KernelTextRow, Measurement, RecipeRow, Run, Series, Target, VerdictRow
+from service.domain.metrics import SeriesKey
 from service.domain.policy.recipes import Recipe
-from service.domain.series import SeriesKey
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import SessionResult
 from service.ledger.access import audit

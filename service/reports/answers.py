@@ -6,10 +6,9 @@ from enum import StrEnum
 
 from service.db.models import Run
 from service.domain.forges import pull_noun
-from service.domain.markup import code, escaped
 from service.domain.slash_commands import FORMS, NAME, CommandName
 from service.domain.states import ForgeKind, RunState
-from service.domain.text import lasted, one_line, short
+from service.domain.text import code, escaped, lasted, one_line, short
 
 _SHOWN = 20  # lines of one answer
 LAST_TO_STRANGERS = (

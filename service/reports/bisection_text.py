@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.domain.bisection.classify import Answer, Series, StepVerdict
-from service.domain.bisection.search import Aim, Answered, Progress
+from service.domain.bisection.search import Aim, Answer, Answered, Progress, Series, StepVerdict
 from service.domain.metrics import metric_of, percent
 from service.domain.states import Ending, Outcome
 from service.domain.text import interval, listed, short

@@ -11,11 +11,10 @@ from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
 from service.domain.forges import commit_address, compare_address, lines_address
-from service.domain.markup import code, escaped, row_of
 from service.domain.metrics import WORDS, amount, in_range, percent, signed
 from service.domain.policy.policy import CommentWhen
 from service.domain.states import OPEN_STATES, GateKind, GateState, Outcome, Purpose, RunState
-from service.domain.text import in_percent, listed, one_line, share_in_words
+from service.domain.text import code, escaped, in_percent, listed, one_line, row_of, share_in_words
 from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 

@@ -3,8 +3,7 @@
 from service.domain.codefacts.diff import Group
 from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, at
 from service.domain.codefacts.measured import Difference
-from service.domain.markup import code, escaped, fenced
-from service.domain.text import one_line
+from service.domain.text import code, escaped, fenced, one_line
 
 SHOWN = 40  # lines of changes; the weightiest come first
 LARGEST = 60_000  # GitHub takes 65,536 characters in a comment

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kernels.cases import Metric
-from service.domain.markup import code, escaped, fenced, row_of
 from service.domain.metrics import WORDS, amount, digits, in_range, ratio_text, signed
 from service.domain.states import GateState, Outcome, RunState
-from service.domain.text import in_percent, last_lines, listed, one_line, share_in_words
+from service.domain.text import code, escaped, fenced, in_percent, last_lines, listed, one_line, row_of, share_in_words
 from service.domain.verdicts.totals import Summary
 from service.reports import comment_head
 from service.reports.comment_head import from_to, times

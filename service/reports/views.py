@@ -14,8 +14,7 @@ from service.db.models import (
     Run,
     Subscription,
 )
-from service.domain.bisection.classify import BisectionStep
-from service.domain.bisection.search import Answered, Progress
+from service.domain.bisection.search import Answered, BisectionStep, Progress
 from service.domain.metrics import metric_of
 from service.domain.states import OPEN_SEARCHES, Equal, MovedBy
 from service.domain.verdicts.calibration import NONE, Rate

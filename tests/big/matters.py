@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.db import models as m
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import (
     OPEN_SEARCHES,
     FoundBy,

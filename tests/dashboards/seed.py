@@ -15,7 +15,7 @@ from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, disconnect, transaction
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
 from service.ledger.renames import series_of
 from service.settings import settings

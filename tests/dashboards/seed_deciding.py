@@ -10,8 +10,8 @@ from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.codefacts.texts import KernelText
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
 from service.domain.states import (
     FoundBy,
     PointReason,

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Case, Metric
 from service.db import models as m
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, Priority, RunState, TargetKind
 from service.ledger.renames import series_of
 from tests import world

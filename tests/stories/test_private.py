@@ -13,7 +13,7 @@ from service.db.engine import reading, transaction
 from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target, Worker
 from service.db.visibility import hidden_tables
 from service.domain.exports import Exportable
-from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.notices import EventKind, NotableEvent
 from service.domain.states import ActorKind, GateAction
 from service.ledger.notices.happenings import record
 from tests import world

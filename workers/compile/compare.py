@@ -16,8 +16,7 @@ from service.domain.codefacts import compiled, diff, findings
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import Moved
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
-from service.domain.codefacts.measured import KINDS, Difference, difference, mix
-from service.domain.codefacts.releases import ARCH_OF
+from service.domain.codefacts.measured import ARCH_OF, KINDS, Difference, difference, mix
 from service.domain.codefacts.texts import KernelText
 from service.domain.policy.recipes import Recipe
 from service.errors import BadInput, BuildFailed, ServiceError, Unavailable

@@ -23,8 +23,7 @@ from kernels.cases import Case, Metric
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Revision, RunTotals, Target
-from service.domain.metrics import metric_of
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey, metric_of
 from service.domain.states import OPEN_REGRESSIONS
 from service.errors import BadInput, NotFound
 from service.ledger import queries

@@ -68,8 +68,7 @@ def as_csv(kind: "type[BaseModel]", rows: "Sequence[BaseModel]") -> str:
 def as_markdown(view: "View") -> str:
     """Format a view as Markdown for a comment or an issue."""
     from service.commands.output.views import Table
-    from service.domain.markup import escaped, grid
-    from service.domain.text import one_line, printable
+    from service.domain.text import escaped, grid, one_line, printable
 
     if view.markdown is not None:
         return view.markdown().rstrip("\n")

@@ -12,7 +12,7 @@ from service.commands import views
 from service.commands.connection import client
 from service.commands.noun import single
 from service.commands.output.views import View
-from service.domain.sample_rows import IMPORTED_ROLES
+from service.domain.exports import IMPORTED_ROLES
 from service.errors import BadInput
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from service.domain.sample_rows import SampleBatch, SampleRow, batches
+from service.domain.exports import SampleBatch, SampleRow, batches
 from service.errors import BadInput
 from service.reports.encoders import text_of_cell
 

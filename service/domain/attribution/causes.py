@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained, other_count
 from service.domain.codefacts.comparison import same_facts
-from service.domain.codefacts.measured import choices, interchangeable
-from service.domain.codefacts.releases import releases, same_compilers
+from service.domain.codefacts.measured import choices, interchangeable, releases, same_compilers
 from service.domain.metrics import metric_of
 from service.domain.verdicts.session_result import MachineReadings, clock_ratio
 

@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from service.domain.changepoints.segmentation import MIN_SIDE, OVER_DRIFT, Levels, levels_of
+from service.domain.changepoints.segmentation import (
+    MIN_SIDE,
+    OVER_DRIFT,
+    Change,
+    HistoryLimits,
+    Level,
+    Levels,
+    Part,
+    Seen,
+    levels_of,
+)
 from service.domain.changepoints.step_test import (
     MIN_ERROR,
     OUTLIER,
@@ -32,7 +42,6 @@ from service.domain.changepoints.step_test import (
     step_between,
     unpredicted,
 )
-from service.domain.changepoints.types import Change, HistoryLimits, Level, Part, Seen
 
 LONGEST = 120  # revisions before the end of a slope that are compared
 SHORTEST = 40  # revisions that can show a slope

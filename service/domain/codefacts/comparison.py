@@ -14,8 +14,7 @@ from typing import Any
 
 from kernels.cases import Case
 from service.domain.codefacts.compiled import whole
-from service.domain.codefacts.measured import interchangeable
-from service.domain.codefacts.releases import releases
+from service.domain.codefacts.measured import interchangeable, releases
 from service.domain.roofline import number
 from service.domain.states import Repeatability
 from service.domain.text import apart

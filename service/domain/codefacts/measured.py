@@ -2,6 +2,8 @@
 
 An autotuner chooses again in each process.  Where it wavers, what the first trial ran says nothing of the others: a
 configuration that both sides ran in some trial is no difference between them.
+
+Facts come from strangers' processes: a value of the wrong type counts as missing.
 """
 
 import difflib
@@ -18,8 +20,29 @@ from service.domain.roofline import Speed, number
 from service.domain.states import CellState
 from service.domain.text import listed, one_line, plain
 
+COMPILERS = ("torch", "triton", "cutlass_dsl")  # they make the machine code, so that equal text proves nothing
 EQUAL = 0.01  # medians of two configurations that differ by less are of equal speed
 NAMED = 3
+
+
+def releases(head: Mapping[str, Any], base: Mapping[str, Any]) -> list[list[str]]:
+    """`["triton", "3.6.0", "3.7.1"]`: what both sides replace in different versions, with those of base and head."""
+    now, before = _replaced(head), _replaced(base)
+    return [[name, before[name], now[name]] for name in now if name in before and now[name] != before[name]]
+
+
+def same_compilers(head: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether both sides ran with the same torch, Triton and CUTLASS DSL, as far as the revisions choose them."""
+    now, before = _replaced(head), _replaced(base)
+    return all(now.get(name) == before.get(name) for name in COMPILERS)
+
+
+def _replaced(facts: Mapping[str, Any]) -> dict[str, str]:
+    found = facts.get("replaced")
+    return {str(name): str(version) for name, version in found.items()} if isinstance(found, Mapping) else {}
+
+
+ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}
 
 
 @dataclass(frozen=True)

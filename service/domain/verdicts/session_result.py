@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Case, Metric, Role
-from service.domain.codefacts.measured import choices
-from service.domain.codefacts.releases import same_compilers
+from service.domain.codefacts.measured import choices, same_compilers
 from service.domain.codefacts.texts import KernelText
 from service.domain.roofline import number
 from service.domain.states import BaselineKind, CellState, Outcome, Rounds

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from service.db.engine import reading
 from service.db.models import Account, Target
 from service.domain.access import Actor, Grant, Scope
-from service.domain.markup import code, escaped
 from service.domain.states import ActorKind, ForgeKind
+from service.domain.text import code, escaped
 from service.forge.clients import addresses
 from service.forge.forge import Forge
 from service.ledger.access.sign_ins import SCOPES_OF

@@ -15,8 +15,7 @@ from service.db.engine import clock, reading, transaction, wake
 from service.db.models import Bisection, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.db.paging import ResultPage, paged
 from service.db.wakeups import CONTROL
-from service.domain.bisection.classify import moved
-from service.domain.bisection.search import Aim, Progress, Question
+from service.domain.bisection.search import Aim, Progress, Question, moved
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition

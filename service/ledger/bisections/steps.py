@@ -8,8 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, selectinload, undefer
 
 from service.db.models import Bisection, Revision, Run, RunTotals, Target, VerdictRow
-from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict
-from service.domain.bisection.search import decide
+from service.domain.bisection.search import Answer, BisectionStep, StepVerdict, decide
 from service.domain.states import (
     OPEN_SEARCHES,
     OPEN_STATES,

@@ -5,8 +5,8 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.db.models import Calibration, Run
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
 from service.domain.states import Purpose
 from service.domain.verdicts import calibration
 from service.domain.verdicts.analysis import KnownVariances

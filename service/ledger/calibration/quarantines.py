@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session, contains_eager
 from service.db.engine import clock
 from service.db.models import Calibration, Measurement, Quarantine, Run, Series, Target
 from service.db.paging import ResultPage, paged_rows
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
-from service.domain.series import SeriesKey
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import RECIPE, Quarantined

@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
 from service.db.models import Calibration, Series, Target
+from service.domain.metrics import SeriesKey
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
 from service.domain.states import Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.errors import BadInput

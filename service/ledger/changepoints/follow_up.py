@@ -26,8 +26,17 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.changepoints.events import Sighting, by_event, is_exact
-from service.domain.changepoints.matching import HELD, MAX_REFUTED, SAME, PointMove, moves_of_same_machine, search_range
+from service.domain.changepoints.matching import (
+    HELD,
+    MAX_REFUTED,
+    SAME,
+    PointMove,
+    Sighting,
+    by_event,
+    is_exact,
+    moves_of_same_machine,
+    search_range,
+)
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import (

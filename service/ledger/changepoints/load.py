@@ -13,7 +13,7 @@ from kernels.cases import Metric, Role
 from service.db.models import WATCHED, ChangePoint, Measurement, Revision, Run, Series, Target
 from service.db.paging import ResultPage, paged_rows
 from service.domain.changepoints.series_table import Histories, Table
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, PointState, RunState
 from service.domain.verdicts.samples import Name
 from service.ledger.renames import IS_SERIES

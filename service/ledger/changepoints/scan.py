@@ -21,8 +21,7 @@ from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint, Refutation
 from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of, scan_series, select_series
 from service.domain.changepoints.series_table import Histories
-from service.domain.metrics import metric_of
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey, metric_of
 from service.domain.states import BaselineKind, Outcome, PointReason, PointState
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import same_code

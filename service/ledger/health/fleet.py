@@ -21,7 +21,7 @@ from service.db.models import (
     Target,
     Worker,
 )
-from service.domain.health.queue_end import RunKind, ends_in_s, usual_durations
+from service.domain.health.overview import RunKind, ends_in_s, usual_durations
 from service.domain.roofline import number
 from service.domain.states import OutboxState, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_recent

@@ -23,7 +23,7 @@ from service.db.models import (
     Target,
 )
 from service.domain.attribution.causes import moved
-from service.domain.health.strips import REVISIONS, DeviceResult, StripRevision
+from service.domain.health.overview import REVISIONS, DeviceResult, StripRevision
 from service.domain.states import Priority, RegressionState, RunState
 from service.domain.verdicts.totals import SotaMean
 from service.ledger.health import fleet

@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import reading, transaction
 from service.db.models import OutboxMessage, Pull, Run, Target
-from service.domain.markup import escaped
 from service.domain.slash_commands import FORMS, CommandName
 from service.domain.states import ForgeKind, RunState
-from service.domain.text import one_line
+from service.domain.text import escaped, one_line
 from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import CheckRequested

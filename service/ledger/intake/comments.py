@@ -16,10 +16,9 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Delivery, OutboxMessage, Pull, PushRow, Revision, Run, Target
 from service.domain.access import Actor
 from service.domain.forges import pull_name
-from service.domain.markup import code, escaped
 from service.domain.slash_commands import NAME, Command, CommandName, read
 from service.domain.states import OPEN_STATES, ForgeKind, Purpose, RunState
-from service.domain.text import one_line, short
+from service.domain.text import code, escaped, one_line, short
 from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import clients
 from service.forge.events import Commented

@@ -13,13 +13,23 @@ import structlog
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service.channels import channel as channels
-from service.channels import checks, services, webhook
-from service.channels.channel import Channel, ChannelFailed
+from service.channels import channels
+from service.channels.channels import Channel, ChannelFailed
 from service.db.engine import clock, reading, transaction
 from service.db.models import ChannelHealth, Notice, NoticeMessage, Subscription
-from service.domain.notices.batching import DAY_S, HOUR_S, NEWS_S, Pending, Rules, SentBefore, plan
-from service.domain.notices.events import KINDS, EventKind, NotableEvent, SubjectChange
+from service.domain.notices import (
+    DAY_S,
+    HOUR_S,
+    KINDS,
+    NEWS_S,
+    EventKind,
+    NotableEvent,
+    Pending,
+    Rules,
+    SentBefore,
+    SubjectChange,
+    plan,
+)
 from service.domain.states import NoticeState, OutboxState
 from service.domain.text import is_due
 from service.errors import NotFound
@@ -59,12 +69,12 @@ class Attempted:
 
 def send(channel: Channel, public_id: str, document: NoticeDocument) -> None:
     """Send a message.  Raises ChannelFailed."""
-    if why := checks.trouble(channel):
+    if why := channels.trouble(channel):
         raise ChannelFailed(why)
     if channel.is_webhook:
-        webhook.send(channel, public_id, document.model_dump_json())
+        channels.send_webhook(channel, public_id, document.model_dump_json())
     else:
-        services.send(channel, document.data.title, message.body(document), message.severity(document))
+        channels.send_by_apprise(channel, document.data.title, message.body(document), message.severity(document))
 
 
 def deliver_due(now: float | None = None) -> int:

@@ -24,9 +24,9 @@ from service.db.models import (
     Worker,
 )
 from service.domain.attribution.causes import Kind
-from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent
+from service.domain.metrics import SeriesKey
+from service.domain.notices import SEVERITIES, EventKind, NotableEvent
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
-from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Outcome, Priority, Purpose
 from service.domain.text import is_recent, one_line
 from service.domain.verdicts.samples import Name

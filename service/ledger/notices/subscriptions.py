@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session, selectinload
 
-from service.channels import channel as channels
-from service.channels import checks
+from service.channels import channels
 from service.db.engine import clock
 from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, Subscription, Target
 from service.db.paging import ResultPage, paged
 from service.domain.access import Actor, local
-from service.domain.notices.events import EventKind
+from service.domain.notices import EventKind
 from service.domain.states import ActorKind, GateAction, NoticeState, OutboxState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import audit, keys, sign_ins
@@ -36,7 +35,7 @@ def create(
     Raises NotFound for a channel, BadInput for a channel that cannot work and for kinds that do not exist, and Conflict
     for a subscription that there is.
     """
-    if trouble := checks.trouble(channels.named(channel)):
+    if trouble := channels.trouble(channels.named(channel)):
         raise BadInput(f"The channel {channel} cannot be used: {trouble}.")
     chosen = sorted(set(kinds)) if kinds else None
     for kind in chosen or ():
@@ -132,7 +131,7 @@ def known_channels(session: Session) -> list[ChannelView]:
             ChannelView(
                 name,
                 one.service if one else "",
-                checks.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
+                channels.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
                 row.error if row else None,
                 row.failing_since if row else None,
                 row.paused_until or None if row else None,

@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, reading, transaction, wake
 from service.db.models import OutboxMessage, Pull, Run, Target
 from service.db.wakeups import CONTROL
-from service.domain.markup import escaped
 from service.domain.slash_commands import CommandName
 from service.domain.states import OPEN_STATES, ForgeKind, OutboxState, Outcome, Priority, Purpose, RunState
-from service.domain.text import one_line
+from service.domain.text import escaped, one_line
 from service.forge import github
 from service.forge.events import InstallationChanged
 from service.forge.forge import MAX_PAUSE_S, ForgeFailed

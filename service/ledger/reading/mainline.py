@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import WATCHED, Pull, Revision, Run, RunTotals, Target
-from service.domain.health.strips import StripRevision
+from service.domain.health.overview import StripRevision
 from service.domain.states import Purpose, RunState
 from service.ledger.health.overview import RUN_COLUMNS, earlier_runs, recent_run
 from service.reports.health.facts import HeldRuns, RecentRun, TargetLately

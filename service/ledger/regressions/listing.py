@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.db.paging import ResultPage, paged
+from service.domain.metrics import SeriesKey
 from service.domain.regressions.lifecycle import NEAR, Member, common_cause, is_over, one_event
-from service.domain.series import SeriesKey
 from service.domain.states import FoundBy, RegressionState
 from service.errors import NotFound
 from service.ledger.renames import IS_SERIES

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run, Series, Target
+from service.domain.metrics import SeriesKey
 from service.domain.regressions.lifecycle import Action, Transition, changes, check_by_hand, follows, possible
-from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound

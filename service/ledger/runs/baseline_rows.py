@@ -18,8 +18,8 @@ from service.db.models import WATCHED, Gap, GapEvent, Measurement, Revision, Run
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Cause, replaced
 from service.domain.attribution.collect import GapSide, Shift, gap_cause
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, Outcome, Purpose, RunState
 from service.domain.text import short
 from service.domain.verdicts import totals

@@ -32,10 +32,10 @@ from service.db.models import (
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.history import drifted
+from service.domain.metrics import SeriesKey
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
-from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, MovedBy, Outcome, Purpose, RunState
 from service.domain.text import one_line, short
 from service.domain.verdicts import judge

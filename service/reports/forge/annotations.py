@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.findings import KernelFindings
-from service.domain.codefacts.releases import ARCH_OF
+from service.domain.codefacts.measured import ARCH_OF
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import in_range
 from service.domain.states import GateAction, GateKind

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from service.db.models import Target, Worker
-from service.domain.health.queue_end import RunKind
-from service.domain.health.strips import DeviceResult, StripRevision, newest_means
+from service.domain.health.overview import DeviceResult, RunKind, StripRevision, newest_means
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState
 from service.domain.verdicts.totals import SotaMean
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from service.domain.health.strips import Mark, trend
+from service.domain.health.overview import Mark, trend
 from service.domain.states import TargetKind
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts import totals

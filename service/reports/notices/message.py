@@ -7,10 +7,9 @@ mentions or links.
 from collections.abc import Sequence
 from itertools import groupby
 
-from service.domain.markup import span
-from service.domain.notices.events import SEVERITIES, NotableEvent, SubjectChange
+from service.domain.notices import SEVERITIES, NotableEvent, SubjectChange
 from service.domain.states import GateAction
-from service.domain.text import one_line
+from service.domain.text import one_line, span
 from service.reports.notices.subscriptions import MAX_EVENTS, NoticeData, NoticeDocument, NoticeItem
 from service.reports.notices.titles import subject
 

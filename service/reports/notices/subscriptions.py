@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kernelwatch.documents.administration import SEVERITY, SubscriptionItem
 from kernelwatch.documents.base import Document, Moment, Number
-from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.notices import EventKind, NotableEvent
 from service.domain.states import GateAction
 from service.reports.notices.titles import title
 from service.reports.schema.base import columns, document_of

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from service.domain import metrics
 from service.domain.attribution.causes import Kind
-from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent, SubjectChange
+from service.domain.notices import SEVERITIES, EventKind, NotableEvent, SubjectChange
 from service.domain.states import GateAction
 from service.domain.text import listed, one_line, short
 

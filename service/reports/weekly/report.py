@@ -26,11 +26,10 @@ from kernelwatch.documents.weekly import (
     WeeklyReleaseItem,
     WeeklyTotalItem,
 )
-from service.domain.markup import code, escaped
 from service.domain.metrics import signed
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
-from service.domain.text import counted, listed, short
+from service.domain.text import code, counted, escaped, listed, short
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import TIMES, ConfirmedChange, MovedSeries, Mover, Week, movers, time_at_stake, totals
 from service.reports.schema.base import document_of
@@ -228,9 +227,7 @@ def _grouped(found: Collection[Told]) -> list[WeeklyRegressionItem]:
 
 
 def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
-    stakes = {
-        one.id: time_at_stake(one.median, one.ratio) if one.series.metric in TIMES else None for one, _ in group
-    }
+    stakes = {one.id: time_at_stake(one.median, one.ratio) if one.series.metric in TIMES else None for one, _ in group}
     first, event = max(group, key=lambda one: (stakes[one[0].id] or 0.0, one[0].ratio, -one[0].id))
     known = [one for one in stakes.values() if one is not None]
     assignees = {one.assignee for one, _ in group}

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from dashboards.revision_strips import MAX_PLACES, Known, search_strip
-from service.domain.bisection.classify import Answer, BisectionStep
-from service.domain.bisection.search import Aim, Answered, Progress, Question
+from service.domain.bisection.search import Aim, Answer, Answered, BisectionStep, Progress, Question
 from service.domain.codefacts.comparison import MAX_EDITS, MAX_SHOWN, compared, hunks
 from service.domain.codefacts.measured import comparable
 from service.domain.states import Ending

@@ -10,8 +10,7 @@ from sqlalchemy import event, select
 from service.db import models as m
 from service.db.engine import engine, reading
 from service.db.visibility import hiding
-from service.domain.lookup import HitKind, parse
-from service.ledger.lookup import MAX_HITS, lookup
+from service.ledger.lookup import MAX_HITS, HitKind, lookup, parse
 from tests.big.seeder import Places
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable

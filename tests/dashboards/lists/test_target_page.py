@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 from dashboards.target_lines import rows, verdict
 from service.db.engine import clock, transaction
 from service.db.models import Pull, Revision, Target
-from service.domain.health.strips import DeviceResult, StripRevision
+from service.domain.health.overview import DeviceResult, StripRevision
 from service.domain.states import TargetKind
 from service.domain.verdicts.totals import SotaMean
 from service.ledger.reading.mainline import MainlineRevision

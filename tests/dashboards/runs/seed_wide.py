@@ -13,8 +13,8 @@ from kernels.suites import SUITES
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
-from service.domain.series import SeriesKey
 from service.domain.states import CellState, ForgeKind, OutboxState, Priority, RunState, TargetKind
 from service.ledger.renames import series_ids
 

@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, text
 
 from service.api import health
 from service.app import create_app
-from service.db import migrate, readiness
+from service.db import check, migrate
 from service.db.engine import disconnect, engine, reading, transaction
 from service.db.models import WriteProbe
 from service.settings import settings
@@ -182,7 +182,7 @@ def test_not_ready_where_nothing_can_be_written(either: str, monkeypatch: pytest
 
 @pytest.mark.usefixtures("probed_each_time")
 def test_not_ready_when_the_disk_is_nearly_full(get: Get, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
+    monkeypatch.setattr(check, "MIN_FREE", 1 << 60)
     assert "the disk of the database has" in get("/readyz").json()["reasons"][0]
 
 
@@ -200,7 +200,7 @@ def test_many_requests_for_readiness_share_one_write(either: str, monkeypatch: p
 def test_the_database_is_probed_every_two_seconds(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, probes = Clock(), list[float]()
     monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: 100 + clock.now()))
-    monkeypatch.setattr(readiness, "problems", lambda: probes.append(clock.now()) or [])
+    monkeypatch.setattr(check, "unready", lambda: probes.append(clock.now()) or [])
     get = asking()
     for _ in range(9):
         assert get("/readyz").status_code == 200

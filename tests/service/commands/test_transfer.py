@@ -24,8 +24,7 @@ from service import cli
 from service.commands.transfer.exporting import ReceivedCount
 from service.db.engine import transaction
 from service.db.models import Revision
-from service.domain.exports import FileFormat
-from service.domain.sample_rows import IMPORTED_ROLES, batches
+from service.domain.exports import IMPORTED_ROLES, FileFormat, batches
 from service.errors import BadInput
 from tests import world
 from tests.dashboards.conftest import reachable

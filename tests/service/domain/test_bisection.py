@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict, classify, moved, slower
-from service.domain.bisection.search import REPEATS, Aim, Progress, Question, decide
+from service.domain.bisection.search import (
+    REPEATS,
+    Aim,
+    Answer,
+    BisectionStep,
+    Progress,
+    Question,
+    StepVerdict,
+    classify,
+    decide,
+    moved,
+    slower,
+)
 from service.domain.states import Ending, Outcome, SearchState
 from service.reports.bisection_text import Merge, Names, answer_in_words, said
 

@@ -4,8 +4,16 @@ import math
 
 import pytest
 
-from service.domain.health.queue_end import RunKind, ends_in_s, usual_durations
-from service.domain.health.strips import DeviceResult, Mark, StripRevision, mark_of, trend
+from service.domain.health.overview import (
+    DeviceResult,
+    Mark,
+    RunKind,
+    StripRevision,
+    ends_in_s,
+    mark_of,
+    trend,
+    usual_durations,
+)
 from service.domain.states import Outcome
 from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, SotaMean, change, joined, totals
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.domain.lookup import NUMBERED, HitKind, Lookup, parse
+from service.ledger.lookup import NUMBERED, HitKind, Lookup, parse
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
+from service.domain.metrics import SeriesKey
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import ContenderResult, SessionResult

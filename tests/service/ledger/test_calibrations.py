@@ -17,8 +17,8 @@ from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import clock, reading, transaction
 from service.db.models import Calibration, Quarantine, RecipeRow, RegressionRow, Run, Target, VerdictRow, Worker
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import NOTHING, Policy
-from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, Purpose, RunState
 from service.domain.verdicts.analysis import NONE_KNOWN
 from service.domain.verdicts.calibration import Compared

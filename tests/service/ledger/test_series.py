@@ -10,7 +10,7 @@ from sqlalchemy import select
 from kernels.cases import Metric
 from service.db.engine import reading, transaction
 from service.db.models import Series
-from service.domain.series import SeriesKey
+from service.domain.metrics import SeriesKey
 from service.ledger.locking import lock
 from service.ledger.renames import IS_SERIES, series_ids, series_of
 from tests import world

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.db.models import Target, Worker
-from service.domain.health.strips import DeviceResult, StripRevision
+from service.domain.health.overview import DeviceResult, StripRevision
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState, TargetKind
 from service.domain.text import is_recent
 from service.reports.health.facts import (

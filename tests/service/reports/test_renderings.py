@@ -13,12 +13,11 @@ from kernels.cases import Metric
 from kernelwatch.documents.runs import SummaryItem, UnsupportedItem
 from service.commands.output.layout import lines
 from service.commands.views import reports
-from service.domain import markup
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, ForgeKind, Outcome, Purpose, RunState
-from service.domain.text import one_line, printable
+from service.domain.text import code, escaped, fenced, grid, one_line, printable
 from service.domain.verdicts.totals import Summary
 from service.reports import comment_head, markdown
 from service.reports.notes import notes, without_sota
@@ -329,7 +328,7 @@ def shown(source: str) -> _Shown:
 @given(ANY_TEXT)
 @settings(max_examples=150)
 def test_escaped_text_is_shown_as_it_is(text: str) -> None:
-    page = shown(markup.escaped(text))
+    page = shown(escaped(text))
     assert page.tags <= {"p"}
     assert page.text.replace("\u200b", "").split() == printable(text).replace("\u200b", "").split()
 
@@ -337,7 +336,7 @@ def test_escaped_text_is_shown_as_it_is(text: str) -> None:
 @given(ANY_TEXT)
 @settings(max_examples=80)
 def test_escaped_text_stays_in_its_cell(text: str) -> None:
-    page = shown(f"| a | b |\n|---|---|\n| {markup.escaped(text)} | {markup.code('c|`d`')} |\n")
+    page = shown(f"| a | b |\n|---|---|\n| {escaped(text)} | {code('c|`d`')} |\n")
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
     assert "c|`d`" in page.text
 
@@ -345,19 +344,19 @@ def test_escaped_text_stays_in_its_cell(text: str) -> None:
 @given(ANY_TEXT)
 @settings(max_examples=80)
 def test_a_block_cannot_be_left(text: str) -> None:
-    page = shown(markup.fenced(text))
+    page = shown(fenced(text))
     assert page.tags == {"pre", "code"}
 
 
 def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
-    said = markup.escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
+    said = escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
     assert not re.search(r"@ada|#12|://|www\.", said)
 
 
 @given(ANY_TEXT)
 @settings(max_examples=40)
 def test_a_grid_shows_strange_text_in_its_cell(text: str) -> None:
-    page = shown("\n".join(markup.grid(("case", "why"), [("rmsnorm_noweight", text)])))
+    page = shown("\n".join(grid(("case", "why"), [("rmsnorm_noweight", text)])))
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td"}
     assert "rmsnorm_noweight" in page.text
 
@@ -713,7 +712,7 @@ def test_a_missing_sota_is_named_with_its_reason_and_what_to_do() -> None:
         "that the recipe names (docs/operating.md, Stacks), or name another `sota` for h200 in the recipe."
     )
     assert without_sota(report) == said
-    assert markup.escaped(said) in markdown.comment(report)
+    assert escaped(said) in markdown.comment(report)
     assert said in notes(report)
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from service.domain.changepoints.events import Sighting, by_event, is_exact
+from service.domain.changepoints.matching import Sighting, by_event, is_exact
 
 
 def places(groups: list[list[Sighting]]) -> list[list[int]]:

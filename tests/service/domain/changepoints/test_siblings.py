@@ -7,9 +7,8 @@ import pytest
 
 from service.domain.changepoints import HistoryLimits, changes
 from service.domain.changepoints.detector import epochs_of
-from service.domain.changepoints.scan import scan_series
+from service.domain.changepoints.scan import any_near, family_of, refuted_by_siblings, scan_series, shared_steps
 from service.domain.changepoints.series_table import Histories, slope_of
-from service.domain.changepoints.siblings import any_near, family_of, refuted_by_siblings, shared_steps
 from service.domain.changepoints.step_test import UNKNOWN
 from tests.service.domain.changepoints.pairs import every_pair
 from tests.service.domain.changepoints.test_noise import correlated

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.notices.batching import DAY_S, HOUR_S, MAX_CHANGES, NEWS_S, Pending, Plan, Rules, SentBefore, plan
-from service.domain.notices.events import EventKind
+from service.domain.notices import DAY_S, HOUR_S, MAX_CHANGES, NEWS_S, EventKind, Pending, Plan, Rules, SentBefore, plan
 
 OPENED, FIXED, REOPENED = EventKind.REGRESSION_OPENED, EventKind.REGRESSION_FIXED, EventKind.REGRESSION_REOPENED
 ACCEPTED, FAILED = EventKind.REGRESSION_ACCEPTED, EventKind.RUN_FAILED

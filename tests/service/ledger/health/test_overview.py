@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, engine, reading, transaction
 from service.db.models import Gap, Incident, OutboxMessage, RegressionRow, Run, Target, Worker
 from service.db.visibility import hiding
-from service.domain.health.strips import Mark
+from service.domain.health.overview import Mark
 from service.domain.states import OutboxState, RegressionState, RunState
 from service.ledger.health.overview import health_facts
 from service.reports.health.facts import HealthFacts

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from kernels.cases import Case, Role
 from service.db.engine import clock, transaction
 from service.db.models import Calibration, Notice, Run, Target
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import CellState, FoundBy, GateAction, Priority, Purpose, RunState

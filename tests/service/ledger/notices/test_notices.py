@@ -272,7 +272,7 @@ def test_a_receiver_says_when_to_come_back(channels: Channels, target: Target) -
 def test_a_receiver_that_hangs_holds_up_nobody(
     channels: Channels, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.channels.webhook._TIMEOUT", 0.3)
+    monkeypatch.setattr("service.channels.channels._TIMEOUT", 0.3)
     channels.hook.hang_s = 60
     subscribe("hook", target)
     subscribe("hook")

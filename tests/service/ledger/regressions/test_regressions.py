@@ -32,9 +32,9 @@ from service.db.models import (
     Series,
     Target,
 )
+from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
-from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, Outcome, Purpose, RegressionState, RunState, SearchState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import bisections

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.notices import EventKind, NotableEvent
 from service.domain.states import GateAction
 from service.reports.notices import message
 from service.reports.notices.subscriptions import NoticeDocument

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.notices.events import KINDS, EventKind, NotableEvent
+from service.domain.notices import KINDS, EventKind, NotableEvent
 from service.reports.notices.titles import subject, title
 
 SHA = "35e8049abc" + 30 * "0"
