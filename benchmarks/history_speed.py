@@ -26,7 +26,7 @@ from service.domain.changepoints.series_table import limits_at
 from service.domain.policy.policy import Policy
 from service.ledger.changepoints import scan
 from service.ledger.changepoints.load import histories, mainline
-from service.ledger.intake.targets import register, target_named
+from service.ledger.targets import register, target_named
 from tests.made_histories import Made, Values, store
 
 PROVIDERS = ("norms", "triton", "inductor", "eager")

@@ -27,8 +27,8 @@ from service.domain.states import BaselineKind
 from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.judge import judge
 from service.domain.verdicts.session_result import baseline_cases
-from service.ledger.runs import reload
-from service.ledger.server_policy import effective
+from service.ledger.policies import effective
+from service.ledger.runs import replays
 from service.settings import settings
 from tests.big import seed as big
 from tests.big.story import SMALL
@@ -62,7 +62,7 @@ def sow(goal: Path) -> None:
 
 def judged(session: Session) -> Iterator[str]:
     """A line for each verdict that the policy of today gives for what was measured."""
-    for stored in reload.rebuilt(session):
+    for stored in replays.rebuilt(session):
         policy = effective(recipes.parse(session.get_one(RecipeRow, stored.run.recipe_id).text), stored.run.device)
         again = {(*name, BaselineKind.PARENT): one for name, one in judge(stored.cells(policy), policy).items()}
         result = replace(stored.result, telemetry=stored.run.telemetry or {})

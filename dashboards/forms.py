@@ -29,7 +29,7 @@ from service.domain.access import Actor, Scope
 from service.domain.states import ActorKind
 from service.errors import BadInput, NotFound, ServiceError, Stale
 from service.ledger.access import sign_ins
-from service.ledger.access.acting import acting, as_actor
+from service.ledger.acting import acting, as_actor
 
 MAX_FORM = 64 << 10  # bytes of a body
 MAX_CODE_FORM = 512 << 10  # of a form with a field of code

@@ -25,7 +25,7 @@ from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
 from service.forge.clients import addresses
 from service.forge.sign_in import providers
-from service.ledger.access.acting import acting
+from service.ledger.acting import acting
 from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted
 from service.reports.rows import Row

@@ -11,7 +11,7 @@ from service.domain.states import CLOSED_REGRESSIONS, FoundBy, RegressionState, 
 from service.domain.text import lasted, listed, one_line, short
 from service.domain.verdicts import totals
 from service.domain.verdicts.totals import SotaMean
-from service.ledger.reading.mainline import MainlineRevision
+from service.ledger.health.mainline import MainlineRevision
 from service.ledger.regressions.grouped import ACCEPTED
 from service.reports.health.facts import OpenIncident, RecentRun, TargetLately
 from service.reports.health.lately import BEHIND, LEVEL

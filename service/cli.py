@@ -19,7 +19,7 @@ from service.commands.mistakes import CLOSED_PIPE, PipeClosed, outputs_of_this_p
 from service.commands.nouns import Root
 from service.domain.access import local
 from service.errors import ServiceError
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 
 if TYPE_CHECKING:
     import httpx

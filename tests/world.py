@@ -27,8 +27,8 @@ from service.db.models import (
 from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
-from service.ledger.health import totals
-from service.ledger.renames import series_of
+from service.ledger.calibration import sessions
+from service.ledger.targets import series_of
 
 _numbers = count()
 Row = TypeVar("Row", bound=Base)
@@ -141,11 +141,13 @@ def totalled(session: Session) -> None:
     """Keep the numbers of every finished run and its comparisons of equal code, as recording does."""
     session.flush()
     for finished in session.scalars(select(Run).where(Run.state == RunState.DONE)).all():
-        totals.note(session, finished, session.scalars(select(VerdictRow).where(VerdictRow.run_id == finished.id)))
+        sessions.note_totals(
+            session, finished, session.scalars(select(VerdictRow).where(VerdictRow.run_id == finished.id))
+        )
         copies = session.scalars(select(Calibration).where(Calibration.run_id == finished.id)).all()
         if copies:
             compared = [Compared(one.provider, one.case, one.ratio, one.p, one.trials, one.alarmed) for one in copies]
-            totals.note_calibration(session, finished, compared, max(one.at for one in copies))
+            sessions.note_calibration(session, finished, compared, max(one.at for one in copies))
     session.flush()
 
 

@@ -27,7 +27,7 @@ from service.db import wakeups
 from service.db.engine import disconnect
 from service.db.wakeups import CONTROL
 from service.errors import Conflict
-from service.ledger.server_policy import server_policy
+from service.ledger.policies import server_policy
 from service.log import set_up_logging
 from service.settings import make_private, settings
 from workers.run.heartbeat import stopping

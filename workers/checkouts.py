@@ -21,7 +21,7 @@ from service.db.models import Run
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, TargetKind
 from service.errors import BadInput, Refused
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.ledger.runs import revisions
 from service.settings import settings
 from service.sources import open_source

@@ -13,9 +13,8 @@ from service.db.engine import transaction
 from service.db.trouble import describe
 from service.ledger import code_texts
 from service.ledger.bisections import advance, bisections
-from service.ledger.calibration import schedule
 from service.ledger.changepoints import follow_up, scan
-from service.ledger.intake import deliveries, mirrors
+from service.ledger.intake import calibrations, deliveries, registry
 from service.ledger.notices import deliver
 from service.ledger.notices import happenings as silent_workers
 from service.ledger.notify import compose, outbox
@@ -94,13 +93,13 @@ class Throttled:
 
 _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
 _auto_start = Throttled(bisections.start_due, 10.0)
-_calibrate = Throttled(schedule.plan_due, 60.0)
+_calibrate = Throttled(calibrations.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
 _forget_code = Throttled(code_texts.forget_due, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
 _forget_notices = Throttled(deliver.forget_due, 3600.0)
-_clean_mirrors = Throttled(mirrors.clean_due, 3600.0)
-_clean_own_mirrors = Throttled(mirrors.clean_own, 3600.0)
+_clean_mirrors = Throttled(registry.clean_due, 3600.0)
+_clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
 
 
 def run() -> None:

@@ -29,7 +29,7 @@ from service.db import migrate
 from service.db.engine import reading, transaction
 from service.db.models import Revision, Run
 from service.domain.states import RunState
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.settings import settings
 from tests.fakes.github import Answer, FakeGitHub
 from tests.fakes.processes import free_port, running, scripted_python, served, until

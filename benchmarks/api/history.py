@@ -11,7 +11,7 @@ from kernels.cases import Role
 from service.db.models import Measurement, RegressionRow, Run, Stack, VerdictRow, pack
 from service.domain.metrics import SeriesKey
 from service.domain.states import BaselineKind, CellState, RunState
-from service.ledger.renames import series_of
+from service.ledger.targets import series_of
 from tests import world
 
 SAMPLES = 5

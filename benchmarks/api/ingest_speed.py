@@ -16,7 +16,7 @@ from service.db import migrate
 from service.db.engine import disconnect, transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 from service.settings import settings
 from tests import world
 

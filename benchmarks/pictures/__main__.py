@@ -31,7 +31,7 @@ from service.domain.policy import recipes
 from service.domain.slash_commands import NAME
 from service.domain.states import OutboxState, RunState
 from service.ledger.intake import samples
-from service.ledger.queries import found_in
+from service.ledger.reading.queries import found_in
 from service.ledger.studies import sessions as studies
 from service.reports import answers, markdown
 from service.reports.forge.annotations import annotations

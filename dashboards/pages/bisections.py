@@ -19,10 +19,10 @@ from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
 from service.domain.regressions.lifecycle import MAX_NAME
 from service.domain.states import OPEN_SEARCHES, SearchState
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.bisections import bisections
 from service.ledger.bisections.steps import counts, progress_of
-from service.ledger.intake.targets import target_named
+from service.ledger.targets import target_named
 from service.reports.views import BisectionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)

@@ -23,10 +23,9 @@ from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target, VerdictRow
 from service.domain.states import OPEN_STATES, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
-from service.ledger.queries import Glance
-from service.ledger.reading import brief
+from service.ledger.reading import brief, queries
+from service.ledger.reading.queries import Glance
+from service.ledger.targets import target_named
 from service.reports.comment_head import by_gravity, next_step
 from service.reports.report import ALARMING, Report
 

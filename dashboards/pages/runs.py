@@ -40,10 +40,10 @@ from service.domain.codefacts.texts import NAMES
 from service.domain.forges import pull_noun
 from service.domain.states import OPEN_STATES, OutboxState, RegressionState, RunState
 from service.errors import NotFound
-from service.ledger import code_texts, queries, queue_times
-from service.ledger.queries import Glance
-from service.ledger.reading import brief
-from service.ledger.runs import build_logs
+from service.ledger import code_texts
+from service.ledger.reading import brief, queries
+from service.ledger.reading.queries import Glance
+from service.ledger.runs import build_logs, queue
 from service.reports import markdown, notes
 from service.reports.comment_head import next_step
 from service.reports.encoders import csv_text
@@ -114,7 +114,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         incidents=_incidents(read.regressions, every),
         next_step=pulls.as_html(next_step(found)),
         control=control_words(every),
-        place=queue_times.places(session).get(run_id) if waiting else None,
+        place=queue.places(session).get(run_id) if waiting else None,
         ahead=queries.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
         build_log=build_logs.characters(session, run_id),
         comment_state=_comment_state(session, whole, messages := _messages(session, whole)),

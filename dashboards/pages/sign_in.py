@@ -14,8 +14,9 @@ from service.db.engine import reading, transaction
 from service.domain.access import ANONYMOUS
 from service.errors import Refused
 from service.forge.sign_in import Flow, provider, providers
-from service.ledger.access import accounts, audit, sign_ins
-from service.ledger.access.acting import as_actor
+from service.ledger import audit
+from service.ledger.access import accounts, sign_ins
+from service.ledger.acting import as_actor
 from service.settings import settings
 
 router = APIRouter(include_in_schema=False)

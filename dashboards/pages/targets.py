@@ -16,12 +16,11 @@ from dashboards.target_lines import lines as regression_lines
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
-from service.ledger import queries
-from service.ledger.health import fleet
+from service.ledger.health import fleet, mainline
 from service.ledger.intake import samples
-from service.ledger.intake.targets import target_named
-from service.ledger.reading import mainline
+from service.ledger.reading import queries
 from service.ledger.regressions.grouped import RegressionFilter, grouped
+from service.ledger.targets import target_named
 from service.reports.health import needs
 from service.reports.health.lately import target_line
 from service.reports.report import readable

@@ -19,10 +19,10 @@ from service.db.models import Run
 from service.domain.access import Scope
 from service.domain.states import OutboxState
 from service.domain.text import in_bytes, lasted
-from service.ledger import queue_times
-from service.ledger.access.acting import acting
+from service.ledger.acting import acting
 from service.ledger.health import fleet
 from service.ledger.health.fleet import queues
+from service.ledger.runs.queue import NO_PLACE, QueuePlace, places
 from service.reports.health.facts import DeviceQueue, Queues, ServiceState
 from service.reports.health.needs import MIN_FREE, SILENT_S, Disk
 from service.settings import settings
@@ -90,13 +90,13 @@ def headline(found: Queues) -> str:
     return f"{words}, the last ends in {lasted(max(known))}" if len(known) == len(waiting) else words
 
 
-def _waiting(session: Session, found: Queues) -> list[tuple[Run, queue_times.QueuePlace, str]]:
+def _waiting(session: Session, found: Queues) -> list[tuple[Run, QueuePlace, str]]:
     """The first waiting runs of each device with their places, and why each waits."""
     by_device = {one.device: one for one in found.devices}
-    places = queue_times.places(session)
+    place_of = places(session)
     now = clock(session)
     return [
-        (run, places.get(run.id, queue_times.NO_PLACE), why_it_waits(run, by_device.get(run.device), now))
+        (run, place_of.get(run.id, NO_PLACE), why_it_waits(run, by_device.get(run.device), now))
         for run in fleet.first_waiting(session)
     ]
 

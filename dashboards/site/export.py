@@ -34,11 +34,11 @@ from service.domain.states import TargetKind
 from service.domain.text import listed
 from service.domain.verdicts.samples import Name
 from service.errors import BadInput, Conflict, NotFound, Refused
-from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading.board import BoardRun, board, measured_devices
 from service.ledger.reading.compare import compare
 from service.ledger.reading.histories import MainlineRun, histories, mainline_runs, measured_names
 from service.ledger.reading.runs import CaseFilter
+from service.ledger.targets import all_targets, target_named
 from service.reports.rows import RevisionsCompared
 from service.reports.schema.base import rfc3339
 from service.reports.views import Point

@@ -28,7 +28,7 @@ from service.domain.access import ANONYMOUS, Actor, Scope
 from service.domain.states import ActorKind
 from service.errors import BadInput, Busy, Refused, ServiceError, Unsigned
 from service.ledger.access import accounts, keys, repeats, sign_ins
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 from service.settings import settings
 
 log = structlog.get_logger()

@@ -21,9 +21,8 @@ from kernelwatch.documents.runs import RunItem
 from service.db.models import Target
 from service.db.paging import MAX_CURSOR, ResultPage
 from service.domain.states import RegressionState, RunState
-from service.ledger import queries
-from service.ledger.queries import Glance
-from service.ledger.reading import runs
+from service.ledger.reading import queries, runs
+from service.ledger.reading.queries import Glance
 from service.ledger.reading.runs import CaseFilter, RunFilter
 from service.ledger.regressions import listing
 from service.reports.schema.base import Instant

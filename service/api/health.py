@@ -30,7 +30,7 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.states import BaselineKind, Purpose
-from service.ledger.queries import waiting, workers
+from service.ledger.reading.queries import waiting, workers
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0

@@ -14,7 +14,7 @@ from service.domain.access import Scope
 from service.domain.ingest import MAX_LINE, MAX_SAMPLES
 from service.errors import UnsupportedMedia
 from service.ledger.ingest import batches
-from service.ledger.intake.targets import target_named
+from service.ledger.targets import target_named
 from service.reports.schema.targets import batch_item, ingested_series_document
 
 MAX_UPLOAD = 128 << 20  # bytes

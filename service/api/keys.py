@@ -13,8 +13,9 @@ from service.api.common import Cursor, Limit
 from service.db.engine import transaction
 from service.domain.access import Actor, Scope, read_grants
 from service.domain.states import ActorKind
-from service.ledger.access import accounts, audit, keys
-from service.ledger.access.acting import acting
+from service.ledger import audit
+from service.ledger.access import accounts, keys
+from service.ledger.acting import acting
 from service.reports.schema.access import KeyRequest, RotateRequest, key_item, new_key_document
 
 

@@ -28,7 +28,7 @@ from service.db.models import Run
 from service.db.visibility import hiding
 from service.domain.states import OPEN_STATES
 from service.errors import Busy, NotFound, ServiceError
-from service.ledger import queue_times
+from service.ledger.runs import queue
 from service.reports.schema.runs import progress_item
 from service.settings import settings
 
@@ -162,12 +162,12 @@ def _check_again(session: Session, follower: Follower) -> None:
 
 
 def _items(session: Session, run_ids: Iterable[int]) -> dict[int, ProgressItem]:
-    places = queue_times.places(session)
+    places = queue.places(session)
     runs = session.scalars(select(Run).where(Run.id.in_(list(run_ids))).execution_options(populate_existing=True))
-    return {run.id: _item(run, places.get(run.id, queue_times.NO_PLACE)) for run in runs}
+    return {run.id: _item(run, places.get(run.id, queue.NO_PLACE)) for run in runs}
 
 
-def _item(run: Run, place: queue_times.QueuePlace) -> ProgressItem:
+def _item(run: Run, place: queue.QueuePlace) -> ProgressItem:
     eta_s = None if place.eta_s is None else round(place.eta_s)
     return progress_item(run, place.position, eta_s)
 

@@ -31,10 +31,10 @@ from service.api.common import (
 from service.db.engine import clock
 from service.domain.states import PointState
 from service.ledger.bisections import bisections
-from service.ledger.calibration import quarantines, rates
+from service.ledger.calibration import error_rates, quarantines
 from service.ledger.changepoints import load
-from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
+from service.ledger.targets import target_named
 from service.reports.schema.bisections import bisection_document, bisection_item, calibration_document, quarantine_item
 from service.reports.schema.regressions import change_point_item, incident_item, regression_document
 
@@ -108,9 +108,9 @@ def get_calibration(
     """Get the measured false-alarm rates of equal code, and the quarantined cases."""
     of = target_named(session, target) if target else None
     since = clock(session) - days * DAY_S
-    found = rates.rates(session, of, device=device, worker=worker, since=since)
+    found = error_rates.rates(session, of, device=device, worker=worker, since=since)
     quarantined = quarantines.listed(session, of, device=device)
-    return tagged_json(request, calibration_document(rates.by_metric(found), found[:limit], quarantined))
+    return tagged_json(request, calibration_document(error_rates.by_metric(found), found[:limit], quarantined))
 
 
 @router.get("/quarantines", response_model=Page[QuarantineItem], tags=["calibration"])

@@ -42,12 +42,12 @@ from service.db.engine import clock
 from service.db.models import Run, Worker
 from service.domain.states import BaselineKind, CellState, Outcome, Purpose
 from service.domain.text import WORKER_GONE_S, is_recent, printable
-from service.ledger import code_texts, queries, queue_times
-from service.ledger.intake.targets import target_named
-from service.ledger.queue_times import NO_PLACE
-from service.ledger.reading import runs
+from service.ledger import code_texts
+from service.ledger.reading import queries, runs
 from service.ledger.reading.runs import RunFilter
-from service.ledger.runs import build_logs
+from service.ledger.runs import build_logs, queue
+from service.ledger.runs.queue import NO_PLACE
+from service.ledger.targets import target_named
 from service.reports import markdown
 from service.reports.schema.code import kernel_text_item
 from service.reports.schema.runs import measurement_item, queue_item, samples_document, verdict_item, worker_item
@@ -197,7 +197,7 @@ def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> 
 @router.get("/queue", response_model=Page[QueueItem], tags=["workers"])
 def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> Page[QueueItem]:
     """List runs in progress, then waiting runs in the order in which they will be taken."""
-    places = queue_times.places(session)
+    places = queue.places(session)
 
     def shown(run: Run) -> QueueItem:
         place = places.get(run.id, NO_PLACE)

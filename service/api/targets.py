@@ -29,10 +29,9 @@ from service.api.common import (
     tagged_json,
 )
 from service.domain.states import MovedBy, Purpose
-from service.ledger import queries
-from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import histories, revisions
+from service.ledger.reading import histories, queries, revisions
 from service.ledger.reading.runs import RunFilter
+from service.ledger.targets import by_name, target_named
 from service.reports.schema.targets import gap_item, revision_document, revision_item, target_document, target_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])

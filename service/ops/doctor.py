@@ -20,7 +20,7 @@ from service.domain.states import ForgeKind
 from service.errors import BadInput
 from service.forge import clients
 from service.ledger.notices import subscriptions
-from service.ledger.server_policy import policy_file
+from service.ledger.policies import policy_file
 from service.ops import torch_install
 from service.settings import GIB, settings
 

@@ -20,7 +20,8 @@ from service.db.engine import reading, transaction
 from service.db.models import Delivery, Revision, Run, Target
 from service.domain.states import RunState
 from service.errors import Refused
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ledger.notify import compose, outbox
 from service.settings import MIB, settings
 from service.sources import git

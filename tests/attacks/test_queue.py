@@ -23,7 +23,8 @@ from service.db.engine import clock, make_engine, reading, transaction
 from service.db.models import Delivery, FactsCheck, OutboxMessage, Run, Target
 from service.domain.states import FactsState, OutboxState, RunState
 from service.forge.github import GitHub, Token
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ledger.notify import outbox
 from service.ledger.runs import facts_checks, queue
 from tests import needs, world

@@ -17,7 +17,7 @@ from service.domain.states import (
     RunState,
     SearchState,
 )
-from service.ledger.renames import series_ids
+from service.ledger.targets import series_ids
 from tests.big.numbers import BEHIND, over_quack, usual_us
 from tests.big.seeder import DEVICES, Seeder
 from tests.big.story import DAY, HOUR, UNBROKEN, Step

@@ -13,8 +13,8 @@ from service.db.engine import engine, reading, transaction
 from service.db.models import Measurement, RegressionRow, Revision, Run, Target, unpack
 from service.domain.states import CellState, RegressionState, RunState
 from service.errors import BadInput
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
+from service.ledger.reading import queries
+from service.ledger.targets import target_named
 from tests.big.seed import seed
 from tests.big.seeder import Places
 from tests.big.story import SMALL, Size, Story

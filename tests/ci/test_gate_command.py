@@ -15,7 +15,8 @@ from service.commands.connection.local import InProcess
 from service.commands.measure import waiting
 from service.db import models as m
 from service.db.engine import reading, transaction
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.settings import settings
 from tests.clock import Clock
 from tests.dashboards.seed import Seeded, watched

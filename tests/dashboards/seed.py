@@ -17,7 +17,7 @@ from service.db import models as m
 from service.db.engine import clock, disconnect, transaction
 from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
-from service.ledger.renames import series_of
+from service.ledger.targets import series_of
 from service.settings import settings
 from tests import world
 from tests.databases import copy_migrated, copy_sown

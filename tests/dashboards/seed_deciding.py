@@ -24,8 +24,7 @@ from service.domain.states import (
 )
 from service.domain.verdicts.totals import Summary
 from service.ledger import code_texts
-from service.ledger.intake.targets import target_named
-from service.ledger.renames import series_of
+from service.ledger.targets import series_of, target_named
 from tests import world
 from tests.dashboards import seed as base
 

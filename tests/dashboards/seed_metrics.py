@@ -9,7 +9,7 @@ from kernels.cases import Case, Metric
 from service.db import models as m
 from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, Priority, RunState, TargetKind
-from service.ledger.renames import series_of
+from service.ledger.targets import series_of
 from tests import world
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"

@@ -9,7 +9,7 @@ import pytest
 from dashboards.runs import facts
 from dashboards.runs.facts import Line
 from service.db.engine import reading as reading_only
-from service.ledger import queries
+from service.ledger.reading import queries
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import watched
 from tests.dashboards.seed_metrics import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Metrics, seed

@@ -12,7 +12,7 @@ from service.app import create_app
 from service.db.engine import transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 
 
 @cache

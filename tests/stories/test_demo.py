@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.db.engine import reading, transaction
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.ledger.runs import queue
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until

@@ -17,7 +17,7 @@ import pytest
 from examples.norms import build as example
 from service.db import migrate
 from service.db.engine import disconnect, transaction
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.settings import settings
 from tests import needs
 from tests.fakes import demo

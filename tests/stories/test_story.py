@@ -39,7 +39,8 @@ from service.db.models import (
 )
 from service.domain.states import ForgeKind, RegressionState, RunState
 from service.forge.clients import addresses
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ledger.notify import compose, outbox
 from service.ledger.runs import build_logs, queue
 from service.reports.words import of_verdict

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.db.engine import transaction
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.settings import settings
 from service.sources import open_source
 from service.sources.source import Source

@@ -22,8 +22,8 @@ from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
 from service.domain.states import TargetKind
 from service.errors import BadInput, Refused
-from service.ledger.intake import targets
-from service.ledger.intake.targets import RECIPE
+from service.ledger import targets
+from service.ledger.targets import RECIPE
 from service.settings import MIB
 from service.sources import open_source
 from service.sources.checkout import Checkout

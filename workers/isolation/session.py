@@ -19,7 +19,7 @@ from service.domain.isolation.evaluation import FROM, TO, CaseIsolation, Isolate
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
 from service.errors import BadInput, BuildFailed, ServiceError
-from service.ledger.server_policy import effective
+from service.ledger.policies import effective
 from service.settings import settings
 from service.sources.checkout import Checkout
 from workers import control, environments

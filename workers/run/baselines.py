@@ -19,8 +19,8 @@ from service.domain.policy.recipes import LAST_RELEASE
 from service.domain.states import Purpose
 from service.domain.text import one_line, short
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
-from service.ledger.runs import baseline_choice
-from service.ledger.runs.baseline_choice import MAX_BASELINE_DISTANCE
+from service.ledger.runs import baselines
+from service.ledger.runs.baselines import MAX_BASELINE_DISTANCE
 from service.settings import GIB, MIB, settings
 from service.sources.release_tags import ANY
 from service.sources.source import Source
@@ -134,7 +134,7 @@ class Baselines:
             if sha is None:
                 break
             with reading() as session:
-                fit = baseline_choice.fitness(session, run.target, sha, run.device)
+                fit = baselines.fitness(session, run.target, sha, run.device)
             # A replacement costs a build, so it must be known to be right there.
             names = open_still & fit.measured if found else open_still - fit.broken
             why = None if fit.builds else "it does not build"
@@ -191,12 +191,12 @@ class Baselines:
         run, wanted = self._assignment.run, dict[Name, str]()
         for parent in parents:
             with reading() as session:
-                last_good = baseline_choice.last_good(session, run.target_id, run.device, parent.sha)
+                last_good = baselines.last_good(session, run.target_id, run.device, parent.sha)
             of_it = self._names() if parent.names is None else parent.names
             apart = (parent.sha, run.revision.sha)
             wanted |= {name: sha for name, sha in last_good.items() if name in of_it and sha not in apart}
         with reading() as session:
-            turns = baseline_choice.in_turn(session, run, wanted)
+            turns = baselines.in_turn(session, run, wanted)
         built, notes = list[Built](), list[str]()
         for sha, names in turns:
             if len(built) == MAX_LAST_GOOD:

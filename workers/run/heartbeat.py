@@ -27,10 +27,10 @@ from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
 from service.domain.verdicts.analysis import KnownVariances
 from service.errors import LeaseLost, SandboxFailed
-from service.ledger.calibration.known_variances import known_variances
-from service.ledger.runs import queue, reload
+from service.ledger.calibration.sessions import known_variances
+from service.ledger.policies import effective
+from service.ledger.runs import queue, replays
 from service.ledger.runs.queue import Lease
-from service.ledger.server_policy import effective
 from service.settings import settings
 from workers.device import DeviceHere
 from workers.sandbox import sandbox
@@ -143,7 +143,7 @@ def assigned(lease: queue.Lease) -> Assignment:
     with reading() as session:
         run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
         recipe = recipes.parse(run.recipe.text)
-        before = reload.repeats_before(session, run, recipe.cases(run.suite))
+        before = replays.repeats_before(session, run, recipe.cases(run.suite))
         known = known_variances(session, run, effective(recipe, run.device))
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):

@@ -21,8 +21,8 @@ from service.domain.states import Purpose
 from service.domain.text import one_line
 from service.domain.verdicts.session_result import SessionResult
 from service.errors import BuildFailed, LeaseLost, SandboxFailed, ServiceError, SourceFailed
+from service.ledger.policies import effective
 from service.ledger.runs import queue, recording
-from service.ledger.server_policy import effective
 from service.settings import settings
 from service.sources import open_source
 from workers import environments

@@ -26,7 +26,7 @@ from service.db.models import ApiKey
 from service.domain.access import OF_TARGETS, Actor, NamedGrant, Scope, read_grants
 from service.errors import BadInput
 from service.ledger.access import keys, repeats
-from service.ledger.access.acting import acting
+from service.ledger.acting import acting
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

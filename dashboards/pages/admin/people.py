@@ -19,9 +19,10 @@ from service.db.engine import clock, transaction
 from service.db.models import Account, AuditEntry
 from service.domain.access import Actor, Scope
 from service.errors import NotFound
-from service.ledger.access import accounts, audit
-from service.ledger.access.acting import acting
-from service.ledger.intake.targets import all_targets
+from service.ledger import audit
+from service.ledger.access import accounts
+from service.ledger.acting import acting
+from service.ledger.targets import all_targets
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 _LINES = 100

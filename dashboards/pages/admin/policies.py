@@ -11,7 +11,7 @@ from service.api.access import Acting, Reading, ReadingRoute, needs, permit
 from service.api.common import Cursor
 from service.db.engine import clock
 from service.domain.access import Scope
-from service.ledger.runs import policy_versions
+from service.ledger import policies
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
@@ -24,15 +24,13 @@ _RUNS = 20  # of one version
 def listed(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
     """Show the versions, the newest first, each with its difference to the one before."""
     permit(actor, Scope.ADMIN)
-    found = policy_versions.listed(session, cursor, _LINES)
+    found = policies.listed(session, cursor, _LINES)
     lines = []
     for row in found.items:
-        before = policy_versions.before(session, row)
+        before = policies.before(session, row)
         lines.append((row, differences(before.values, row.values) if before else None))
-    uses = policy_versions.uses(session)
-    return page(
-        "policies.html", now=clock(session), lines=lines, uses=uses, sample=policy_versions.SAMPLE, next=found.next
-    )
+    uses = policies.uses(session)
+    return page("policies.html", now=clock(session), lines=lines, uses=uses, sample=policies.SAMPLE, next=found.next)
 
 
 @router.get("/policies/{digest}")
@@ -40,9 +38,9 @@ def listed(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
 def one(digest: Digest, session: Reading, actor: Acting) -> str:
     """Show one version: its values, what differs from the version before, and the last runs that it judged."""
     permit(actor, Scope.ADMIN)
-    row = policy_versions.one(session, digest)
-    before = policy_versions.before(session, row)
-    runs = policy_versions.uses(session).get(row.id, [])
+    row = policies.one(session, digest)
+    before = policies.before(session, row)
+    runs = policies.uses(session).get(row.id, [])
     return page(
         "policy.html",
         now=clock(session),
@@ -53,7 +51,7 @@ def one(digest: Digest, session: Reading, actor: Acting) -> str:
         runs=runs[:_RUNS],
         used=len(runs),
         targets=sorted({one.target.name for one in runs}),
-        sample=policy_versions.SAMPLE,
+        sample=policies.SAMPLE,
     )
 
 

@@ -28,9 +28,9 @@ from service.domain.policy.policy import Policy, Written
 from service.domain.policy.recipes import Recipe
 from service.domain.policy.toml_errors import message_of
 from service.errors import BadInput, NotFound
-from service.ledger.intake.targets import target_named
-from service.ledger.runs import reload, replays
-from service.ledger.server_policy import effective, server_policy
+from service.ledger.policies import effective, server_policy
+from service.ledger.runs import replays
+from service.ledger.targets import target_named
 from service.reports.report import readable
 from service.reports.schema.replay import replay_document
 
@@ -178,7 +178,7 @@ def _replay(name: str, device: str, sent: Sent, _actor: Actor) -> Response:
         device = _device(recipe, device)
         changed = _changed(recipe, device, sent)
         written = _with(recipe.policy.written, changed)
-        stored = reload.count(session, target, device=device)
+        stored = replays.count(session, target, device=device)
         found = replays.replayed(session, written, server_policy(), target, device, within_s=WITHIN_S)
         answer = replay_document(found)
     with reading() as session:

@@ -26,9 +26,9 @@ from service.domain import roofline
 from service.domain.policy.policy import Policy
 from service.domain.text import short
 from service.ledger.intake import samples
-from service.ledger.intake.targets import all_targets, target_named
+from service.ledger.policies import effective
 from service.ledger.reading import board as reading
-from service.ledger.server_policy import effective
+from service.ledger.targets import all_targets, target_named
 from service.reports.encoders import csv_text
 from service.reports.report import readable
 from service.reports.schema.base import rfc3339

@@ -20,10 +20,10 @@ from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Target
 from service.errors import Conflict, NotFound
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
+from service.ledger.reading import queries
 from service.ledger.reading.compare import MAINLINE, compare
 from service.ledger.reading.runs import CaseFilter
+from service.ledger.targets import target_named
 from service.reports.encoders import csv_text
 from service.reports.rows import ComparedCase, RevisionsCompared
 

@@ -17,9 +17,8 @@ from service.db.models import Target
 from service.domain.codefacts.history import FactsAt, FactsMove, configuration, configuration_spans, moves, tracks
 from service.domain.states import MovedBy
 from service.errors import NotFound
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
-from service.ledger.reading import histories
+from service.ledger.reading import histories, queries
+from service.ledger.targets import target_named
 from service.reports.views import Drift
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)

@@ -26,11 +26,11 @@ from service.db.models import Revision, RunTotals, Target
 from service.domain.metrics import SeriesKey, metric_of
 from service.domain.states import OPEN_REGRESSIONS
 from service.errors import BadInput, NotFound
-from service.ledger import queries
 from service.ledger.changepoints import load
 from service.ledger.changepoints.follow_up import policy_of
-from service.ledger.intake.targets import target_named
+from service.ledger.reading import queries
 from service.ledger.regressions import listing
+from service.ledger.targets import target_named
 from service.reports.report import readable
 from service.reports.views import Point, RegressionView
 

@@ -13,10 +13,10 @@ from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
 from service.api.common import tagged
 from service.db.models import Target
-from service.ledger.intake.targets import find, target_named
 from service.ledger.reading import board as facts
 from service.ledger.reading import news
 from service.ledger.reading.runs import CaseFilter
+from service.ledger.targets import find, target_named
 from service.reports.feeds import badges, entries
 from service.reports.feeds.badges import Badge
 from service.settings import settings

@@ -13,8 +13,8 @@ from dashboards.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week
-from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import weekly
+from service.ledger.targets import all_targets, target_named
 from service.reports.weekly import words
 from service.reports.weekly.report import compose
 

@@ -21,9 +21,9 @@ from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import short
 from service.errors import NotFound
 from service.ledger.bisections import bisections
-from service.ledger.intake.targets import target_named
 from service.ledger.reading import brief
 from service.ledger.regressions import decisions, listing
+from service.ledger.targets import target_named
 from service.reports.report import Report
 from service.reports.views import BisectionView, RegressionHistory
 

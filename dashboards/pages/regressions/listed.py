@@ -21,10 +21,10 @@ from service.db.models import OPEN_ONES, Gap, Pull, Target
 from service.db.paging import ResultPage
 from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput
-from service.ledger.intake.targets import target_named
 from service.ledger.reading.revisions import named
 from service.ledger.regressions import grouped, listing
 from service.ledger.regressions.grouped import MAX_TEXT, Attention, GroupOrder, RegressionFilter
+from service.ledger.targets import target_named
 from service.reports.encoders import csv_text
 from service.reports.views import RegressionView
 

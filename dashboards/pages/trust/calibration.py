@@ -10,7 +10,7 @@ from dashboards.runs.strips import rounds_figure
 from kernels.cases import Role
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
-from service.ledger.calibration import error_rates, quarantines, rates
+from service.ledger.calibration import error_rates, quarantines
 from service.ledger.reading import brief
 from service.reports import words
 
@@ -27,13 +27,13 @@ CALIBRATED_DAYS = 90
 def calibration(session: Reading) -> str:
     """Show the false-alarm rates of each worker, and the quarantined cases."""
     now = clock(session)
-    found = rates.rates(session, since=now - CALIBRATED_DAYS * 86_400.0)
+    found = error_rates.rates(session, since=now - CALIBRATED_DAYS * 86_400.0)
     every = quarantines.listed(session, released=True)
     return page(
         "calibration.html",
         now=now,
         days=CALIBRATED_DAYS,
-        metrics=rates.by_metric(found),
+        metrics=error_rates.by_metric(found),
         worst=[one for one in found if one.rate.differed][:MAX_CASES],
         quarantined=[one for one in every if one[0].released_at is None],
         released=[one for one in every if one[0].released_at is not None][:MAX_CASES],

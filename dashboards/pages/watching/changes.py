@@ -19,11 +19,11 @@ from service.db.engine import reading
 from service.db.models import Target
 from service.domain.access import Actor, Scope
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.access import audit
-from service.ledger.access.acting import acting
+from service.ledger import audit
+from service.ledger.acting import acting
 from service.ledger.intake import deliveries, registry, samples
 from service.ledger.intake.registry import Holdings
-from service.ledger.intake.targets import find, target_named
+from service.ledger.targets import find, target_named
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

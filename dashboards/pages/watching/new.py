@@ -24,9 +24,9 @@ from service.domain.states import TargetKind
 from service.domain.text import without_credentials
 from service.errors import BadInput, Conflict, ServiceError
 from service.ledger.intake import registry
-from service.ledger.intake.targets import RECIPE as BRANCH_FILE
-from service.ledger.intake.targets import check_adapters, find
-from service.ledger.server_policy import effective
+from service.ledger.policies import effective
+from service.ledger.targets import RECIPE as BRANCH_FILE
+from service.ledger.targets import check_adapters, find
 from service.reports.schema.requests import TargetRequest
 from service.reports.schema.targets import recipe_document
 

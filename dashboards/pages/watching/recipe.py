@@ -21,8 +21,8 @@ from service.db.models import Target
 from service.domain.access import Actor, Scope
 from service.errors import BadInput, Conflict, ServiceError, Stale
 from service.ledger.intake import registry
-from service.ledger.intake.targets import RECIPE as BRANCH_FILE
-from service.ledger.intake.targets import target_named
+from service.ledger.targets import RECIPE as BRANCH_FILE
+from service.ledger.targets import target_named
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

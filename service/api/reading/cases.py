@@ -24,11 +24,10 @@ from service.api.common import (
 )
 from service.db.paging import page_of_values
 from service.domain.states import FactsState
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
-from service.ledger.reading import code, revisions
 from service.ledger.reading import compare as measured
+from service.ledger.reading import queries, revisions
 from service.ledger.reading.compare import compare
+from service.ledger.targets import target_named
 from service.reports.schema.base import Instant
 from service.reports.schema.code import compare_document, facts_check_item, facts_diff_document
 from service.reports.schema.targets import case_item, series_document, series_item
@@ -98,7 +97,7 @@ def list_facts(
 ) -> Page[FactsCheckItem]:
     """List revisions that were compiled without a GPU and compared with their baselines, the newest first."""
     target = target_named(session, name)
-    found = code.checks(session, target, revision=revision, state=state, cursor=cursor, limit=limit)
+    found = revisions.checks(session, target, revision=revision, state=state, cursor=cursor, limit=limit)
     return page_of(found, facts_check_item)
 
 
@@ -117,7 +116,7 @@ def get_facts_diff(
     """Compare what is known of the code of two revisions, without their times."""
     target = target_named(session, name)
     before, after = (revisions.named(session, target, one) for one in (base, head))
-    found = code.diff(session, before, after, cases, device=device)
+    found = revisions.facts_diff(session, before, after, cases, device=device)
     return tagged_json(request, facts_diff_document(found, target.name, tables=tables, changed_only=changed))
 
 

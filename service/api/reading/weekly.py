@@ -11,8 +11,8 @@ from service.api.common import CACHED, DeviceName, TargetName, tagged, tagged_js
 from service.api.runs import MarkdownResponse
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week
-from service.ledger.intake.targets import target_named
 from service.ledger.reading import weekly
+from service.ledger.targets import target_named
 from service.reports.weekly.report import compose, markdown
 from service.settings import settings
 

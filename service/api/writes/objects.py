@@ -14,7 +14,7 @@ from service.db.engine import reading
 from service.db.models import Run, Target
 from service.domain.access import Actor, Scope
 from service.errors import NotFound
-from service.ledger.intake import targets
+from service.ledger import targets
 
 TargetName = Annotated[str, Path(max_length=80, pattern=r"^[^\x00-\x1f\x7f]+$")]
 

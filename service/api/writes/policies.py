@@ -12,9 +12,10 @@ from service.api.writes.objects import TargetName, permitted_target
 from service.db.engine import reading
 from service.domain.access import Scope
 from service.domain.policy.policy import read
-from service.ledger.intake.targets import target_named
-from service.ledger.runs import policy_versions, replays
-from service.ledger.server_policy import server_policy
+from service.ledger import policies
+from service.ledger.policies import server_policy
+from service.ledger.runs import replays
+from service.ledger.targets import target_named
 from service.reports.schema.replay import replay_document
 from service.reports.schema.requests import ReplayRequest
 
@@ -29,7 +30,7 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="`policy_vers
 def list_policies(session: Reading, actor: Acting, cursor: Cursor = None, limit: Limit = 50) -> Page[PolicyItem]:
     """List the versions of policies that made verdicts, the newest first."""
     permit(actor, Scope.ADMIN)
-    return page_of(policy_versions.listed(session, cursor, limit), PolicyItem.model_validate)
+    return page_of(policies.listed(session, cursor, limit), PolicyItem.model_validate)
 
 
 @_reads.get("/policies/{digest}", response_model=PolicyDocument)
@@ -37,7 +38,7 @@ def list_policies(session: Reading, actor: Acting, cursor: Cursor = None, limit:
 def get_policy(digest: Digest, session: Reading, actor: Acting) -> PolicyDocument:
     """Get one version of a policy with its values."""
     permit(actor, Scope.ADMIN)
-    return PolicyDocument.model_validate(policy_versions.one(session, digest))
+    return PolicyDocument.model_validate(policies.one(session, digest))
 
 
 @_writes.post("/targets/{name}/replay", response_model=ReplayDocument)

@@ -12,8 +12,8 @@ from service.db.engine import reading, transaction
 from service.domain.access import Scope
 from service.domain.states import RunState
 from service.errors import Conflict
-from service.ledger import queries
 from service.ledger.intake import deliveries
+from service.ledger.reading import queries
 from service.ledger.runs import queue, revisions
 from service.reports.schema.requests import RunRequest
 from service.reports.schema.runs import requested_runs_document, run_item

@@ -13,8 +13,8 @@ from service.api.writes.objects import permitted_target
 from service.db.engine import transaction
 from service.db.models import Subscription, Target
 from service.domain.access import Actor, Scope
-from service.ledger.intake.targets import target_named
 from service.ledger.notices import deliver, subscriptions
+from service.ledger.targets import target_named
 from service.reports.notices.subscriptions import SubscriptionRequest, subscription_item
 
 router = APIRouter()

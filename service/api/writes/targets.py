@@ -12,10 +12,10 @@ from service.db.engine import reading
 from service.domain.access import Scope
 from service.domain.policy import recipes
 from service.errors import BadInput
-from service.ledger import queries
 from service.ledger.intake import deliveries, registry
-from service.ledger.intake.targets import RecipeFiles, check_adapters, check_name, find, target_named
-from service.ledger.server_policy import effective
+from service.ledger.policies import effective
+from service.ledger.reading import queries
+from service.ledger.targets import RecipeFiles, check_adapters, check_name, find, target_named
 from service.reports.schema.requests import BackfillRequest, RecipeRequest, TargetChange, TargetRequest
 from service.reports.schema.targets import recipe_document, target_document
 

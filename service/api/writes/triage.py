@@ -18,11 +18,12 @@ from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition
 from service.errors import NotFound
-from service.ledger import queries
 from service.ledger.bisections import advance, bisections
-from service.ledger.calibration import quarantines, schedule
-from service.ledger.intake.targets import target_named
+from service.ledger.calibration import quarantines
+from service.ledger.intake import calibrations
+from service.ledger.reading import queries
 from service.ledger.regressions import listing, transitions
+from service.ledger.targets import target_named
 from service.reports.schema.bisections import bisection_document, quarantine_item
 from service.reports.schema.regressions import incident_item, regression_document
 from service.reports.schema.requests import (
@@ -156,7 +157,9 @@ def start_calibration(name: TargetName, body: CalibrationRequest, actor: Acting)
     permitted_target(actor, Scope.RUN, name)
     with transaction() as session:
         of = target_named(session, name)
-        queued = schedule.ask_now(session, of, body.device, sha=body.revision, suite=body.suite, worker=body.worker).id
+        queued = calibrations.ask_now(
+            session, of, body.device, sha=body.revision, suite=body.suite, worker=body.worker
+        ).id
     with reading() as session:
         [run] = queries.runs_with_ids(session, [queued])
         return run_item(run)

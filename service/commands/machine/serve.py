@@ -16,9 +16,10 @@ from service.db.engine import reading, transaction
 from service.domain.access import SERVICE
 from service.domain.states import TargetKind
 from service.errors import BadInput
-from service.ledger.access.acting import as_actor
-from service.ledger.intake import deliveries, samples, targets
-from service.ledger.server_policy import server_policy
+from service.ledger import targets
+from service.ledger.acting import as_actor
+from service.ledger.intake import deliveries, samples
+from service.ledger.policies import server_policy
 from service.settings import settings
 
 _BACKLOG = 256  # connections that asyncio accepts at a time, before the limit on them applies

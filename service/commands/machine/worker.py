@@ -20,8 +20,8 @@ Name = Annotated[str, typer.Argument(help="A name from `kernelwatch worker list`
 def start() -> None:
     """Measure queued runs on this machine's device (one machine; a fleet starts Celery workers)."""
     from service.domain.access import SERVICE
-    from service.ledger.access.acting import as_actor
-    from service.ledger.server_policy import server_policy
+    from service.ledger.acting import as_actor
+    from service.ledger.policies import server_policy
     from workers import loop
 
     server_policy()

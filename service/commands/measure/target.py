@@ -135,9 +135,9 @@ def clean(name: str) -> None:
     """Delete the heads of closed pull requests from this machine's mirror, and repack it."""
     from service.commands.output.console import line
     from service.domain.text import in_bytes
-    from service.ledger.intake import mirrors
+    from service.ledger.intake import registry
 
-    before, after = mirrors.clean(name)
+    before, after = registry.clean(name)
     line("Cleaned the mirror of ", (name, "bold"), f": {in_bytes(before)} before, {in_bytes(after)} now.")
 
 

@@ -279,7 +279,7 @@ class Recipe(_Part):
         return tuple(name for name in dict.fromkeys(named) if name != self.sota_on(device))
 
     def policy_on(self, device: str, server: Written = NOTHING) -> Policy:
-        """The policy of a device: this recipe over that of the server (`service.ledger.server_policy`)."""
+        """The policy of a device: this recipe over that of the server (`service.ledger.policies`)."""
         return self.policy.written.on(device, server)
 
     def providers_on(self, device: str) -> dict[str, Provider]:

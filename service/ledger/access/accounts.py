@@ -15,8 +15,9 @@ from service.errors import NotFound, Refused
 from service.forge.clients import addresses, connect
 from service.forge.forge import ForgeFailed
 from service.forge.sign_in import Identity
-from service.ledger.access import audit, sign_ins
-from service.ledger.access.acting import acting, as_actor
+from service.ledger import audit
+from service.ledger.access import sign_ins
+from service.ledger.acting import acting, as_actor
 from service.ledger.locking import insert_if_absent
 from service.settings import settings
 

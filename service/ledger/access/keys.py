@@ -13,9 +13,10 @@ from service.db.models import Account, ApiKey, KeyGrant, Target
 from service.domain.access import Actor, Grant, NamedGrant, Scope
 from service.domain.states import ActorKind
 from service.errors import BadInput, NotFound, Refused, Unsigned
-from service.ledger.access import audit, sign_ins
-from service.ledger.access.acting import acting
-from service.ledger.intake.targets import target_named
+from service.ledger import audit
+from service.ledger.access import sign_ins
+from service.ledger.acting import acting
+from service.ledger.targets import target_named
 
 DAY_S = 86_400.0
 MAX_NAME = 80

@@ -14,10 +14,9 @@ from service.db.models import Target
 from service.domain.policy.recipes import Recipe
 from service.domain.states import TargetKind
 from service.errors import BadInput, Refused, ServiceError, SourceFailed
-from service.ledger.access import audit
+from service.ledger import audit, targets
 from service.ledger.bisections import bisections
 from service.ledger.bisections.steps import moved_between
-from service.ledger.intake import targets
 from service.ledger.locking import backoff, lock
 from service.ledger.runs.revisions import recipe_of
 from service.reports.bisection_text import Merge

@@ -22,15 +22,15 @@ from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, FoundBy, Purpose, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import BadInput, Conflict, NotFound, ServiceError
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.bisections import steps
 from service.ledger.bisections import steps as lines
 from service.ledger.locking import backoff, lock
+from service.ledger.policies import effective
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
 from service.ledger.runs.internal_runs import internal_run
 from service.ledger.runs.revisions import recipe_of
-from service.ledger.server_policy import effective
 from service.reports.bisection_text import Merge, said
 from service.reports.views import BisectionView
 from service.sources.source import Found

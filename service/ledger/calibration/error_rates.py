@@ -1,6 +1,10 @@
-"""How often this service was wrong: equal code that alarmed, and decisions that were withdrawn later."""
+"""How often this service was wrong: equal code that alarmed, and decisions that were withdrawn later.
 
-from collections.abc import Sequence
+False alarm rates of equal code are by case, and by worker and metric.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,19 +12,101 @@ from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.db.models import WATCHED, Bisection, Calibration, ChangePoint, RegressionRow, Run, Series, VerdictRow
+from service.db.models import (
+    WATCHED,
+    Bisection,
+    Calibration,
+    ChangePoint,
+    RegressionRow,
+    Run,
+    Series,
+    Target,
+    VerdictRow,
+)
+from service.domain.metrics import SeriesKey
+from service.domain.policy import recipes
+from service.domain.policy.policy import Policy
 from service.domain.states import (
     OPEN_SEARCHES,
     RETRACTED,
     BaselineKind,
+    Equal,
     PointState,
     RegressionState,
     RunState,
     SearchState,
 )
-from service.domain.verdicts.calibration import Rate
+from service.domain.verdicts.calibration import NONE, Rate
+from service.errors import BadInput
+from service.ledger import targets
+from service.ledger.policies import effective
+from service.ledger.targets import on_device
+from service.reports.views import CaseRate, MetricRate
 
 RUNS = 20  # of the mainline, whose suspicions are counted
+
+
+def rates(
+    session: Session,
+    target: Target | None = None,
+    *,
+    device: str | None = None,
+    worker: str | None = None,
+    since: float = 0.0,
+) -> list[CaseRate]:
+    """The rate of each case on each worker since a time; highest first."""
+    found = [
+        rate
+        for one in ([target] if target else targets.all_targets(session))
+        for on, nominal in _nominal(one)
+        if device in (None, on)
+        for rate in _rates(session, one, on, nominal, worker, since)
+    ]
+    return sorted(found, key=lambda one: (-(one.rate.share or 0.0), -one.rate.comparisons, one.case, one.provider))
+
+
+def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
+    """Sum rates by worker, device, metric, kind and nominal rate."""
+    grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
+    for one in found:
+        grouped[one.worker, one.device, one.metric, one.nominal, one.kind].append(one)
+    return [
+        MetricRate(worker, device, metric, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
+        for (worker, device, metric, nominal, kind), ones in sorted(grouped.items())
+    ]
+
+
+def _nominal(target: Target) -> Iterator[tuple[str, float]]:
+    try:
+        recipe = recipes.parse(target.recipe.text) if target.recipe else None
+    except BadInput:  # written for another version of this program
+        recipe = None
+    for device in recipe.devices if recipe else ():
+        yield device, (effective(recipe, device) if recipe else Policy()).calibrate.nominal
+
+
+def _rates(
+    session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
+) -> Iterator[CaseRate]:
+    of = (Calibration.worker, Series.provider, Series.case, Series.metric, Calibration.kind)
+    counted = (
+        select(
+            *of,
+            func.count(),
+            func.sum(case((Calibration.p < nominal, 1), else_=0)),
+            func.sum(case((Calibration.alarmed, 1), else_=0)),
+            func.max(Calibration.at),
+        )
+        .join(Calibration.series)
+        .where(on_device(target.id, device), Calibration.at >= since)
+        .where(*([] if worker is None else [Calibration.worker == worker]))
+        .group_by(*of)
+    )
+    for who, provider, case_, metric, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
+        key = SeriesKey(target.id, device, provider, case_, metric)
+        rate = Rate(comparisons, differed, alarmed)
+        named = target.name, who or "unknown", device, provider, key.printed, metric
+        yield CaseRate(*named, rate, nominal, last_at, kind)
 
 
 @dataclass(frozen=True)
@@ -95,7 +181,7 @@ def _equal_code(session: Session, since: float) -> list[EqualCodeRate]:
         .group_by(Series.device, Series.metric)
         .order_by(Series.device, Series.metric)
     )
-    return [EqualCodeRate(device, metric, _of(n, wrong)) for device, metric, n, wrong in rows]
+    return [EqualCodeRate(device, metric, _rate_of(n, wrong)) for device, metric, n, wrong in rows]
 
 
 def _suspicions(session: Session) -> Rate:
@@ -109,8 +195,8 @@ def _rate(session: Session, wrong: Any, counted: Any, *where: Any) -> Rate:
     n, of_them = session.execute(
         select(func.count(counted), func.coalesce(func.sum(case((wrong, 1), else_=0)), 0)).where(*where)
     ).one()
-    return _of(n, of_them)
+    return _rate_of(n, of_them)
 
 
-def _of(comparisons: int, wrong: int) -> Rate:
+def _rate_of(comparisons: int, wrong: int) -> Rate:
     return Rate(int(comparisons), int(wrong), int(wrong))

@@ -16,10 +16,10 @@ from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import RECIPE, Quarantined
 from service.domain.verdicts.samples import Name
 from service.errors import BadInput, NotFound
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
-from service.ledger.renames import on_device, series_of
+from service.ledger.targets import on_device, series_of
 
 
 def quarantined(

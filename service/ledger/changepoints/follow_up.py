@@ -56,10 +56,10 @@ from service.ledger.bisections import bisections
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.load import Mainline, mainline
 from service.ledger.locking import backoff, lock
+from service.ledger.policies import effective
 from service.ledger.regressions.transitions import Slower, open_one
-from service.ledger.renames import on_device
 from service.ledger.runs.revisions import recipe_of
-from service.ledger.server_policy import effective
+from service.ledger.targets import on_device
 from service.reports.words import cause_text
 
 

@@ -16,7 +16,7 @@ from service.domain.changepoints.series_table import Histories, Table
 from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, PointState, RunState
 from service.domain.verdicts.samples import Name
-from service.ledger.renames import IS_SERIES
+from service.ledger.targets import IS_SERIES
 from service.reports.views import ChangePointView
 
 FEW = 100  # series that are selected by name; with more, all are read

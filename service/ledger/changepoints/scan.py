@@ -29,7 +29,7 @@ from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import close, follow_scanned, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
 from service.ledger.locking import backoff, insert_if_absent, lock
-from service.ledger.renames import on_device, series_ids
+from service.ledger.targets import on_device, series_ids
 
 log = structlog.get_logger()
 

@@ -17,8 +17,8 @@ from service.db.models import IngestBatch, IngestedMeasurement, Target
 from service.db.paging import ResultPage, paged
 from service.domain.ingest import MAX_LINE, Provenance, Sent, pack_samples, read_first, read_lines
 from service.errors import BadInput, NotFound, TooLarge
-from service.ledger.access import audit
-from service.ledger.access.acting import acting
+from service.ledger import audit
+from service.ledger.acting import acting
 
 MAX_BYTES = 1 << 30  # of a body that was compressed
 _PART = 2_000  # rows of one transaction: on SQLite nobody else writes meanwhile

@@ -18,8 +18,8 @@ from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import CheckRequested
 from service.forge.forge import ForgeFailed
-from service.ledger.access.acting import acting, as_actor
-from service.ledger.access.forge_people import who_is
+from service.ledger.access.sign_ins import who_is
+from service.ledger.acting import acting, as_actor
 from service.ledger.intake import comments
 from service.ledger.notify import outbox
 from service.ledger.regressions import decisions

@@ -23,16 +23,16 @@ from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import clients
 from service.forge.events import Commented
 from service.forge.forge import Forge, ForgeFailed, PullHead
-from service.ledger.access.acting import as_actor
-from service.ledger.access.forge_people import ForgePerson, who_is
+from service.ledger.access.sign_ins import ForgePerson, who_is
+from service.ledger.acting import as_actor
 from service.ledger.bisections import advance
 from service.ledger.bisections.steps import moved_between
 from service.ledger.intake import pulls
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
-from service.ledger.queue_times import NO_PLACE, places
 from service.ledger.regressions import decisions
 from service.ledger.runs import queue, revisions
+from service.ledger.runs.queue import NO_PLACE, places
 from service.reports import answers
 from service.reports.answers import Reaction, Reply
 from service.reports.payloads import CommentPayload, ReactionPayload
@@ -383,7 +383,7 @@ def _approve(session: Session, target: Target, pull: Pull, asked: _Asked) -> Rep
     head = asked.head.sha
     if head != sha:
         raise BadInput(f"{sha} is not the head, which is {head}. Read that one, then approve it.")
-    runs = revisions.runs_of_head(session, target.id, pull.number, pull.head)
+    runs = decisions.runs_of_head(session, target.id, pull.number, pull.head)
     held = [run for run in runs if run.state is RunState.HELD]
     if not held:
         return answers.done(f"nothing is held at {code(short(head))}.")

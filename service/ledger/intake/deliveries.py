@@ -34,14 +34,14 @@ from service.forge.events import (
     Pushed,
 )
 from service.forge.forge import ForgeFailed
-from service.ledger.access import audit
-from service.ledger.intake import check_actions, comments, pulls, targets
-from service.ledger.intake.targets import adopted, branch_recipe, with_recipe
+from service.ledger import audit, targets
+from service.ledger.intake import check_actions, comments, pulls
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
 from service.ledger.notify import compose
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
+from service.ledger.targets import adopted, branch_recipe, with_recipe
 from service.settings import settings
 from service.sources import open_source
 from service.sources.source import Found, Source

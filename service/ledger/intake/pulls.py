@@ -23,9 +23,9 @@ from service.domain.states import Origin, TargetKind
 from service.domain.text import short
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import GroupChanged, PullChanged
-from service.ledger.intake.targets import BranchRecipe, adopted, branch_recipe
 from service.ledger.regressions import decisions
 from service.ledger.runs.revisions import Push, group_dropped, locked_pull, pull_closed, record_push
+from service.ledger.targets import BranchRecipe, adopted, branch_recipe
 from service.sources.source import Found, Source
 
 MAX_COMMITS = 250  # of a pull request that are recorded, the newest; GitHub shows no more either

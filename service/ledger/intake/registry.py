@@ -1,27 +1,36 @@
-"""Add, edit, rename, pause and remove targets.  A refused change leaves no row and no folder behind."""
+"""Add, edit, rename, pause and remove targets, and the mirrors of their repositories on this machine.
 
-from collections.abc import Callable, Iterator
+A refused change leaves no row and no folder behind.
+"""
+
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import ColumnElement, Table, delete, func, inspect, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Base, RecipeRow, Run, Target, Worker
-from service.domain.states import Origin, RunState, TargetKind
+from service.db.models import Base, Bisection, Pull, RecipeRow, Revision, Run, Target, Worker
+from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Origin, RunState, TargetKind
 from service.domain.text import without_credentials
-from service.errors import BadInput, Conflict, LaterChange, NotFound, Stale
-from service.ledger.access import audit
-from service.ledger.intake import targets
-from service.ledger.intake.targets import RecipeFiles, branch_recipe
+from service.errors import BadInput, Conflict, LaterChange, NotFound, ServiceError, Stale
+from service.ledger import audit, targets
 from service.ledger.locking import lock, lock_to_remove
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, record_push
+from service.ledger.targets import RecipeFiles, branch_recipe
+from service.settings import settings
 from service.sources import forget, open_source
+from service.sources.git import GitSource
 from service.sources.source import Found, Source
+
+log = structlog.get_logger()
+
+_DAY_S = 86_400.0
 
 
 def add(
@@ -349,3 +358,72 @@ def _newest(source: Source, target: Target, limit: int) -> list[Found]:
     if not found:
         raise NotFound("revision", f"on the mainline of {target.location}", "There is nothing to measure yet.")
     return found
+
+
+def clean_due() -> int:
+    """Clean the mirrors of control, and keep their sizes for status, API and metrics.  Returns how many there are."""
+    return _clean_all(keep_size=True)
+
+
+def clean_own() -> int:
+    """Clean the mirrors of a worker, which may be another machine than that of control.  Returns how many there are."""
+    return _clean_all(keep_size=False)
+
+
+def _clean_all(*, keep_size: bool) -> int:
+    """One that is too large to take pull requests is repacked, so that it may take them again."""
+    with reading() as session:
+        found = [one for one in targets.all_targets(session) if one.kind is TargetKind.GIT]
+    cleaned = 0
+    for target in found:
+        try:
+            source = GitSource(target.name, target.location)
+            if not source.is_kept():
+                continue
+            size = _clean(target, source, thoroughly=source.is_tight())
+            if keep_size:
+                _note_size(target, size)
+            cleaned += 1
+        except (ServiceError, OSError) as failure:  # one mirror must not hold up the others
+            log.warning("mirror could not be cleaned", target=target.name, error=str(failure))
+    return cleaned
+
+
+def clean(name: str) -> tuple[int, int]:
+    """Clean and repack the mirror of a target.  Returns its size in bytes before and after."""
+    with reading() as session:
+        target = targets.target_named(session, name)
+    source = GitSource(target.name, target.location) if target.kind is TargetKind.GIT else None
+    if source is None or not source.is_kept():
+        raise NotFound("mirror", f"of {name} on this machine")
+    before = source.size()
+    after = _clean(target, source, thoroughly=True)
+    _note_size(target, after)
+    return before, after
+
+
+def _note_size(target: Target, size: int) -> None:
+    with transaction() as session:
+        session.execute(update(Target).where(Target.id == target.id).values(mirror_bytes=size))
+
+
+def _clean(target: Target, source: GitSource, *, thoroughly: bool) -> int:
+    with reading() as session:
+        pulls, keep = _pulls(session, target), _needed(session, target)
+    return source.clean(pulls, keep, thoroughly=thoroughly)
+
+
+def _pulls(session: Session, target: Target) -> Collection[int]:
+    """The pull requests that are open, or were closed less than `KERNELWATCH_PULLS_DAYS` ago."""
+    since = clock(session) - settings().pulls_days * _DAY_S
+    rows = select(Pull.number).where(Pull.target_id == target.id, Pull.closed_at.is_(None) | (Pull.closed_at > since))
+    return set(session.execute(rows).scalars())
+
+
+def _needed(session: Session, target: Target) -> Collection[str]:
+    """Commits that no branch may have any more, and that are or will be measured."""
+    runs = select(Revision.sha, Run.baseline, Run.last_good, Run.pinned).join(Run, Run.revision_id == Revision.id)
+    waiting = session.execute(runs.where(Run.target_id == target.id, Run.state.in_(OPEN_STATES)))
+    needed = {sha for row in waiting for sha in row if sha}
+    searches = select(Bisection.line).where(Bisection.target_id == target.id, Bisection.state.in_(OPEN_SEARCHES))
+    return needed.union(*session.execute(searches).scalars())

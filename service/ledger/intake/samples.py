@@ -17,8 +17,8 @@ from service.db.engine import clock, transaction
 from service.db.models import Base, Target
 from service.domain.states import TargetKind
 from service.errors import Conflict
-from service.ledger.access import audit
-from service.ledger.intake import registry, targets
+from service.ledger import audit, targets
+from service.ledger.intake import registry
 
 FILE = Path(__file__).parents[2] / "samples" / "liger-h200.db.gz"
 PREFIX = "sample-"

@@ -13,7 +13,8 @@ from service.domain.access import Actor, local
 from service.domain.notices import EventKind
 from service.domain.states import ActorKind, GateAction, NoticeState, OutboxState
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.access import audit, keys, sign_ins
+from service.ledger import audit
+from service.ledger.access import keys, sign_ins
 from service.reports.views import ChannelView, SubscriptionView
 
 MAX = 200  # subscriptions of one channel

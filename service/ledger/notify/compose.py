@@ -21,10 +21,11 @@ from service.forge.events import InstallationChanged
 from service.forge.forge import MAX_PAUSE_S, ForgeFailed
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
-from service.ledger.queries import pull_reports, report_on, whole_run
+from service.ledger.reading.queries import pull_reports, report_on, whole_run
 from service.ledger.regressions import decisions
+from service.ledger.regressions.decisions import baseline_in_key
 from service.ledger.runs import facts_checks, queue
-from service.ledger.runs.revisions import UNDONE, baseline_in_key
+from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
 from service.reports.forge.annotations import annotations
 from service.reports.gate import gate

@@ -28,7 +28,7 @@ from service.domain import roofline
 from service.domain.metrics import split_metric
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
-from service.ledger import queries
+from service.ledger.reading import queries
 from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
 from service.reports.feeds.badges import SotaFacts, StatusFacts

@@ -15,7 +15,7 @@ from kernels.cases import Role
 from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow, storable, unpack
 from service.domain.states import BaselineKind, Outcome, Rounds
 from service.errors import NotFound
-from service.ledger import queries
+from service.ledger.reading import queries
 from service.reports.report import Report, RunContents
 
 OTHERS = (Role.SOTA, Role.RIVAL)  # who is not of the target

@@ -17,10 +17,10 @@ from service.domain.text import listed
 from service.domain.verdicts.estimation import MAX_LINKS, PairedRatio, direction, paired, product
 from service.domain.verdicts.samples import Name
 from service.errors import Conflict, NotFound
-from service.ledger import queries
+from service.ledger.policies import effective
+from service.ledger.reading import queries
 from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
-from service.ledger.server_policy import effective
 from service.reports.report import readable
 from service.reports.rows import ComparedCase, ComparedSide, RevisionsCompared
 from service.reports.views import MeasuredCase, MeasuredSeries

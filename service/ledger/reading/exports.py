@@ -49,16 +49,15 @@ from service.domain import roofline
 from service.domain.exports import Exportable
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput
-from service.ledger import queries
-from service.ledger.access import accounts, audit
+from service.ledger import audit, policies
+from service.ledger.access import accounts
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
 from service.ledger.changepoints import load
-from service.ledger.intake.targets import by_name, target_named
-from service.ledger.reading import code, histories, runs
+from service.ledger.reading import histories, queries, revisions, runs
 from service.ledger.reading.runs import RunFilter, is_revision
 from service.ledger.regressions import listing
-from service.ledger.runs import policy_versions
+from service.ledger.targets import by_name, target_named
 from service.reports.schema.bisections import bisection_item, quarantine_item
 from service.reports.schema.exports import (
     ExportedCalibration,
@@ -295,7 +294,7 @@ def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
 
 def _facts_checks(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(FactsCheck.created_at)
-    found = code.checks(session, which.target, revision=which.revision, where=where, cursor=place, limit=_PAGE)
+    found = revisions.checks(session, which.target, revision=which.revision, where=where, cursor=place, limit=_PAGE)
     return ExportPart([ExportedFactsCheck.of_target(one) for one in found.items], found.next)
 
 
@@ -340,7 +339,7 @@ def _quarantines(session: Session, which: _Wanted, place: Any) -> ExportPart:
 
 
 def _policies(session: Session, _: _Wanted, place: Any) -> ExportPart:
-    found = policy_versions.listed(session, place, _PAGE)
+    found = policies.listed(session, place, _PAGE)
     return ExportPart([PolicyDocument.model_validate(one) for one in found.items], found.next)
 
 

@@ -13,8 +13,8 @@ from service.db.paging import ResultPage, paged_rows
 from service.domain.codefacts.history import FactsAt
 from service.domain.states import BaselineKind, MovedBy, RunState
 from service.domain.verdicts.samples import Name
-from service.ledger import queries
-from service.ledger.queries import versions_of, with_changes_of_stack
+from service.ledger.reading import queries
+from service.ledger.reading.queries import versions_of, with_changes_of_stack
 from service.reports.views import Drift, Point
 
 _Measured = tuple[str, float | None, float | None]

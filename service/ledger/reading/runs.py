@@ -16,7 +16,7 @@ from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState, TargetKind
 from service.domain.text import listed as in_words
 from service.errors import NotFound
-from service.ledger import queries
+from service.ledger.reading import queries
 from service.reports.report import Report
 
 

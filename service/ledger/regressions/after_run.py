@@ -41,7 +41,7 @@ from service.ledger.locking import lock
 from service.ledger.notices import happenings
 from service.ledger.regressions import decisions, listing, transitions
 from service.ledger.regressions.transitions import Opening
-from service.ledger.renames import on_device
+from service.ledger.targets import on_device
 from service.reports import words
 from service.reports.report import readable
 

@@ -13,12 +13,11 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Incident, Pull, RegressionEvent, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, changes, possible
-from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, RegressionState, RunState
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, Purpose, RegressionState, RunState
 from service.errors import Conflict, LaterChange, NotFound, Stale
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.locking import lock
 from service.ledger.regressions import listing, transitions
-from service.ledger.runs.revisions import baseline_in_key, runs_of_head
 
 
 def newest_event(session: Session, ids: Sequence[int]) -> int:
@@ -226,8 +225,19 @@ def _commits_before_last(session: Session, pull: Pull, runs: Sequence[Run]) -> s
     return {one.sha for one in session.scalars(line) if not brought.isdisjoint({one.sha, (one.author, one.subject)})}
 
 
+def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:
+    """The runs that a head of a pull request has, oldest first; without those of bisections."""
+    same = (Run.target_id == target_id, Run.pull == pull, Run.purpose == Purpose.WATCH)
+    return session.scalars(select(Run).where(*same, Run.revision.has(sha=sha)).order_by(Run.id)).all()
+
+
 def _done_runs(session: Session, pull: Pull) -> list[Run]:
     """The newest run of the head that is done, for each device; none of before its base changed."""
     runs = runs_of_head(session, pull.target_id, pull.number, pull.head)
     against_base = [run for run in runs if baseline_in_key(run) == baseline_in_key(runs[-1])]
     return list({run.device: run for run in against_base if run.state is RunState.DONE}.values())
+
+
+def baseline_in_key(run: Run) -> str:
+    """The beginning of the sha that the run was to be compared with; empty for its parent, and where it is unknown."""
+    return run.dedupe.partition("^")[2].partition("+")[0]

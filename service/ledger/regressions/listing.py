@@ -13,7 +13,7 @@ from service.domain.metrics import SeriesKey
 from service.domain.regressions.lifecycle import NEAR, Member, common_cause, is_over, one_event
 from service.domain.states import FoundBy, RegressionState
 from service.errors import NotFound
-from service.ledger.renames import IS_SERIES
+from service.ledger.targets import IS_SERIES
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 
 MAX_SEARCHES = 20

@@ -17,11 +17,11 @@ from service.domain.regressions.lifecycle import Action, Transition, changes, ch
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
 from service.ledger.regressions import listing
-from service.ledger.renames import IS_SERIES, on_device, series_ids
+from service.ledger.targets import IS_SERIES, on_device, series_ids
 
 log = structlog.get_logger()
 

@@ -44,18 +44,17 @@ from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
 from service.domain.verdicts.totals import summaries
-from service.ledger import code_texts, renames
-from service.ledger.calibration import equal_code, quarantines
-from service.ledger.calibration.known_variances import known_variances
-from service.ledger.health import totals
+from service.ledger import code_texts, policies, targets
+from service.ledger.calibration import quarantines, sessions
+from service.ledger.calibration.sessions import known_variances
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.notices import happenings
 from service.ledger.notices.happenings import subscribers
+from service.ledger.policies import effective
 from service.ledger.regressions import after_run
-from service.ledger.renames import series_ids
-from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
-from service.ledger.runs.baseline_choice import BROKEN
-from service.ledger.server_policy import effective
+from service.ledger.runs import baselines, build_logs, queue
+from service.ledger.runs.baselines import BROKEN
+from service.ledger.targets import series_ids
 
 MAX_TEXT = 400  # of a configuration, as in the fact `config`
 
@@ -191,14 +190,14 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     if target_id is not None:
         lock(session, target_id)  # its recipe may give providers other names at this moment
     run = queue.end(session, lease, RunState.DONE)
-    names = renames.names_now(session, run)
-    result = renames.renamed(result, names)
+    names = targets.names_now(session, run)
+    result = targets.renamed(result, names)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     found = _cells(session, run, result, policy)
     known = known_variances(session, run, policy)
     judged = judge.judge(found, policy, known)
-    equal_code.compared(session, run, result, policy, known)  # before it is known whether this session counts
+    sessions.compared(session, run, result, policy, known)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run
@@ -207,17 +206,17 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     code_texts.keep(session, run.target_id, result.texts, run_id=run.id)
     causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
-    made_by = policy_versions.version_of(session, policy).id
+    made_by = policies.version_of(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
-    decided = baseline_rows.Decided(run, revision, result, policy, judged, causes)
+    decided = baselines.Decided(run, revision, result, policy, judged, causes)
     if decided.mainline:
-        decided = replace(decided, before=baseline_rows.before(session, run, revision))
+        decided = replace(decided, before=baselines.before(session, run, revision))
     rows = [_against_parent(decided, name, verdict) for name, verdict in judged.items()]
-    rows += baseline_rows.compare(session, decided)
+    rows += baselines.compare(session, decided)
     rows += _removed(decided, recipe, names)
     for row in rows:
         row.policy_id = made_by
-    totals.note(session, run, rows)
+    sessions.note_totals(session, run, rows)
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
         note_drifts(session, run, revision, result.taken)
@@ -232,7 +231,7 @@ def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) ->
     elsewhere = {
         name for name, one in heads.items() if one.state in BROKEN and result.baseline_at(name) != run.baseline
     }
-    broken_before = baseline_choice.broken_before(session, run, run.baseline, elsewhere)
+    broken_before = baselines.broken_before(session, run, run.baseline, elsewhere)
     note = result.notes[0] if result.notes and result.baseline is None else None
     silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
     return cells(result.taken, note, broken_before, silent, code_decides=run.code_decides)
@@ -288,20 +287,20 @@ def _measurement(run_id: int, one: ContenderResult) -> Measurement:
     )
 
 
-def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict) -> VerdictRow:
+def _against_parent(decided: baselines.Decided, name: Name, verdict: Verdict) -> VerdictRow:
     provider, case = name
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=BaselineKind.PARENT)
     row.baseline = decided.result.baseline_at(name)
     row.outcome, row.confirmed = verdict.outcome.value, verdict.confirmed
-    baseline_rows.explained(row, verdict.reason)
+    baselines.explained(row, verdict.reason)
     row.known_before, row.quarantined_by = verdict.known_before, verdict.quarantined_by
     row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest_change
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
-    baseline_rows.measured(row, verdict.comparison, decided.causes.get(name))
+    baselines.measured(row, verdict.comparison, decided.causes.get(name))
     return row
 
 
-def _removed(decided: baseline_rows.Decided, recipe: Recipe, names: Mapping[str, str]) -> list[VerdictRow]:
+def _removed(decided: baselines.Decided, recipe: Recipe, names: Mapping[str, str]) -> list[VerdictRow]:
     """A row for each case that the mainline run before judged and that the recipe no longer has."""
     before, run = decided.before, decided.run
     if before is None:

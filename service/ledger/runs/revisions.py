@@ -16,9 +16,10 @@ from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, Purpose, RunState, TargetKind
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.regressions import transitions
+from service.ledger.regressions.decisions import baseline_in_key, runs_of_head
 from service.ledger.runs.queue import locked_run, pull_of
 from service.sources.source import Found
 
@@ -157,12 +158,6 @@ def group_dropped(session: Session, target: Target, head: str) -> int:
     of_group = (PushRow.target_id == target.id, PushRow.origin == Origin.MERGE_GROUP, PushRow.head == head)
     of_it = (Run.revision.has(sha=head, ordinal=None), Run.push_id.in_(select(PushRow.id).where(*of_group)))
     return _end(session, target, None, RunState.CANCELLED, "the merge queue dropped this commit", *of_it)
-
-
-def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:
-    """The runs that a head of a pull request has, oldest first; without those of bisections."""
-    same = (Run.target_id == target_id, Run.pull == pull, Run.purpose == Purpose.WATCH)
-    return session.scalars(select(Run).where(*same, Run.revision.has(sha=sha)).order_by(Run.id)).all()
 
 
 def run_wanted(
@@ -570,11 +565,6 @@ def _run(
     session.flush()
     _settle(session, run)
     return run, True
-
-
-def baseline_in_key(run: Run) -> str:
-    """The beginning of the sha that the run was to be compared with; empty for its parent, and where it is unknown."""
-    return run.dedupe.partition("^")[2].partition("+")[0]
 
 
 def _is_against(run: Run, baseline: str | None) -> bool:

@@ -26,7 +26,7 @@ from service.db.paging import ResultPage, paged
 from service.domain.studies import sessions as domain
 from service.domain.studies.sessions import Claims, StudyProgress
 from service.errors import BadInput, NotFound
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.locking import insert_if_absent
 
 _IDENTITY = ("study", "began", "device")

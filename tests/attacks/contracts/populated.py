@@ -30,12 +30,12 @@ from service.db.models import (
 from service.domain.access import local, read_grants
 from service.domain.states import FoundBy, RunState, TargetKind
 from service.ledger.access import keys
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 from service.ledger.ingest import batches
 from service.ledger.intake import registry
-from service.ledger.intake.targets import target_named
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
+from service.ledger.targets import target_named
 from tests import world
 from tests.attacks.house import RECIPE
 from tests.dashboards import seed, seed_deciding

@@ -16,7 +16,7 @@ from sqlalchemy import event
 from service.db.engine import engine, reading, transaction
 from service.db.models import Target
 from service.domain.states import RunState
-from service.ledger.intake.targets import find, target_named
+from service.ledger.targets import find, target_named
 from service.settings import settings
 from tests import world
 from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site

@@ -14,7 +14,7 @@ from service.db.models import Pull, Revision, Target
 from service.domain.health.overview import DeviceResult, StripRevision
 from service.domain.states import TargetKind
 from service.domain.verdicts.totals import SotaMean
-from service.ledger.reading.mainline import MainlineRevision
+from service.ledger.health.mainline import MainlineRevision
 from service.reports.health.facts import EarlierRun, RecentRun, TargetLately
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable

@@ -16,7 +16,7 @@ from service.db.engine import clock, transaction
 from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, ForgeKind, OutboxState, Priority, RunState, TargetKind
-from service.ledger.renames import series_ids
+from service.ledger.targets import series_ids
 
 HOUR = 3600.0
 HOSTILE = '"><img src=x onerror=alert(1)>'

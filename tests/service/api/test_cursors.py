@@ -27,7 +27,7 @@ from service.db.models import (
     Target,
 )
 from service.domain.states import ActorKind, GateAction, RunState, TargetKind
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.studies import sessions
 from tests import world
 from tests.fakes.api import Api, app_openapi

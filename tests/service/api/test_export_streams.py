@@ -27,7 +27,7 @@ from service.db.engine import engine, transaction
 from service.domain.access import local
 from service.errors import Late
 from service.ledger.access import keys
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 from service.settings import settings
 from tests import world
 from tests.clock import Clock

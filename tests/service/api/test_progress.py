@@ -24,7 +24,7 @@ from service.db.models import Run, Target
 from service.domain.access import local
 from service.domain.states import RunState
 from service.ledger.access import keys
-from service.ledger.access.acting import as_actor
+from service.ledger.acting import as_actor
 from service.ledger.runs import queue
 from service.settings import settings
 from tests import world

@@ -19,8 +19,9 @@ from service.db import migrate
 from service.db.engine import clock, transaction
 from service.db.models import Revision, Run, Target, Worker
 from service.domain.states import Purpose, RunState
-from service.ledger import queries
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
+from service.ledger.reading import queries
 from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched

@@ -13,8 +13,7 @@ from service.domain.policy.policy import NOTHING, Policy, Written, read
 from service.domain.policy.recipes import parse
 from service.domain.states import GateAction, GateKind
 from service.errors import BadInput
-from service.ledger import server_policy
-from service.ledger.runs import policy_versions
+from service.ledger import policies
 from service.settings import settings
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
@@ -185,12 +184,12 @@ def test_where_the_server_says_nothing_a_recipe_is_as_it_is_written(recipe: Writ
 
 def test_the_servers_policy_is_under_every_recipe(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = parse(f"{RECIPE}\n[policy]\nblocking = true\n")
-    assert server_policy.effective(recipe, "h200").smallest_change == 0.01
+    assert policies.effective(recipe, "h200").smallest_change == 0.01
     file = tmp_path / "policy.toml"
     file.write_text("smallest_change = 0.04\nblocking = false\n")
     monkeypatch.setenv("KERNELWATCH_POLICY", str(file))
     settings.cache_clear()
-    policy = server_policy.effective(recipe, "h200")
+    policy = policies.effective(recipe, "h200")
     assert (policy.smallest_change, policy.blocking) == (0.04, True)
     assert policy.digest != recipe.policy_on("h200").digest, "what counts is what holds, whoever said it"
 
@@ -222,7 +221,7 @@ def test_a_mistake_in_the_servers_policy_is_named_with_its_line(text, said):
 
 def test_a_policy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"missing\.toml cannot be read: No such file"):
-        server_policy.policy_file(tmp_path / "missing.toml")
+        policies.policy_file(tmp_path / "missing.toml")
 
 
 # -- versions
@@ -254,7 +253,7 @@ def test_another_method_makes_another_version(monkeypatch):
 def test_a_version_is_kept_once_and_read_back_as_it_was(either):
     policy = Policy.model_validate({"cases": {"rms*": {"leak": 0.2}, "*": {"leak": 0.1}}, "metrics": {"call": 0.3}})
     with transaction() as session:
-        first, again, other = (policy_versions.version_of(session, one).id for one in (policy, policy, Policy()))
+        first, again, other = (policies.version_of(session, one).id for one in (policy, policy, Policy()))
         assert first == again != other
         assert session.execute(select(func.count()).select_from(PolicyRow)).scalar_one() == 2
     with transaction() as session:

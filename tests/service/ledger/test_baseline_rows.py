@@ -26,8 +26,8 @@ from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.domain.verdicts.totals import Summary
-from service.ledger.queries import found_in
-from service.ledger.runs import baseline_choice, queue, recording, reload
+from service.ledger.reading.queries import found_in
+from service.ledger.runs import baselines, queue, recording, replays
 from service.reports import words
 from service.reports.report import Report
 from tests import world
@@ -121,7 +121,7 @@ class Ledger:
 
     def last_good(self, place: int) -> dict[str, str]:
         with reading() as session:
-            found = baseline_choice.last_good(session, self.target_id, "cpu", f"c{place}")
+            found = baselines.last_good(session, self.target_id, "cpu", f"c{place}")
             return {case: sha for (_, case), sha in found.items()}
 
     def becomes(self, state: RegressionState) -> None:
@@ -526,9 +526,9 @@ def test_what_earlier_runs_showed_of_code_is_known_by_its_hash_and_never_added_u
 
     with reading() as session:
         cases = [Case.parse(WIDE)]
-        known = reload.repeats_before(session, session.get_one(Run, last), cases)
+        known = replays.repeats_before(session, session.get_one(Run, last), cases)
         assert known == {(cases[0], "a"): Repeats(50, 1), (cases[0], "b"): Repeats(12, 3)}
         alone = session.get_one(Run, first)
         alone.device = "h200"  # nothing was measured there
-        assert reload.repeats_before(session, alone, cases) == {}
+        assert replays.repeats_before(session, alone, cases) == {}
         session.rollback()

@@ -23,6 +23,7 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.steps import moved_between
 from service.ledger.runs import queue, recording
+from service.ledger.targets import series_of
 from service.reports.views import BisectionView
 from service.sources.source import Found
 from tests import world

@@ -25,9 +25,10 @@ from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, NotFound
-from service.ledger.calibration import equal_code, quarantines, schedule
-from service.ledger.calibration.known_variances import MAX_AGE_S, known_variances
-from service.ledger.calibration.rates import by_metric, rates
+from service.ledger.calibration import quarantines, sessions
+from service.ledger.calibration.error_rates import by_metric, rates
+from service.ledger.calibration.sessions import MAX_AGE_S, known_variances
+from service.ledger.intake import calibrations
 from service.ledger.runs import queue, recording, replays
 from service.reports import words
 from tests import world
@@ -63,7 +64,7 @@ class House:
 
     def night(self, ratio: float = 1.0, worker: str = "one") -> Run:
         """One calibration, queued and measured: the copy took `ratio` times as long as its original."""
-        assert schedule.plan_due() == 1
+        assert calibrations.plan_due() == 1
         return self.recorded([took(Role.HEAD, CASE, 100.0 * ratio), took(Role.PARENT, CASE, 100.0)], None, worker)
 
     def hours_go_by(self, hours: float) -> None:
@@ -118,12 +119,12 @@ def asked() -> list[Run]:
 def test_every_worker_is_asked_once_a_night_for_the_newest_fit_revision(house):
     for name in ("one", "two"):
         house.worker(name)
-    assert schedule.plan_due() == 0, "nothing was measured yet"
+    assert calibrations.plan_due() == 0, "nothing was measured yet"
     house.measured(1)
     fit = house.measured(2)
     house.measured(3, wrong=True)
 
-    assert (schedule.plan_due(), schedule.plan_due()) == (2, 0)
+    assert (calibrations.plan_due(), calibrations.plan_due()) == (2, 0)
     assert [(run.only_worker, run.revision_id, run.baseline) for run in asked()] == [
         ("one", fit.revision_id, "c2"),
         ("two", fit.revision_id, "c2"),
@@ -135,40 +136,40 @@ def test_the_next_night_it_is_asked_again(house):
     house.measured(1)
     house.night()
     house.hours_go_by(23)
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
     house.hours_go_by(2)
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
     house.hours_go_by(50)
-    assert schedule.plan_due() == 0, "one waits for this worker already"
+    assert calibrations.plan_due() == 0, "one waits for this worker already"
 
 
 def test_who_is_new_is_left_alone_for_a_day(house):
     """The first hours of a worker, and of a target, belong to the runs that people wait for."""
     house.worker("one", known_h=23)
     house.measured(1)
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
     house.worker("one", known_h=25)
     with transaction() as session:
         now = clock(session)
         session.execute(update(Target).values(created_at=now - 23 * HOUR))
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
     with transaction() as session:
         session.execute(update(Target).values(created_at=now - 25 * HOUR))
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
 
 
 def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(house):
     house.worker("one")
     house.measured(1)
     world.target("no = ", name="a")
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
 
 
 def test_workers_that_cannot_do_it_are_not_asked(house):
     house.worker("gone", ago_s=HOUR)
     house.worker("bare", sandbox="no user namespaces")
     house.measured(1)
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
 
 
 def test_nobody_is_asked_where_the_policy_says_never(house):
@@ -176,7 +177,7 @@ def test_nobody_is_asked_where_the_policy_says_never(house):
     house.measured(1)
     with transaction() as session:
         session.execute(update(RecipeRow).values(text=f"{RECIPE}\n[policy]\ncalibrate.every_h = 0\n"))
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
 
 
 def test_a_clock_that_jumps_back_delays_a_calibration_by_less_than_its_interval(house):
@@ -188,27 +189,27 @@ def test_a_clock_that_jumps_back_delays_a_calibration_by_less_than_its_interval(
         asked_before = update(Run).where(Run.purpose == Purpose.CALIBRATION)
         session.execute(asked_before.values(created_at=Run.created_at + 24 * HOUR, dedupe=Run.dedupe + " of old"))
         session.execute(update(Target).values(created_at=clock(session) + 24 * HOUR))
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
     with transaction() as session:
         session.execute(update(Run).values(state=RunState.DONE))
-    assert schedule.plan_due() == 0, "the one that was just queued counts"
+    assert calibrations.plan_due() == 0, "the one that was just queued counts"
 
 
 def test_a_clock_that_jumps_back_does_not_give_up_what_waits_for_a_worker(house):
     house.worker("one")
     house.measured(1)
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
     house.worker("one", ago_s=-HOUR)
-    schedule.plan_due()
+    calibrations.plan_due()
     assert asked()[0].state is RunState.QUEUED
 
 
 def test_what_waits_for_a_worker_that_went_away_is_given_up(house):
     house.worker("one")
     house.measured(1)
-    assert schedule.plan_due() == 1
+    assert calibrations.plan_due() == 1
     house.worker("one", ago_s=25 * HOUR)
-    assert schedule.plan_due() == 0
+    assert calibrations.plan_due() == 0
     [run] = asked()
     assert (run.state, run.reason) == (RunState.CANCELLED, "its worker has not been seen for a day")
 
@@ -220,7 +221,7 @@ def test_two_controls_at_once_ask_once(house):
 
     def plan(_number: int) -> int:
         together.wait()
-        return schedule.plan_due()
+        return calibrations.plan_due()
 
     with ThreadPoolExecutor(2) as controls:
         assert sorted(controls.map(plan, range(2))) == [0, 1]
@@ -257,7 +258,7 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
         run.trusted = False
         session.flush()
         taken = tuple(took(role, CASE, 100.0) for role in ROLES)
-        equal_code.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
+        sessions.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
         assert session.execute(select(Calibration)).first() is None
 
 
@@ -365,7 +366,7 @@ def test_a_calibration_is_one_session_though_it_compares_twice(house):
     house.worker("one")
     house.measured(1)
     for place in range(2, 5):
-        assert schedule.plan_due() == 1
+        assert calibrations.plan_due() == 1
         taken = [vary(place, role, case) for role in ROLES for case in (CASE, OTHER)]
         run = house.recorded(taken, None)
         house.hours_go_by(48)

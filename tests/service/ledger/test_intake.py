@@ -19,7 +19,8 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Delivery, Pull, PushRow, RegressionRow, Revision, Run, Target, Worker
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
-from service.ledger.intake import deliveries, mirrors, pulls, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries, pulls, registry
 from service.ledger.runs import queue, revisions
 from service.settings import settings
 from service.sources import open_source
@@ -725,13 +726,13 @@ def test_mirrors_forget_closed_pull_requests_and_tell_their_size(
     forge.pull_event(8, heads[8], action="closed")
     source = GitSource(target.name, target.location)
 
-    assert mirrors.clean_due() == 1
-    mirrors.clean("norms")
+    assert registry.clean_due() == 1
+    registry.clean("norms")
     assert all(source.has(head) for head in heads.values()), "it was closed a moment ago"
 
     monkeypatch.setenv("KERNELWATCH_PULLS_DAYS", "0.0000000001")
     settings.cache_clear()
-    before, after = mirrors.clean("norms")
+    before, after = registry.clean("norms")
     assert [source.has(head) for head in heads.values()] == [True, False]
     assert after < before
     assert polled().mirror_bytes == after == source.size()

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from service.db.engine import reading, transaction
 from service.db.models import OutboxMessage, Pull, Run
 from service.domain.states import Priority, RunState
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.ledger.notify import compose
-from service.ledger.queries import pull_reports, whole_run
+from service.ledger.reading.queries import pull_reports, whole_run
 from service.reports.report import Report
 from tests import world
 

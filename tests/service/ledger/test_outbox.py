@@ -13,7 +13,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge.github import App, GitHub, Token, connect
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.ledger.locking import backoff
 from service.ledger.notify import outbox
 from tests import world

@@ -11,11 +11,10 @@ from service.db import models as m
 from service.db.engine import reading as reading_only
 from service.db.engine import transaction
 from service.domain.states import FoundBy, Outcome, PointState, Priority, RunState, TargetKind
-from service.ledger import queries
 from service.ledger.changepoints import load
-from service.ledger.intake.targets import target_named
-from service.ledger.reading import board, runs
+from service.ledger.reading import board, queries, runs
 from service.ledger.reading.runs import RunFilter
+from service.ledger.targets import target_named
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed

@@ -13,9 +13,9 @@ from service.db.models import Calibration, Gap, RegressionRow, Revision, Run, Se
 from service.domain.states import CellState, Outcome, RegressionState, RunState
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
-from service.ledger.queries import found_in, series, stack_change, whole_run
-from service.ledger.runs import baseline_choice, queue, recording
-from service.ledger.runs.baseline_choice import Fitness
+from service.ledger.reading.queries import found_in, series, stack_change, whole_run
+from service.ledger.runs import baselines, queue, recording
+from service.ledger.runs.baselines import Fitness
 from service.reports import words
 from service.reports.report import Report
 from tests import world
@@ -88,7 +88,7 @@ class Ledger:
 
     def fitness(self, place: int) -> Fitness:
         with reading() as session:
-            return baseline_choice.fitness(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
+            return baselines.fitness(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
 
     def report(self, run_id: int) -> Report:
         with reading() as session:

@@ -15,7 +15,8 @@ from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import Base, Run, Worker
 from service.errors import ServiceError
-from service.ledger.intake import deliveries, registry, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries, registry
 from service.settings import settings
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import asking, words

@@ -22,7 +22,7 @@ from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Pairs
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
-from service.ledger.runs import queue, recording, reload, replays
+from service.ledger.runs import queue, recording, replays
 from service.reports import words
 from service.reports.views import Replay
 from tests import world
@@ -197,7 +197,7 @@ def test_it_is_the_same_on_either_database(either):
 def test_what_is_stored_is_what_was_measured(ledger):
     run_id = ledger.run(1, 1.05, -1.0)
     with reading() as session:
-        found = reload.one(session, run_id)
+        found = replays.one(session, run_id)
     assert found.result.taken == tuple(
         replace(one, screened=rounded(one.screened), confirmed=rounded(one.confirmed))
         for case, ratio in ((LONG, 1.05), (SHORT, -1.0))
@@ -216,7 +216,7 @@ def said(verdict: Verdict, name: tuple[str, str]) -> str:
 def test_a_stored_run_judged_by_its_own_policy_has_its_own_verdicts(history):
     for run_id in history:
         with reading() as session:
-            found = reload.one(session, run_id)
+            found = replays.one(session, run_id)
             stored = session.execute(
                 select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.baseline_kind == "parent")
             )

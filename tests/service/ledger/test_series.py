@@ -12,7 +12,7 @@ from service.db.engine import reading, transaction
 from service.db.models import Series
 from service.domain.metrics import SeriesKey
 from service.ledger.locking import lock
-from service.ledger.renames import IS_SERIES, series_ids, series_of
+from service.ledger.targets import IS_SERIES, series_ids, series_of
 from tests import world
 
 SHAPE = "rmsnorm.fwd.4096x1024.bf16"

@@ -10,7 +10,7 @@ from service.domain.codefacts.comparison import differences
 from service.domain.policy.policy import NOTHING
 from service.domain.states import Outcome, RunState
 from service.domain.text import last_lines, one_line, printable
-from service.ledger.queries import whole_run
+from service.ledger.reading.queries import whole_run
 from service.reports.report import Report, report
 from service.reports.rows import Row
 from tests.dashboards.seed import CASES, watched

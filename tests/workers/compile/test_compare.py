@@ -12,7 +12,7 @@ import pytest
 from service.db.engine import transaction
 from service.domain.codefacts.findings import FactsReport
 from service.errors import BadInput, BuildFailed, NotFound, Refused, ServiceError
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.settings import settings
 from service.sources import checkout
 from tests.fakes.repository import Repository

@@ -14,7 +14,8 @@ from service.db.engine import reading, transaction
 from service.db.models import FactsCheck
 from service.domain.states import FactsState
 from service.errors import BuildFailed
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ops import supervisor
 from service.settings import settings
 from tests.fakes.processes import running, until

@@ -10,8 +10,9 @@ from service.db.engine import reading, transaction
 from service.db.models import Measurement, RegressionRow, Revision, Run, Target, VerdictRow
 from service.domain.states import Purpose, RegressionState, RunState
 from service.errors import BuildFailed
-from service.ledger.intake import deliveries, targets
-from service.ledger.queries import found_in
+from service.ledger import targets
+from service.ledger.intake import deliveries
+from service.ledger.reading.queries import found_in
 from service.ledger.runs import internal_runs, queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE

@@ -11,7 +11,8 @@ from kernels.cases import Role
 from service.db.engine import reading, transaction
 from service.db.models import Measurement, Run, Stack, VerdictRow
 from service.domain.states import BaselineKind, RunState, TargetKind
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ledger.runs import queue
 from service.reports.words import cause_of
 from service.settings import settings

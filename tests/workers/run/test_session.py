@@ -19,7 +19,8 @@ from service.db.models import Measurement, Run
 from service.domain.policy.policy import Policy
 from service.domain.states import RunState, TargetKind
 from service.errors import SourceFailed
-from service.ledger.intake import deliveries, targets
+from service.ledger import targets
+from service.ledger.intake import deliveries
 from service.ledger.runs import queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE

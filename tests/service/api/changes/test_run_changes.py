@@ -8,7 +8,7 @@ import pytest
 from service.db.engine import reading, transaction
 from service.db.models import Run
 from service.domain.states import Purpose, RunState
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.intake import registry
 from service.ledger.runs import queue
 from service.settings import settings

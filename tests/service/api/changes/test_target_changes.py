@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from service.db.engine import reading, transaction
-from service.ledger.access import audit
-from service.ledger.access.acting import as_actor
+from service.ledger import audit
+from service.ledger.acting import as_actor
 from service.ledger.intake import registry
 from service.settings import settings
 from tests import world

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from service.db.engine import reading, transaction
-from service.ledger.access import audit
-from service.ledger.intake.targets import target_named
+from service.ledger import audit
 from service.ledger.runs import queue
+from service.ledger.targets import target_named
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.fakes.api import Api

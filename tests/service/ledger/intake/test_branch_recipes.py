@@ -10,8 +10,9 @@ from sqlalchemy import select
 from service.db.engine import reading, transaction
 from service.db.models import RecipeRow, Target
 from service.errors import NotFound
-from service.ledger.intake import registry, targets
-from service.ledger.intake.targets import BranchRecipe, adopted
+from service.ledger import targets
+from service.ledger.intake import registry
+from service.ledger.targets import BranchRecipe, adopted
 from tests import world
 
 OLD, NEW, OWN = (

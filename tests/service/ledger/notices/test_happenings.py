@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 from kernels.cases import Case, Role
 from service.db.engine import clock, transaction
 from service.db.models import Calibration, Notice, Run, Target
-from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import CellState, FoundBy, GateAction, Priority, Purpose, RunState
@@ -23,7 +22,7 @@ from service.ledger.calibration import quarantines
 from service.ledger.intake import deliveries
 from service.ledger.regressions import after_run, transitions
 from service.ledger.regressions.transitions import Slower
-from service.ledger.runs import baseline_rows, recording
+from service.ledger.runs import baselines, recording
 from service.settings import settings
 from tests import world
 from tests.service.ledger.notices.conftest import Channels, subscribe
@@ -108,7 +107,7 @@ def test_a_case_falls_behind_sota_and_catches_up(target: Target) -> None:
             run = shown(session, target, place)
             distance = SotaDistance(f"c{place}", "quack", 1.4 if behind else 1.0, 1.4, 1.0, behind=behind)
             revision = world.commit(session, target.id, place)
-            baseline_rows.note_gaps(session, run, revision, {NAME: distance}, Policy())
+            baselines.note_gaps(session, run, revision, {NAME: distance}, Policy())
     assert happened() == ["gap.opened", "gap.closed"]
 
 
@@ -116,7 +115,7 @@ def test_a_case_that_is_behind_when_it_is_first_measured_is_no_news(target: Targ
     with transaction() as session:
         distance = SotaDistance("c1", "quack", 1.4, 1.4, 1.0, behind=True)
         run, revision = shown(session, target, 1), world.commit(session, target.id, 1)
-        baseline_rows.note_gaps(session, run, revision, {NAME: distance}, Policy())
+        baselines.note_gaps(session, run, revision, {NAME: distance}, Policy())
     assert happened() == []
 
 

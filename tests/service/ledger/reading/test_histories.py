@@ -6,9 +6,9 @@ import pytest
 
 from service.db.engine import reading, transaction
 from service.domain.states import CellState, RunState
-from service.ledger import queries
-from service.ledger.intake.targets import target_named
+from service.ledger.reading import queries
 from service.ledger.reading.histories import histories, mainline_runs, measured_names
+from service.ledger.targets import target_named
 from tests import world
 from tests.dashboards.seed import CASES, Seeded, watched
 

@@ -37,11 +37,11 @@ from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, Outcome, Purpose, RegressionState, RunState, SearchState
 from service.errors import BadInput, Conflict, NotFound
+from service.ledger import targets
 from service.ledger.bisections import bisections
-from service.ledger.intake import targets
 from service.ledger.regressions import after_run, listing, transitions
-from service.ledger.renames import series_ids
 from service.ledger.runs import revisions
+from service.ledger.targets import series_ids
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 from tests import world
 

@@ -6,7 +6,7 @@ from service.db.engine import clock, transaction
 from service.db.models import Attempt, Target
 from service.db.visibility import hiding
 from service.domain.states import Priority, Purpose, RunState
-from service.ledger.queue_times import QueuePlace, places
+from service.ledger.runs.queue import QueuePlace, places
 from tests import world
 
 pytestmark = pytest.mark.usefixtures("state")

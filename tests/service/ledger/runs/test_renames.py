@@ -12,7 +12,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import CellState, RegressionState, RunState
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput
-from service.ledger.intake import targets
+from service.ledger import targets
 from service.ledger.regressions import after_run
 from service.ledger.runs import queue, recording
 from tests import world

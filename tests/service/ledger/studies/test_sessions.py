@@ -12,7 +12,7 @@ from service.db.engine import reading, transaction
 from service.db.models import StudyRecord
 from service.domain.studies.sessions import Claims, StudyProgress
 from service.errors import BadInput, NotFound
-from service.ledger.access import audit
+from service.ledger import audit
 from service.ledger.studies import sessions
 from service.ledger.studies.sessions import StoredSession
 from tests.service.ledger.studies.literal import GRID, NARROW, session_file

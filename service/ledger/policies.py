@@ -1,7 +1,13 @@
-"""Store the versions of policies: every verdict refers to the one that made it."""
+"""The operator's policy, which holds for every target whose recipe says nothing else, and the versions of policies.
+
+It is one TOML file with the keys of a recipe's `[policy]`, named by KERNELWATCH_POLICY and read once by each process.
+Every verdict refers to the version that made it.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
@@ -9,12 +15,37 @@ from sqlalchemy.orm import Session, selectinload
 from service.db.engine import clock
 from service.db.models import PolicyRow, Run, VerdictRow
 from service.db.paging import ResultPage, paged
-from service.domain.policy.policy import Policy
+from service.domain.policy.policy import NOTHING, Policy, Written, read
+from service.domain.policy.recipes import Recipe
 from service.domain.states import RunState
-from service.errors import NotFound
+from service.errors import BadInput, NotFound
 from service.ledger.locking import insert_if_absent
+from service.settings import settings
 
 SAMPLE = 200  # runs, the newest, of which `uses` reads the version
+
+
+def effective(recipe: Recipe, device: str) -> Policy:
+    """The effective policy of a target on a device: its recipe over the server's policy over the defaults."""
+    return recipe.policy_on(device, server_policy())
+
+
+def server_policy() -> Written:
+    """The operator's policy; empty without a file.  Raises BadInput that names its mistakes."""
+    named = settings().policy
+    return NOTHING if named is None else _read_once(named)
+
+
+def policy_file(file: Path) -> Written:
+    """The policy in a file.  Raises BadInput when it is not there, or not valid."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"The policy {file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    return read(text, str(file))
+
+
+_read_once = cache(policy_file)
 
 
 def version_of(session: Session, policy: Policy) -> PolicyRow:

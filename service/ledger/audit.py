@@ -10,7 +10,7 @@ from service.db.engine import clock
 from service.db.models import AuditEntry
 from service.db.paging import ResultPage, paged
 from service.domain.access import Actor
-from service.ledger.access.acting import acting
+from service.ledger.acting import acting
 
 
 def record(

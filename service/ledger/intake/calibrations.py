@@ -13,13 +13,12 @@ from service.domain.policy import recipes
 from service.domain.states import CellState, Purpose, RunState
 from service.domain.text import is_due, is_recent, listed, short
 from service.errors import BadInput
-from service.ledger.access import audit
-from service.ledger.intake import targets
+from service.ledger import audit, targets
 from service.ledger.locking import lock
+from service.ledger.policies import effective
 from service.ledger.reading import revisions
-from service.ledger.runs import baseline_choice, internal_runs
+from service.ledger.runs import baselines, internal_runs
 from service.ledger.runs.revisions import recipe_of
-from service.ledger.server_policy import effective
 
 log = structlog.get_logger()
 
@@ -200,7 +199,7 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
     ).scalars()
     building = []
     for one in newest:
-        found = baseline_choice.fitness(session, target, one.sha, device)
+        found = baselines.fitness(session, target, one.sha, device)
         if found.builds and not found.broken:
             return one
         building += [one] * found.builds

@@ -42,10 +42,10 @@ from service.domain.states import (
 from service.domain.text import WORKER_GONE_S, is_recent, short
 from service.errors import NotFound
 from service.forge.clients import addresses
-from service.ledger.renames import on_device
-from service.ledger.runs.baseline_choice import UNACCEPTED
+from service.ledger.policies import server_policy
+from service.ledger.runs.baselines import UNACCEPTED
 from service.ledger.runs.revisions import recipe_of
-from service.ledger.server_policy import server_policy
+from service.ledger.targets import on_device
 from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
 from service.reports.rows import Known
 from service.reports.schema.runs import run_with_report

@@ -1,0 +1,154 @@
+"""What a recorded session adds: the totals of its run, comparisons of equal code, and the variance of its cases.
+
+Equal code is compared by A/A controls, and in a calibration by two builds of one source.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Metric, Role
+from service.db.engine import clock
+from service.db.models import Calibration, CalibrationTotals, Measurement, Run, RunTotals, Series, VerdictRow
+from service.domain import roofline
+from service.domain.metrics import SeriesKey, metric_of
+from service.domain.policy.policy import Policy
+from service.domain.states import BaselineKind, CellState, Equal, Outcome, Purpose, RunState
+from service.domain.stats.case_variances import PastComparison, learn
+from service.domain.verdicts import calibration
+from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
+from service.domain.verdicts.calibration import Compared, variance_of
+from service.domain.verdicts.session_result import SessionResult
+from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_than_wrong, totals
+from service.ledger.calibration import quarantines
+from service.ledger.targets import series_ids
+
+SESSIONS = 20  # the newest of the same target on the same worker
+MAX_AGE_S = 90 * 86400.0  # a worker's whole history is long, and an old session says little of the machine today
+_OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
+
+
+def note_totals(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
+    """Keep the numbers of a run that has just been judged; a second time they replace the first."""
+    counted = [row for row in verdicts if row.quarantined_by is None]
+    slower = _slower_than_wrong(session, run, counted)
+    found = totals(
+        [
+            JudgedCase(Outcome(row.outcome), bool(row.known_before), (row.provider, row.case) in slower)
+            for row in counted
+            if row.baseline_kind == BaselineKind.PARENT
+        ],
+        [_against(row) for row in counted if row.baseline_kind == BaselineKind.SOTA],
+    )
+    row = session.get(RunTotals, run.id) or RunTotals(run_id=run.id)
+    row.target_id, row.device, row.purpose, row.stack_id = run.target_id, run.device, run.purpose, run.stack_id
+    row.at = clock(session) if run.finished_at is None else run.finished_at
+    row.took_s = row.at - run.started_at if run.attempt == 1 and run.started_at is not None else None
+    for outcome in Outcome:
+        setattr(row, outcome.value, found.outcomes.get(outcome, 0))
+    row.newly_broken, row.slower_than_wrong = found.newly_broken, found.slower_than_wrong
+    row.behind, row.sota = found.behind, found.sota
+    row.sota_cases, row.sota_log, row.sota_digest = 0, 0.0, None
+    if found.mean is not None:
+        row.sota_cases, row.sota_log, row.sota_digest = found.mean.cases, found.mean.log, found.mean.digest
+    row.copy_gb_s = roofline.ceilings(run.telemetry).get("copy_gb_s")
+    session.add(row)
+
+
+def note_calibration(session: Session, run: Run, compared: Collection[Compared], now: float) -> None:
+    """Keep the numbers of a session's comparisons of equal code."""
+    row = CalibrationTotals(run_id=run.id, target_id=run.target_id, at=now, comparisons=len(compared))
+    row.alarmed = sum(one.alarmed for one in compared)
+    row.squares = math.fsum(math.log(one.ratio) ** 2 for one in compared if one.ratio > 0)
+    session.merge(row)
+
+
+def _slower_than_wrong(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> set[tuple[str, str]]:
+    """The cases, by provider, that are slower than their parent, whose results were wrong."""
+    slower = {
+        (row.provider, row.case)
+        for row in verdicts
+        if row.baseline_kind == BaselineKind.WRONG_PARENT
+        and slower_than_wrong(Outcome(row.outcome), row.ratio, (row.reason_args or {}).get("limit"))
+    }
+    if not slower:
+        return slower
+    of_parent = Measurement.run_id == run.id, Measurement.role == Role.PARENT, Measurement.state == CellState.INVALID
+    wrong = session.execute(select(Measurement.provider, Measurement.case).where(*of_parent))
+    return slower & {(provider, case) for provider, case in wrong}
+
+
+def _against(row: VerdictRow) -> CaseAgainstSota:
+    timed = row.ratio if metric_of(row.case) is Metric.KERNEL else None
+    return CaseAgainstSota(row.provider, row.case, row.baseline or "", timed, bool(row.behind_sota))
+
+
+def compared(session: Session, run: Run, result: SessionResult, policy: Policy, known: KnownVariances) -> None:
+    """Store a session's comparisons of equal code, and quarantine or release the cases that they are about.
+
+    Sessions with untrusted code are ignored: whoever disturbs the controls could choose which cases are quarantined.
+    """
+    if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
+        return
+    found = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
+    if not found:
+        return
+    now = clock(session)
+    keys = [SeriesKey.of(run.target_id, run.device, one.provider, one.case) for one in found]
+    series = series_ids(session, keys)
+    rows = [_row(run, series[key], one, now) for key, one in zip(keys, found, strict=True)]
+    session.execute(insert(Calibration), rows)
+    note_calibration(session, run, found, now)
+    quarantines.review(session, run.target_id, run.device, found, policy)
+
+
+def _row(run: Run, series_id: int, one: Compared, now: float) -> dict[str, object]:
+    return {
+        "run_id": run.id,
+        "series_id": series_id,
+        "worker": run.worker,
+        "ratio": one.ratio,
+        "p": one.p,
+        "trials": one.trials,
+        "alarmed": one.alarmed,
+        "kind": one.kind,
+        "at": now,
+    }
+
+
+def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
+    """By metric, from the comparisons of equal code in sessions that ended before this run began.
+
+    So the worker that asks for more trials, the judge, and a later replay know the same.  A run that was measured twice
+    is left out: its rows are of the first session, maybe of another worker, whose controls were off.
+    """
+    if run.worker is None or run.started_at is None:
+        return NONE_KNOWN
+    same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
+    lately = (Run.finished_at < run.started_at, Run.finished_at > run.started_at - MAX_AGE_S)
+    ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
+    earlier = select(Run.id).where(*same, *lately, *ended).order_by(Run.finished_at.desc(), Run.id.desc())
+    newest = session.scalars(earlier.limit(SESSIONS)).all()
+    columns = (
+        Series.metric,
+        Series.provider,
+        Series.printed,
+        Calibration.run_id,
+        Calibration.kind,
+        Calibration.ratio,
+        Calibration.p,
+        Calibration.trials,
+    )
+    rows = select(*columns).join(Calibration.series).where(Calibration.run_id.in_(newest))
+    rows = rows.where(Calibration.worker == run.worker, Calibration.at < run.started_at).order_by(Calibration.id)
+    past = defaultdict[Metric, list[PastComparison]](list)
+    for metric, provider, case, run_id, kind, ratio, p, trials in session.execute(rows):
+        variance = variance_of(ratio, p, trials)
+        if variance is not None and metric.varies:
+            copy = kind is Equal.COPY
+            past[metric].append(PastComparison(run_id, (provider, case), math.log(ratio), variance, trials - 1, copy))
+    learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
+    return {metric: one for metric, one in learned.items() if one is not None}
