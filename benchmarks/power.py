@@ -27,7 +27,7 @@ from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.estimation import compare
+from service.domain.verdicts.samples import compare
 from service.domain.verdicts.session_result import ContenderResult, cells
 from workers.device import DeviceHere, ask
 from workers.run.trials import Tally, Trials

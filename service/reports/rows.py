@@ -17,7 +17,7 @@ from service.domain.metrics import amount, instead, metric_of, percent
 from service.domain.states import CellState, ComparisonMethod, Direction, Outcome, Repeatability
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.estimation import PairedRatio
+from service.domain.verdicts.samples import PairedRatio
 from service.domain.verdicts.totals import slower_than_wrong
 
 NOT_CAUSED_BY_IT = "not caused by this revision"

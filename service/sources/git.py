@@ -27,8 +27,7 @@ from service.domain.states import ForgeKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB, settings
 from service.sources.reach import Site, check_url, folder_of, place, site_of
-from service.sources.release_tags import ANY, newest_first
-from service.sources.source import Exported, Found, TreeWriter, some
+from service.sources.source import ANY, Exported, Found, TreeWriter, newest_first, some
 
 WATCH_EVERY_S = 0.5
 MAX_OUTPUT = 64 * MIB

@@ -1,19 +1,51 @@
-"""The interface of all sources of revisions, and a stranger's tree on disk, written and read within limits."""
+"""The interface of all sources of revisions, and a stranger's tree on disk, written and read within limits.
+
+Also which tags of a repository are releases.
+"""
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
+
+from packaging.version import InvalidVersion, Version
 
 from service.domain.states import ForgeKind, TargetKind
 from service.errors import BadInput, ServiceError, SourceFailed
 from service.settings import settings
-from service.sources.release_tags import ANY
+
+# A version has a dot: `docs-2026-11` and `build-1234` are none.  What precedes it says that it is one.
+_VERSION = re.compile(r"(?P<before>.*?)(?P<version>\d+(?:\.\d+)+\S*)", re.DOTALL)
+_USUAL = re.compile(r"(?:(?:releases?|rel|version|ver)[-/_]?)?v?", re.IGNORECASE)
+ANY = "*"
+
+
+def version_of(tag: str, pattern: str = ANY) -> Version | None:
+    """The version that a tag releases; None if it releases none, or a pre-release.
+
+    With another `pattern` than ANY a tag may begin with anything, as long as the whole of it matches.
+    """
+    match = _VERSION.fullmatch(tag)
+    if match is None or not (fnmatchcase(tag, pattern) if pattern != ANY else _USUAL.fullmatch(match["before"])):
+        return None
+    try:
+        version = Version(match["version"])
+    except InvalidVersion:
+        return None
+    return None if version.is_prerelease else version
+
+
+def newest_first(tags: Iterable[str], pattern: str = ANY) -> list[str]:
+    """The tags that are releases, the highest version first."""
+    versions = {tag: version for tag in tags if (version := version_of(tag, pattern)) is not None}
+    return sorted(versions, key=lambda tag: (versions[tag], tag), reverse=True)
 
 
 @dataclass(frozen=True)

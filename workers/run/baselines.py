@@ -22,8 +22,7 @@ from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFaile
 from service.ledger.runs import baselines
 from service.ledger.runs.baselines import MAX_BASELINE_DISTANCE
 from service.settings import GIB, MIB, settings
-from service.sources.release_tags import ANY
-from service.sources.source import Source
+from service.sources.source import ANY, Source
 from workers import environments
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment, cache_of, hash_seed

@@ -20,7 +20,7 @@ from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate, benjamini_hochberg, stops, trial_effects
 from service.domain.stats.sequential import MIN_SHARE, Effects, Zone
 from service.domain.stats.variance_prior import Prior
-from service.domain.verdicts.estimation import family, group_of, is_off, usual
+from service.domain.verdicts.samples import family, group_of, is_off, usual
 from service.domain.verdicts.session_result import ContenderResult, same_kernels
 
 FROM, TO, CONTROL = "from", "to", "control"  # the control is a second copy of `from`

@@ -22,8 +22,7 @@ from service.domain.stats.offsets import Control, Offset, offset
 from service.domain.stats.sequential import Decision, Effects, Limits, Suspect, Zone, confirm, screen
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.baselines import RULES
-from service.domain.verdicts.estimation import family, group_of, is_off
-from service.domain.verdicts.samples import Cell, Name, made
+from service.domain.verdicts.samples import Cell, Name, family, group_of, is_off, made
 from service.domain.verdicts.session_result import MIN_CASES, most_moved
 
 KnownVariances = Mapping[Metric, CaseVariances]

@@ -21,9 +21,8 @@ from service.domain.stats.counts import smallest
 from service.domain.stats.estimates import Estimate, benjamini_hochberg
 from service.domain.stats.offsets import Offset
 from service.domain.stats.sequential import MIN_SHARE
-from service.domain.verdicts.estimation import comparison, counted, family, group_of, usual
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Name, Pairs
+from service.domain.verdicts.samples import Name, Pairs, comparison, counted, family, group_of, usual
 
 
 class Method(StrEnum):

@@ -19,8 +19,8 @@ from service.domain.states import CellState, Equal
 from service.domain.stats.estimates import CONSTANT
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
-from service.domain.verdicts.estimation import usual
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
+from service.domain.verdicts.samples import usual
 from service.domain.verdicts.session_result import ContenderResult, cells
 
 WINDOW = 60  # of so many comparisons the last count: what a machine did last winter is no reason

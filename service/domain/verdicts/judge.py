@@ -22,9 +22,8 @@ from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
 from service.domain.verdicts.baselines import NO_OFFSET, SessionOffset
-from service.domain.verdicts.estimation import compare, comparison, count_comparison, counts_of
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Name, Pairs
+from service.domain.verdicts.samples import Cell, Name, Pairs, compare, comparison, count_comparison, counts_of
 
 __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "wanted"]
 

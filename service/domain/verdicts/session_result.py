@@ -15,9 +15,8 @@ from service.domain.roofline import number
 from service.domain.states import BaselineKind, CellState, Outcome, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
-from service.domain.verdicts.estimation import usual
 from service.domain.verdicts.reasons import Quarantined, Reason, ReasonCode, reason
-from service.domain.verdicts.samples import Cell, Name, Pairs, Trouble
+from service.domain.verdicts.samples import Cell, Name, Pairs, Trouble, usual
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from service.domain.forges import pull_noun
 from service.domain.states import ForgeKind, Origin, TargetKind
 from service.domain.text import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
-from service.forge import clients, events, gitlab_events
+from service.forge import clients, events, gitlab
 from service.forge.events import (
     CheckRequested,
     Commented,
@@ -131,7 +131,7 @@ class _Waiting:
     event: Event
 
 
-_PARSERS = {ForgeKind.GITHUB: events.parse, ForgeKind.GITLAB: gitlab_events.parse}
+_PARSERS = {ForgeKind.GITHUB: events.parse, ForgeKind.GITLAB: gitlab.parse}
 _Answer = str | Exception  # one sentence, or what went wrong
 _Answers = dict[int, _Answer]  # by delivery; one that is missing was not processed
 

@@ -14,8 +14,7 @@ from service.domain.metrics import split_metric
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, ComparisonMethod, Direction, Outcome, Purpose, RunState
 from service.domain.text import listed
-from service.domain.verdicts.estimation import MAX_LINKS, PairedRatio, direction, paired, product
-from service.domain.verdicts.samples import Name
+from service.domain.verdicts.samples import MAX_LINKS, Name, PairedRatio, direction, paired, product
 from service.errors import Conflict, NotFound
 from service.ledger.policies import effective
 from service.ledger.reading import queries

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from dashboards.pages.history.compare import WIDTH, Show, Sort, compose
 from service.domain.states import ComparisonMethod, Direction
-from service.domain.verdicts.estimation import PairedRatio
+from service.domain.verdicts.samples import PairedRatio
 from service.reports.rows import ComparedCase
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.inspection import Drawn

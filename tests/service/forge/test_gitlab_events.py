@@ -7,7 +7,7 @@ import pytest
 
 from service.errors import BadInput
 from service.forge.events import Commented, Ignored, PullChanged, Pushed
-from service.forge.gitlab_events import parse
+from service.forge.gitlab import parse
 from tests.fakes.gitlab import FakeGitLab
 
 REPO, OLD, NEW, ZEROS = "acme/kernels/norms", "a" * 40, "b" * 40, "0" * 40
