@@ -115,7 +115,10 @@ def send_webhook(channel: Channel, message_id: str, body: str) -> None:
             client.stream("POST", channel.url, content=body.encode(), headers=headers) as answer,
         ):
             status = answer.status_code
-            pause_s = _pause_s(answer.headers.get("retry-after", ""))
+            retry_after = answer.headers.get("retry-after", "")
+            pause_s = (
+                min(float(retry_after), _MAX_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0
+            )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ChannelFailed(f"no answer: {type(error).__name__}") from None  # its text may have the address
     if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
@@ -130,10 +133,6 @@ def signatures(secrets: Sequence[str], message_id: str, at: int, body: str) -> s
     keys = [key for secret in secrets if (key := key_of(secret)) is not None]
     digests = [hmac.new(key, signed, hashlib.sha256).digest() for key in keys]
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
-
-
-def _pause_s(retry_after: str) -> float:
-    return min(float(retry_after), _MAX_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0
 
 
 def _hint(status: int) -> str:

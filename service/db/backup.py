@@ -22,7 +22,6 @@ from sqlalchemy import (
     Connection,
     Engine,
     MetaData,
-    Table,
     Text,
     cast,
     create_engine,
@@ -302,7 +301,12 @@ def _load(url: str, file: Path, found: Checked, *, force: bool) -> None:
             for key in keys:
                 target.execute(AddConstraint(key))
             for table in tables.tables.values():
-                _continue_numbers(target, table)
+                if "id" in table.columns:
+                    highest = select(func.max(table.c.id)).scalar_subquery()
+                    sequence = func.pg_get_serial_sequence(table.name, "id")  # null where numbers are given
+                    target.execute(
+                        select(func.setval(sequence, func.coalesce(highest, 1), func.coalesce(highest, 0) > 0))
+                    )
 
 
 # Backends of other clients; an open transaction of ours is no reason to wait.
@@ -310,14 +314,6 @@ _OTHERS = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-
-
-def _continue_numbers(target: Connection, table: Table) -> None:
-    """Let the next row have a number above all others."""
-    if "id" in table.columns:
-        highest = select(func.max(table.c.id)).scalar_subquery()
-        sequence = func.pg_get_serial_sequence(table.name, "id")  # null where numbers are given
-        target.execute(select(func.setval(sequence, func.coalesce(highest, 1), func.coalesce(highest, 0) > 0)))
 
 
 # -- rows

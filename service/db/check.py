@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import structlog
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, MetaData, Table, and_, func, not_, select, text, update
+from sqlalchemy import Connection, MetaData, and_, func, not_, select, text, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import ForeignKeyConstraint
 
@@ -103,9 +103,12 @@ def check(connection: Connection) -> Checked:
         tables.reflect(connection)
         found.rows = row_counts(connection, tables)
         if found.current:
-            found.faults += _schema(connection)
+            differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
+            found.faults += [f"the schema differs from the one of this version: {one}" for one in differences[:_SHOWN]]
         for _, table in sorted(tables.tables.items()):
-            found.faults += _orphans(connection, table)
+            found.faults += [
+                problem for key in table.foreign_key_constraints if (problem := _orphans_of(connection, key))
+            ]
     except DBAPIError as error:
         found.damage.append(f"the database cannot be read: {error.orig}")
     return found
@@ -127,15 +130,6 @@ def _integrity(connection: Connection) -> list[str]:
     failed = text("SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()")
     failures = connection.execute(failed).scalar() or 0  # null where checksums are off
     return [f"PostgreSQL counted {failures} pages with a wrong checksum"] if failures else []
-
-
-def _schema(connection: Connection) -> list[str]:
-    differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
-    return [f"the schema differs from the one of this version: {one}" for one in differences[:_SHOWN]]
-
-
-def _orphans(connection: Connection, table: Table) -> list[str]:
-    return [problem for key in table.foreign_key_constraints if (problem := _orphans_of(connection, key))]
 
 
 def _orphans_of(connection: Connection, key: ForeignKeyConstraint) -> str | None:

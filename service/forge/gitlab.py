@@ -244,7 +244,8 @@ class GitLab(Forge):
             return "none"
         if member["id"] != user_id or member.get("state", "active") != "active":
             return "none"
-        return _named(int(member["access_level"]))
+        levels = ((50, "admin"), (40, "maintain"), (30, "write"), (20, "triage"), (10, "read"))
+        return next((name for least, name in levels if int(member["access_level"]) >= least), "none")
 
     def pull(self, repo: str, number: int) -> PullHead:
         found = self._get(_merge_request(repo, number), repo)
@@ -424,12 +425,6 @@ def _state(check: CheckRun) -> str:
     if check.conclusion == "cancelled":
         return "canceled"
     return {"success": "success", "pending": "pending"}.get(check.commit_status, "failed")
-
-
-def _named(access_level: int) -> str:
-    """A role of GitLab as the permission of GitHub that allows about the same."""
-    levels = ((50, "admin"), (40, "maintain"), (30, "write"), (20, "triage"), (10, "read"))
-    return next((name for least, name in levels if access_level >= least), "none")
 
 
 def _is_fork(pull: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, exists, or_, select
+from sqlalchemy import Select, delete, exists, or_, select
 from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock, transaction
@@ -42,7 +42,11 @@ def keep(
 
     Texts beyond the limits are left out.
     """
-    session.execute(delete(KernelTextRow).where(_of(run_id, check_id)))
+    session.execute(
+        delete(KernelTextRow).where(
+            KernelTextRow.run_id == run_id if run_id is not None else KernelTextRow.check_id == check_id
+        )
+    )
     now, ids, left, rows = clock(session), dict[str, int](), MAX_PACKED, list[KernelTextRow]()
     for one in texts:
         small = packed(one.text) if one.kind in NAMES else None
@@ -119,10 +123,6 @@ def forget_due() -> int:
             forgotten += len(session.scalars(gone).all())
             found, after = len(ids), max(ids, default=after)
     return forgotten
-
-
-def _of(run_id: int | None, check_id: int | None) -> ColumnElement[bool]:
-    return KernelTextRow.run_id == run_id if run_id is not None else KernelTextRow.check_id == check_id
 
 
 def _id_of(session: Session, values: Mapping[str, Any]) -> int:

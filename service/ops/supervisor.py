@@ -152,7 +152,9 @@ class _Supervisor:
             while not self.stops:
                 self._start_due()
                 self._turn(0.5)
-                self._announce()
+                if self.at and _answers(*self.at):
+                    _say(f"\nkernelwatch is at {settings().address}   (press Ctrl-C to stop)\n")
+                    self.at = None
             self._end()
         return 0
 
@@ -180,11 +182,6 @@ class _Supervisor:
                 with contextlib.suppress(KeyError):
                     self.selector.unregister(child.output)
                 child.reap()
-
-    def _announce(self) -> None:
-        if self.at and _answers(*self.at):
-            _say(f"\nkernelwatch is at {settings().address}   (press Ctrl-C to stop)\n")
-            self.at = None
 
     def _end(self) -> None:
         """Send SIGTERM to all, and SIGKILL after a while or a second signal."""

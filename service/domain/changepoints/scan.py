@@ -301,15 +301,11 @@ def _moved_baselines(table: Histories, name: Name, steps: Sequence[Change]) -> d
     found = {}
     for step in steps:
         own, reference = table.shifts(table.row_of[name], step)
-        if _baseline_moved(own, reference, step):
+        # If only the reference shifted, the adjusted values changed in the opposite direction.
+        size = math.log(step.ratio)
+        if abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5:
             found[step.ordinal] = math.exp(reference)
     return found
-
-
-def _baseline_moved(own: float, reference: float, change: Change) -> bool:
-    """Did only the reference shift?  Then the adjusted values changed in the opposite direction."""
-    size = math.log(change.ratio)
-    return abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5
 
 
 def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> list[Name]:

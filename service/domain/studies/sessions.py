@@ -12,7 +12,7 @@ from datetime import datetime
 from statistics import median
 
 from kernels.studies.catalogue import STUDIES
-from kernels.studies.records import CONTROL, Note, Record, Session, StudyFile
+from kernels.studies.records import CONTROL, Record, Session, StudyFile
 from kernels.studies.results import Estimate, Results, sum_of_means
 from kernels.studies.study import Study, StudyReport, missing
 from service.errors import BadInput, NotFound
@@ -92,17 +92,12 @@ def check(file: StudyFile) -> Study:
     for record in file.records:
         _check_record(record)
     for note in file.notes:
-        _check_note(note)
+        if note.what in ("stack", "ceilings", "trial") and not isinstance(note.value, dict):
+            raise BadInput(f"The note {note.what!r} is {note.value!r:.60}; it must be an object.")
+        if note.what == "ceilings" and not all(type(one) in (int, float) for one in note.value.values()):
+            raise BadInput(f"The ceilings are {note.value!r:.60}; each must be a number.")
     report(study, Results.of([file]))
     return study
-
-
-def _check_note(note: Note) -> None:
-    """What the reports read of notes: texts by arm, and ceilings as numbers."""
-    if note.what in ("stack", "ceilings", "trial") and not isinstance(note.value, dict):
-        raise BadInput(f"The note {note.what!r} is {note.value!r:.60}; it must be an object.")
-    if note.what == "ceilings" and not all(type(one) in (int, float) for one in note.value.values()):
-        raise BadInput(f"The ceilings are {note.value!r:.60}; each must be a number.")
 
 
 def _check_session(session: Session) -> Study:

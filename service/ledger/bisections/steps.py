@@ -58,17 +58,14 @@ def _step(run: Run) -> BisectionStep:
     why = one_line(run.reason or "no reason was given")
     match run.state:
         case RunState.DONE:
-            return replace(step, verdicts={(row.provider, row.case): _verdict(row) for row in _against_baseline(run)})
+            parent = [row for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT]
+            return replace(step, verdicts={(row.provider, row.case): _verdict(row) for row in parent})
         case RunState.FAILED if run.build_failed:
             return replace(step, untested=Answer.SKIP, words=why)
         case RunState.SUPERSEDED:  # the mainline was rewritten without it: no repeat will measure it
             return replace(step, untested=Answer.SKIP, words=why)
         case _:
             return replace(step, untested=Answer.UNDECIDED, words=why)
-
-
-def _against_baseline(run: Run) -> list[VerdictRow]:
-    return [row for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT]
 
 
 def _verdict(row: VerdictRow) -> StepVerdict:

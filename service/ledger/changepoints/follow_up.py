@@ -4,7 +4,7 @@ A point is confirmed or closed once, and never reopened.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,9 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
     slow = [one for one in steps if one.verdict.outcome == Outcome.REGRESSION.value]
     steady = _not_repeating(session, search, row, steps)
     if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
-        regression = _regression(session, search, row, _evidence(search, slow))
+        # The step that proves the culprit, or else the earliest revision that was slower than the good end.
+        evidence = next((step for step in slow if step.sha == search.culprit), slow[0])
+        regression = _regression(session, search, row, evidence)
         row.regression_id = regression.id
         set_state(row, PointState.CONFIRMED, PointReason.REGRESSION, regression=regression.id, bisection=search.id)
     elif search.state is not SearchState.STOPPED and steady:
@@ -146,11 +148,6 @@ def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepRe
         .order_by(Revision.ordinal, Run.id.desc())
     )
     return [StepResult(run, sha, ordinal or 0, since, verdict) for run, sha, ordinal, since, verdict in found]
-
-
-def _evidence(search: Bisection, slow: Sequence[StepResult]) -> StepResult:
-    """The step that proves the culprit, or else the earliest revision that was slower than the good end."""
-    return next((one for one in slow if one.sha == search.culprit), slow[0])
 
 
 def _regression(session: Session, search: Bisection, row: ChangePoint, step: StepResult) -> RegressionRow:
@@ -252,7 +249,9 @@ def follow(session: Session, target: Target, device: str) -> None:
     if not rows:
         return
     measured = mainline(session, target.id, device)
-    _close_left(row for row in rows if row.revision_id not in measured.place_of)
+    for row in rows:
+        if row.revision_id not in measured.place_of:
+            close(row, PointReason.REWRITTEN)
     settle(session, [row for row in rows if row.state is PointState.CHECKING])
     _explain_slower(session, measured, [row for row in _open(rows) if row.ratio > 1])
     _explain_faster(session, measured, [row for row in _open(rows) if row.ratio < 1])
@@ -261,11 +260,6 @@ def follow(session: Session, target: Target, device: str) -> None:
 
 def _open(rows: Sequence[ChangePoint]) -> list[ChangePoint]:
     return [row for row in rows if row.state is PointState.OPEN]
-
-
-def _close_left(rows: Iterable[ChangePoint]) -> None:
-    for row in rows:
-        close(row, PointReason.REWRITTEN)
 
 
 # -- explained
@@ -290,16 +284,12 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
         place = measured.place_of[point.revision_id]
         for at, regression in known.get(point.series_id, ()):
             if abs(at - place) <= SAME:
-                _is_regression(point, regression)
-
-
-def _is_regression(point: ChangePoint, regression: RegressionRow) -> None:
-    point.regression_id = regression.id
-    if regression.state is RegressionState.DISMISSED:
-        why = {"why": regression.reason} if regression.reason else {}
-        close(point, PointReason.DISMISSED, regression=regression.id, **why)
-    else:
-        set_state(point, PointState.CONFIRMED, PointReason.REGRESSION, regression=regression.id)
+                point.regression_id = regression.id
+                if regression.state is RegressionState.DISMISSED:
+                    why = {"why": regression.reason} if regression.reason else {}
+                    close(point, PointReason.DISMISSED, regression=regression.id, **why)
+                else:
+                    set_state(point, PointState.CONFIRMED, PointReason.REGRESSION, regression=regression.id)
 
 
 def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
@@ -385,7 +375,13 @@ def _sighting(measured: Mainline, row: ChangePoint) -> Sighting:
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
     seen = [_sighting(measured, row) for row in group]
     before, last = min(one.before for one in seen), max(one.last for one in seen)
-    good, bad = search_range(before, last, len(measured.line) - 1, _neighbours(session, measured, group))
+    revisions = session.scalars(
+        select(ChangePoint.revision_id)
+        .where(ChangePoint.series_id.in_({row.series_id for row in group}))
+        .where(ChangePoint.refuted_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
+    )
+    others = [measured.place_of[revision] for revision in revisions if revision in measured.place_of]
+    good, bad = search_range(before, last, len(measured.line) - 1, others)
     cases = sorted({row.case for row in group})
     try:
         search = bisections.start(
@@ -404,16 +400,6 @@ def _search(session: Session, target: Target, measured: Mainline, group: Sequenc
     for row in group:
         row.bisection_id = search.id
         set_state(row, PointState.CHECKING, PointReason.BISECTION, bisection=search.id)
-
-
-def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoint]) -> list[int]:
-    """The other places at which the same series changed, as of the last scan."""
-    revisions = session.scalars(
-        select(ChangePoint.revision_id)
-        .where(ChangePoint.series_id.in_({row.series_id for row in group}))
-        .where(ChangePoint.refuted_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
-    )
-    return [measured.place_of[one] for one in revisions if one in measured.place_of]
 
 
 # -- the machine

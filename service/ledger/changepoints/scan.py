@@ -221,13 +221,16 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
         for point_id, change in found.matched.again:
             _seen_again(rows[point_id], change, measured)
         for point_id, leak_id in found.matched.parts:
-            _is_part(rows[point_id], leak_id)
+            row = rows[point_id]
+            close(row, PointReason.PART, leak=leak_id)
+            row.refuted_scans = 0
         for point_id, evidence in found.matched.refuted:
             _refuted(rows[point_id], evidence)
         for point_id in found.matched.lost:
             _lost(rows[point_id])
         for point_id in found.matched.kept:
-            _not_refuted(rows[point_id])
+            # This scan could contradict the point, and did not.
+            rows[point_id].refuted_scans = 0
     if new := sum(len(found.matched.new) for found in scanned.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
@@ -314,11 +317,6 @@ def _replace(row: ChangePoint, change: Change, measured: Mainline) -> None:
     row.revisions, row.course = change.revisions, _course(measured, change)
 
 
-def _is_part(row: ChangePoint, leak_id: int) -> None:
-    close(row, PointReason.PART, leak=leak_id)
-    row.refuted_scans = 0
-
-
 def _refuted(row: ChangePoint, evidence: Refutation) -> None:
     row.refuted_scans += 1
     if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
@@ -329,8 +327,3 @@ def _lost(row: ChangePoint) -> None:
     row.refuted_scans += 1
     if row.refuted_scans >= MAX_REFUTED and row.state is PointState.OPEN:
         close(row, PointReason.LOST)
-
-
-def _not_refuted(row: ChangePoint) -> None:
-    """Count the scans in a row: this one could contradict the point, and did not."""
-    row.refuted_scans = 0

@@ -46,7 +46,10 @@ RECENT = 300  # finished runs from which durations are taken
 def queues(session: Session, now: float) -> Queues:
     """The queues of all devices that have one, or a worker.  Hidden runs are in no number."""
     found = defaultdict[str, DeviceQueue](lambda: DeviceQueue(""))
-    leased = _leased(session)
+    leased = [
+        LeasedRun(run_id, name, device, worker, stage, (target_id, device, purpose), since)
+        for run_id, name, device, worker, stage, target_id, purpose, since in session.execute(_LEASED)
+    ]
     by_run = {one.run_id: one for one in leased}
     for row in session.scalars(_WORKERS):
         online = bool(is_recent(row.seen_at, now, WORKER_GONE_S))
@@ -132,13 +135,6 @@ _DURATIONS = (
     .limit(RECENT)
 )
 _WORKERS = select(Worker).order_by(Worker.name)
-
-
-def _leased(session: Session) -> list[LeasedRun]:
-    return [
-        LeasedRun(run_id, name, device, worker, stage, (target_id, device, purpose), since)
-        for run_id, name, device, worker, stage, target_id, purpose, since in session.execute(_LEASED)
-    ]
 
 
 def _durations(session: Session) -> list[tuple[RunKind, float]]:

@@ -34,7 +34,7 @@ def receive(target: Target, body: IO[bytes], *, compressed: bool) -> IngestBatch
 
     Raises BadInput that names the line with a mistake, and TooLarge.
     """
-    lines = _lines(body, compressed)
+    lines = _split(_decompressed(body) if compressed else iter(lambda: body.read(_CHUNK), b""))
     batch = _begin(target.id, read_first(next(lines, b"")))
     measurements = samples = 0
     try:
@@ -49,11 +49,6 @@ def receive(target: Target, body: IO[bytes], *, compressed: bool) -> IngestBatch
         with suppress(Exception):  # what is left is deleted with the next batch
             _delete([batch.id])
         raise
-
-
-def _lines(body: IO[bytes], compressed: bool) -> Iterator[bytes]:
-    """The lines of a file, decompressed, in bounded memory."""
-    return _split(_decompressed(body) if compressed else iter(lambda: body.read(_CHUNK), b""))
 
 
 def _decompressed(body: IO[bytes]) -> Iterator[bytes]:

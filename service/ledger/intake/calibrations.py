@@ -54,7 +54,9 @@ def _due(session: Session, now: float) -> Iterator[Due]:
     workers = session.scalars(select(Worker).where(online).order_by(Worker.name)).all()
     if not workers:
         return
-    last, waiting = _last(session, [one.name for one in workers], now), _waiting(session)
+    last = _last(session, [worker.name for worker in workers], now)
+    rows = session.execute(select(Run.target_id, Run.only_worker).where(*_OPEN))
+    waiting = {(target_id, name or "") for target_id, name in rows}
     for target in targets.all_targets(session):
         if target.paused_at is not None:
             continue
@@ -77,11 +79,6 @@ def _last(session: Session, workers: list[str], now: float) -> dict[tuple[int, s
     known = Run.only_worker.in_(workers), Run.created_at <= now
     rows = select(*series, func.max(Run.created_at)).where(*known).group_by(*series)
     return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
-
-
-def _waiting(session: Session) -> set[tuple[int, str]]:
-    rows = select(Run.target_id, Run.only_worker).where(*_OPEN)
-    return {(target_id, worker or "") for target_id, worker in session.execute(rows)}
 
 
 _OPEN = (Run.only_worker.is_not(None), Run.state.in_((RunState.QUEUED, RunState.LEASED)))

@@ -103,7 +103,9 @@ def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -
     for _ in range(_TRIES):
         if not left:
             return done
-        versions = _versions(target)
+        with reading() as session:
+            numbers = select(Pull.number, Pull.version).where(Pull.target_id == target.id)
+            versions = dict(session.execute(numbers).all())
         heads = source.fetch_pulls(left.keys(), _FETCH_S)
         own = [head for number, head in heads.items() if isinstance(head, str) and not left[number].fork]
         if not all(map(source.is_on_branch, own)):  # a branch may have moved since it was fetched
@@ -248,11 +250,6 @@ def _is_awaited(source: Source, wanted: Wanted, head: str) -> bool:
     if head in wanted.announced:
         return False
     return any(failures < _PATIENCE and not source.has(sha) for sha, failures in wanted.announced.items())
-
-
-def _versions(target: Target) -> dict[int, int]:
-    with reading() as session:
-        return dict(session.execute(select(Pull.number, Pull.version).where(Pull.target_id == target.id)).all())
 
 
 def _compare(moment: float | None, known: float | None) -> int:

@@ -125,12 +125,13 @@ class _Copy:
                 self.session.execute(insert(table).values(values))
                 continue
             old = values.pop("id")
-            shared = self._shared(table, row) if table.name in _SHARED else None
+            shared = (
+                self.session.scalar(select(table.c.id).where(table.c.digest == row["digest"]))
+                if table.name in _SHARED
+                else None
+            )
             ids[old] = shared or self.session.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
 
     def _new(self, table: str, old: int | None) -> int | None:
         """The new id of a row; None if it stayed behind."""
         return None if old is None or table not in self.ids else self.ids[table][old]
-
-    def _shared(self, table: Table, row: Mapping[str, Any]) -> int | None:
-        return self.session.scalar(select(table.c.id).where(table.c.digest == row["digest"]))

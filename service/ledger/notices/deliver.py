@@ -229,22 +229,31 @@ def _batch(session: Session, subscription_id: int, now: float | None) -> bool:
     if subscription is None or session.scalar(select(NoticeMessage.id).where(*unsent).limit(1)) is not None:
         return False
     now = clock(session) if now is None else now
-    rows = _waiting(session, subscription)
+    theirs = (Notice.subscription_id == subscription.id, Notice.state == NoticeState.WAITING)
+    rows = session.scalars(select(Notice).where(*theirs).order_by(Notice.id).limit(_MAX_PENDING)).all()
     may_read = subscriptions.may_read(session, subscription)
     hidden = [row.id for row in rows if not may_read(row.target_id)]
     left = [row for row in rows if may_read(row.target_id)]
     pending = [Pending(row.id, row.kind, row.subject, row.series, row.at) for row in left]
-    chosen = plan(pending, _sent(session, subscription_id, now), _rules(), now)
+    here = settings()
+    chosen = plan(
+        pending,
+        _sent(session, subscription_id, now),
+        Rules(here.notices_wait_s, here.notices_urgent_wait_s, here.notices_per_hour),
+        now,
+    )
     _become(session, [*hidden, *chosen.cancel], NoticeState.CANCELLED)
     _become(session, chosen.drop, NoticeState.DROPPED)
     if not chosen.send:
         return False
     by_id = {row.id: row for row in left}
-    events = [_event(by_id[one]) for one in chosen.send]
+    sent = [by_id[notice_id].event for notice_id in chosen.send]
+    events = [NotableEvent(**event | {"kind": EventKind(event["kind"])}) for event in sent]
     made = NoticeMessage(
         subscription_id=subscription_id, channel=subscription.channel, state=OutboxState.WAITING, created_at=now
     )
-    uncounted = _uncounted(session, subscription_id)
+    dropped = (Notice.subscription_id == subscription_id, Notice.state == NoticeState.DROPPED)
+    uncounted = session.scalars(select(Notice.id).where(*dropped, Notice.message_id.is_(None))).all()
     found = message.document(
         events, subscription_id=subscription_id, address=settings().address, at=now, dropped=len(uncounted)
     )
@@ -255,16 +264,6 @@ def _batch(session: Session, subscription_id: int, now: float | None) -> bool:
     _become(session, uncounted, NoticeState.DROPPED, made.id)
     log.info("message made", subscription=subscription_id, channel=subscription.channel, events=len(events))
     return True
-
-
-def _waiting(session: Session, subscription: Subscription) -> Sequence[Notice]:
-    theirs = (Notice.subscription_id == subscription.id, Notice.state == NoticeState.WAITING)
-    return session.scalars(select(Notice).where(*theirs).order_by(Notice.id).limit(_MAX_PENDING)).all()
-
-
-def _rules() -> Rules:
-    here = settings()
-    return Rules(here.notices_wait_s, here.notices_urgent_wait_s, here.notices_per_hour)
 
 
 def _sent(session: Session, subscription_id: int, now: float) -> SentBefore:
@@ -288,16 +287,6 @@ def _sent(session: Session, subscription_id: int, now: float) -> SentBefore:
     lately = (NoticeMessage.subscription_id == subscription_id, NoticeMessage.created_at > now - HOUR_S)
     messages = session.scalars(select(NoticeMessage.created_at).where(*lately)).all()
     return SentBefore(frozenset(open_subjects), changes, messages)
-
-
-def _uncounted(session: Session, subscription_id: int) -> Sequence[int]:
-    """The dropped events that no message has counted yet."""
-    dropped = (Notice.subscription_id == subscription_id, Notice.state == NoticeState.DROPPED)
-    return session.scalars(select(Notice.id).where(*dropped, Notice.message_id.is_(None))).all()
-
-
-def _event(row: Notice) -> NotableEvent:
-    return NotableEvent(**row.event | {"kind": EventKind(row.event["kind"])})
 
 
 def _become(session: Session, ids: Sequence[int], state: NoticeState, message_id: int | None = None) -> None:

@@ -80,14 +80,9 @@ def wants(one: Subscription, event: NotableEvent) -> bool:
     """Whether a subscription to the target wants the event.  What has no device is of interest on all of them."""
     if SEVERITIES.index(event.severity) < SEVERITIES.index(one.severity):
         return False
-    if one.kinds is not None and not any(_is_kind(event.kind, kind) for kind in one.kinds):
+    if one.kinds is not None and {event.kind, event.kind.partition(".")[0]}.isdisjoint(one.kinds):
         return False
     return one.device is None or event.device is None or fnmatchcase(event.device, one.device)
-
-
-def _is_kind(kind: str, wanted: str) -> bool:
-    """`regression.opened` is of the kinds `regression.opened` and `regression`."""
-    return kind == wanted or kind.partition(".")[0] == wanted
 
 
 def is_silent(run: Run) -> bool:

@@ -196,7 +196,8 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
     times = _times(session, run.id)
     of_kernels = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.KERNEL}
     of_blocks = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.BLOCK}
-    verdicts = _verdicts(session, run.id)
+    rows = session.execute(_VERDICTS, {"run_id": run.id})
+    verdicts = {(provider, name): (ratio, behind) for provider, name, ratio, behind in rows}
     since = _behind_since(session, target, device, run.ordinal)
     best = roofline.ceilings({"ceilings": run.ceilings})
     cases, blocks = (
@@ -323,11 +324,6 @@ def _run(session: Session, target: Target, device: str, revision: str) -> tuple[
 _VERDICTS = select(VerdictRow.provider, VerdictRow.case, VerdictRow.ratio, VerdictRow.behind_sota).where(
     VerdictRow.run_id == bindparam("run_id"), VerdictRow.baseline_kind == BaselineKind.SOTA
 )
-
-
-def _verdicts(session: Session, run_id: int) -> dict[tuple[str, str], tuple[float | None, bool]]:
-    rows = session.execute(_VERDICTS, {"run_id": run_id})
-    return {(provider, name): (ratio, behind) for provider, name, ratio, behind in rows}
 
 
 _GAPS = (

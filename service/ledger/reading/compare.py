@@ -78,7 +78,8 @@ def compare(
     chain = _chain(session, target, device, before, after)
     verdicts = _verdicts(session, {run.id: run for run in (*after.runs, *before.runs, *chain)}, which)
     of_head, of_base = _shown(after, before)
-    comparer = _Comparer(before, after, chain, verdicts, _policy(target, device))
+    recipe = readable(target.recipe.text) if target.recipe else None
+    comparer = _Comparer(before, after, chain, verdicts, effective(recipe, device) if recipe else Policy())
     medians = _medians(session, {run.id for run in (*after.runs, *before.runs)}, which)
     names = sorted({name for run in (of_head, of_base) for name in medians.get((run.id, Role.HEAD), {})})
     cases = [comparer.case(name, medians, of_base, of_head) for name in names]
@@ -269,11 +270,6 @@ def _of_pair(name: Name, one: _Verdict, medians: Medians, *, turned: bool, polic
     said = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
     stored = outcome.value if outcome else None
     return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (one.run.id,), outcome=stored)
-
-
-def _policy(target: Target, device: str) -> Policy:
-    recipe = readable(target.recipe.text) if target.recipe else None
-    return effective(recipe, device) if recipe else Policy()
 
 
 def _stack_changes(session: Session, base: int | None, head: int | None) -> tuple[str, ...]:

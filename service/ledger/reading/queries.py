@@ -539,10 +539,11 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
 
 def measured_series(session: Session, target: Target) -> list[tuple[str, str, str]]:
     """The (device, provider, case) triples that the latest runs of a target measured."""
+    latest = [run for device in devices(session, target) for run in latest_of_device(session, target, device)]
     rows = session.execute(
         select(Run.device, Measurement.provider, Measurement.case)
         .join(Run, Run.id == Measurement.run_id)
-        .where(Run.id.in_(_latest_runs(session, target)), Measurement.role == Role.HEAD.value)
+        .where(Run.id.in_(sorted(latest, reverse=True)[:LATEST_RUNS]), Measurement.role == Role.HEAD.value)
         .distinct()
         .order_by(Run.device, Measurement.provider, Measurement.case)
     )
@@ -567,12 +568,6 @@ def typical_run_s(session: Session, target: Target) -> float | None:
     rows = select(Run.finished_at, Run.started_at).where(*ended).order_by(Run.id.desc()).limit(_TYPICAL)
     took = [finished - started for finished, started in session.execute(rows) if finished and started]
     return median(took) if took else None
-
-
-def _latest_runs(session: Session, target: Target) -> list[int]:
-    """The latest runs of the mainline that are done."""
-    found = [run for device in devices(session, target) for run in latest_of_device(session, target, device)]
-    return sorted(found, reverse=True)[:LATEST_RUNS]
 
 
 def latest_of_device(session: Session, target: Target, device: str) -> Sequence[int]:

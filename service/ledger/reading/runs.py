@@ -154,7 +154,9 @@ def measurements(
         statement = statement.where(Measurement.role == role)
     if state is not None:
         statement = statement.where(Measurement.state == state)
-    return MeasuredPage(paged(session, statement, (Measurement.id,), cursor, limit, ascending=True), _ceilings(run))
+    return MeasuredPage(
+        paged(session, statement, (Measurement.id,), cursor, limit, ascending=True), roofline.ceilings(run.telemetry)
+    )
 
 
 def verdicts(
@@ -209,7 +211,3 @@ def _run(session: Session, run_id: int) -> Run:
     if run is None:
         raise NotFound("run", run_id)
     return run
-
-
-def _ceilings(run: Run) -> dict[str, float]:
-    return roofline.ceilings(run.telemetry)

@@ -133,7 +133,9 @@ _OPEN = _COUNTED.where(OPEN_ONES)
 
 def open_incidents(session: Session, now: float) -> list[OpenIncident]:
     """All incidents with open regressions, the most severe first; the first ones with their revision and worst case."""
-    ordered = sorted(_groups(session.execute(_OPEN, {"now": now})), key=_most_severe)
+    ordered = sorted(
+        _groups(session.execute(_OPEN, {"now": now})), key=lambda group: (-group.severity, -group.high, group.opened_at)
+    )
     detail(session, ordered[:DETAILED], [OPEN_ONES])
     return ordered
 
@@ -255,10 +257,6 @@ def _groups(rows: Any) -> list[OpenIncident]:
         known = found.setdefault(key, OpenIncident(*key))
         _count(known, row)
     return list(found.values())
-
-
-def _most_severe(one: OpenIncident) -> tuple[float, float, float]:
-    return -one.severity, -one.high, one.opened_at
 
 
 def _place(one: OpenIncident) -> tuple[int, int, int]:

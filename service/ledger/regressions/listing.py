@@ -168,7 +168,12 @@ def incident_for(
         .order_by(Incident.id)
     )
     for incident, place in open_ones.all():
-        kinds, culprits = _kinds_and_culprits(session, incident.id)
+        known = session.execute(
+            select(RegressionRow.found_by, RegressionRow.culprit)
+            .where(RegressionRow.incident_id == incident.id)
+            .distinct()
+        ).all()
+        kinds, culprits = {kind for kind, _ in known}, [culprit for _, culprit in known if culprit is not None]
         same = incident.revision_id == revision.id
         if found_by in kinds and (same or one_event(revision.ordinal, culprit, place, culprits)):
             if revision.ordinal is not None and place is not None and revision.ordinal < place:
@@ -178,13 +183,6 @@ def incident_for(
     session.add(made)
     session.flush()
     return made.id
-
-
-def _kinds_and_culprits(session: Session, incident_id: int) -> tuple[set[FoundBy], list[str]]:
-    known = session.execute(
-        select(RegressionRow.found_by, RegressionRow.culprit).where(RegressionRow.incident_id == incident_id).distinct()
-    ).all()
-    return {kind for kind, _ in known}, [culprit for _, culprit in known if culprit is not None]
 
 
 def settle(session: Session, ids: Iterable[int | None], now: float) -> None:

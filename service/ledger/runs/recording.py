@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, not_, select
+from sqlalchemy import and_, func, not_, select
 from sqlalchemy import case as when
 from sqlalchemy.orm import Session
 
@@ -65,7 +65,10 @@ _Facts = Mapping[Name, Mapping[str, Any]]
 
 def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[ContenderResult]) -> None:
     """Keep the changes that this session of the mainline shows, and notify those who subscribed to them."""
-    heads, parents = (_facts(taken, role) for role in (Role.HEAD, Role.PARENT))
+    heads, parents = (
+        {(one.provider, str(one.case)): one.facts for one in taken if one.role is role}
+        for role in (Role.HEAD, Role.PARENT)
+    )
     found = dict[_Move, _Chosen]()
     for sha, now in ((run.baseline, parents), (revision.sha, heads)):
         if sha is not None and now:
@@ -94,10 +97,6 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
             happenings.configuration_moved(session, run, name, row)
 
 
-def _facts(taken: Sequence[ContenderResult], role: Role) -> _Facts:
-    return {(one.provider, str(one.case)): one.facts for one in taken if one.role is role}
-
-
 def _by_the_commit(run: Run, heads: _Facts, parents: _Facts) -> dict[_Move, _Chosen]:
     """Where head and parent ran different configurations in this session."""
     found = {}
@@ -116,19 +115,15 @@ def _against_earlier(session: Session, run: Run, sha: str, now: _Facts) -> dict[
         (MovedBy.NOTHING, Run.stack_id == run.stack_id),
         (MovedBy.STACK, Run.stack_id != run.stack_id),
     ):
-        earlier = _newest_before(session, run, sha, stack)
+        earlier = session.scalar(
+            select(func.max(Run.id))
+            .join(Revision, Revision.id == Run.revision_id)
+            .where(Revision.target_id == run.target_id, Revision.sha == sha, Run.device == run.device)
+            .where(Run.state == RunState.DONE, Run.id != run.id, stack, WATCHED)
+        )
         if earlier is not None:
             return {(by, name): chosen for name, chosen in _moved_since(session, earlier, now).items()}
     return {}
-
-
-def _newest_before(session: Session, run: Run, sha: str, stack: ColumnElement[bool]) -> int | None:
-    return session.scalar(
-        select(func.max(Run.id))
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Revision.target_id == run.target_id, Revision.sha == sha, Run.device == run.device)
-        .where(Run.state == RunState.DONE, Run.id != run.id, stack, WATCHED)
-    )
 
 
 def _moved_since(session: Session, earlier: int, now: _Facts) -> dict[Name, _Chosen]:

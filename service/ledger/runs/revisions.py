@@ -124,7 +124,9 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     states = Counter[RunState]()
     for one in wanted:
         changed = push.between(one) if push.pull is None else push.found
-        matters = target.kind is TargetKind.PACKAGE or any(_matters(recipe, each) for each in changed)
+        matters = target.kind is TargetKind.PACKAGE or any(
+            each.more_paths or recipe.matters(each.paths) for each in changed
+        )
         values = {
             "baseline": push.baselines.get(one.sha, one.parent) if push.pull is None else push.baseline,
             "push_id": kept.id,
@@ -453,11 +455,6 @@ def _first_paths(found: Found) -> list[str]:
             break
         first.append(path)
     return first
-
-
-def _matters(recipe: recipes.Recipe, found: Found) -> bool:
-    """Whether a commit needs measuring.  One that changes too many paths to list does."""
-    return found.more_paths or recipe.matters(found.paths)
 
 
 def _place(session: Session, target: Target, found: Sequence[Found], later: Sequence[str]) -> None:

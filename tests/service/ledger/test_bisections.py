@@ -15,7 +15,6 @@ from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
-from service.domain.metrics import SeriesKey
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
@@ -23,7 +22,6 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.steps import moved_between
 from service.ledger.runs import queue, recording
-from service.ledger.targets import series_of
 from service.reports.views import BisectionView
 from service.sources.source import Found
 from tests import world

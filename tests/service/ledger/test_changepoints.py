@@ -39,7 +39,6 @@ from service.ledger.calibration.error_rates import error_rates
 from service.ledger.changepoints import follow_up, load, scan
 from service.ledger.changepoints.load import histories, mainline
 from service.ledger.runs import queue, recording
-from service.ledger.targets import series_of
 from service.reports.words import of_point_reason
 from tests import world
 from tests.made_histories import Made, store
