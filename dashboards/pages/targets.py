@@ -63,7 +63,7 @@ def target(
         address=address,
         found=causes,
         causes=regression_lines(causes.groups.items, {found.id: found}, commit_address, now),
-        needs=needs.of_target(lately, failed, mainline.held_runs(session, found), now),
+        needs=needs.of_target(lately, failed, mainline.held_runs(session, found)),
         behind=behind,
         line=line,
         strip=strips.strip(line.marks, line.marks_in_words),

@@ -1,7 +1,7 @@
 """What needs a person, one line each: regressions first, then runs, then the service itself.  Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -13,10 +13,10 @@ from service.domain.text import in_bytes, lasted, listed, one_line, short
 from service.reports.health.facts import (
     DeviceQueue,
     FailedHead,
+    GivenUp,
     HealthFacts,
     HeldRuns,
     OpenIncident,
-    Queues,
     TargetLately,
     WorkerState,
 )
@@ -93,9 +93,9 @@ def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
     names = {one.row.id: one.row for one in facts.targets}
     incidents = [_incident(one, names[one.target_id], commit, facts.now) for one in facts.incidents if one.count]
     others = [
-        *_wrong(facts),
-        *_failed(facts),
-        *_held(facts),
+        *_wrong(facts.targets),
+        *_failed(facts.failed, facts.given_up),
+        *_held(facts.queues.held),
         *_workers(facts),
         *_control(facts),
         *_outbox(facts),
@@ -120,25 +120,9 @@ def _without_samples(facts: HealthFacts) -> HealthFacts:
     return replace(facts, targets=targets, incidents=incidents)
 
 
-def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns], now: float) -> list[Need]:
+def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns]) -> list[Need]:
     """What a person must handle in one target, except its regressions."""
-    facts = HealthFacts(
-        now=now,
-        since=now,
-        targets=[one],
-        incidents=(),
-        failed=failed,
-        given_up=None,
-        unsent=(),
-        oldest_delivery=None,
-        quarantined=(0, 0),
-        queues=Queues((), tuple(held)),
-        nights=(),
-        fixed=(),
-        stacks=(),
-        drifted=(),
-    )
-    return [*_wrong(facts), *_failed(facts), *_held(facts)]
+    return [*_wrong([one]), *_failed(failed, None), *_held(held)]
 
 
 def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: float) -> Need:
@@ -177,9 +161,9 @@ def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: flo
     )
 
 
-def _wrong(facts: HealthFacts) -> Iterator[Need]:
+def _wrong(targets: Iterable[TargetLately]) -> Iterator[Need]:
     """Wrong and failed cases of the newest revision."""
-    for one in facts.targets:
+    for one in targets:
         for run in one.newest.values():
             if run.broken:
                 noun = f"wrong or failed case{'s' * (run.broken != 1)}"
@@ -195,8 +179,8 @@ def _wrong(facts: HealthFacts) -> Iterator[Need]:
                 )
 
 
-def _failed(facts: HealthFacts) -> Iterator[Need]:
-    for run in facts.failed:
+def _failed(failed: Sequence[FailedHead], given_up: GivenUp | None) -> Iterator[Need]:
+    for run in failed:
         yield Need(
             tone="failed",
             what="Build failed" if run.in_build else "Run failed",
@@ -207,20 +191,20 @@ def _failed(facts: HealthFacts) -> Iterator[Need]:
             source=Link(short(run.sha), f"/runs/{run.run_id}"),
             of=f"{run.target} on {run.device}",
         )
-    if facts.given_up is not None:
-        count = facts.given_up.count
+    if given_up is not None:
+        count = given_up.count
         yield Need(
             tone="failed",
             what=f"{count} run{'s' * (count != 1)} of pull requests given up",
             detail="in the last day, and through no fault of a build",
-            act=Link("Open", f"/runs/{facts.given_up.last_run_id}"),
-            since=facts.given_up.last_at,
+            act=Link("Open", f"/runs/{given_up.last_run_id}"),
+            since=given_up.last_at,
             owner=OPERATOR,
         )
 
 
-def _held(facts: HealthFacts) -> Iterator[Need]:
-    for one in facts.queues.held:
+def _held(held: Iterable[HeldRuns]) -> Iterator[Need]:
+    for one in held:
         pulls = f", of {one.pulls} pull request{'s' * (one.pulls != 1)}" if one.pulls else ""
         waits = "waits" if one.count == 1 else "wait"
         yield Need(
