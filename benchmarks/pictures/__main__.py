@@ -33,9 +33,8 @@ from service.domain.states import OutboxState, RunState
 from service.ledger.intake import samples
 from service.ledger.reading.queries import found_in
 from service.ledger.studies import sessions as studies
-from service.reports import answers, markdown
-from service.reports.forge.annotations import annotations
-from service.reports.notices import message
+from service.reports import answers, markdown, notices
+from service.reports.payloads import annotations
 from service.reports.report import Report
 from service.settings import settings
 from service.sources.checkout import Checkout
@@ -180,10 +179,10 @@ def notice() -> dict[str, str]:
         run_id=17,
         text="the build failed",
     )
-    found = message.document(
+    found = notices.document(
         [*opened, failed], subscription_id=1, address=settings().address, at=slower.finished_at or 0.0
     )
-    return {"notice": render.message(found.data.title, message.body(found))}
+    return {"notice": render.message(found.data.title, notices.body(found))}
 
 
 def spilling() -> tuple[str, tuple[KernelFindings, ...]]:

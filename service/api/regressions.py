@@ -35,8 +35,15 @@ from service.ledger.calibration import error_rates, quarantines
 from service.ledger.changepoints import load
 from service.ledger.regressions import listing
 from service.ledger.targets import target_named
-from service.reports.schema.bisections import bisection_document, bisection_item, calibration_document, quarantine_item
-from service.reports.schema.regressions import change_point_item, incident_item, regression_document
+from service.reports.schema.regressions import (
+    bisection_document,
+    bisection_item,
+    calibration_document,
+    change_point_item,
+    incident_item,
+    quarantine_item,
+    regression_document,
+)
 
 router = APIRouter(route_class=ReadingRoute)
 DAY_S = 86_400.0

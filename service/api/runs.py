@@ -49,8 +49,14 @@ from service.ledger.runs import build_logs, queue
 from service.ledger.runs.queue import NO_PLACE
 from service.ledger.targets import target_named
 from service.reports import markdown
-from service.reports.schema.code import kernel_text_item
-from service.reports.schema.runs import measurement_item, queue_item, samples_document, verdict_item, worker_item
+from service.reports.schema.runs import (
+    kernel_text_item,
+    measurement_item,
+    queue_item,
+    samples_document,
+    verdict_item,
+    worker_item,
+)
 
 router = APIRouter(route_class=ReadingRoute, tags=["runs"])
 

@@ -960,7 +960,7 @@ class NoticeMessage(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
     channel: Mapped[str] = mapped_column(String(80))
-    document: Mapped[dict[str, Any]]  # a service.reports.notices.subscriptions.NoticeDocument
+    document: Mapped[dict[str, Any]]  # a service.reports.feeds.notices.NoticeDocument
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     attempts: Mapped[int] = mapped_column(default=0)  # that the receiver refused
     next_at: Mapped[float] = mapped_column(default=0.0)

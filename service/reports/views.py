@@ -122,10 +122,10 @@ class ReplayedCase:
 class Replay:
     """The result of a replay.  Versions are by device, sums by device, provider and metric."""
 
-    versions: dict[str, str] = field(default_factory=dict)
+    policy_versions: dict[str, str] = field(default_factory=dict)
     runs: int = 0
-    first_at: float | None = None
-    last_at: float | None = None
+    since: float | None = None  # when the first run ended
+    until: float | None = None
     sums: dict[tuple[str, str, Metric], Sum] = field(default_factory=dict)
     cases: list[ReplayedCase] = field(default_factory=list)
     equal_before: Rate = NONE  # of the nightly calibrations, as they were judged

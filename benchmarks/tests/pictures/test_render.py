@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.pictures import render
 from service.reports import markdown
-from service.reports.forge.annotations import annotations
+from service.reports.payloads import annotations
 from tests import needs
 from tests.dashboards.conftest import BROWSERS
 from tests.service.reports.test_annotations import COMPILED

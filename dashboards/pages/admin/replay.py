@@ -32,7 +32,7 @@ from service.ledger.policies import effective, server_policy
 from service.ledger.runs import replays
 from service.ledger.targets import target_named
 from service.reports.report import readable
-from service.reports.schema.replay import replay_document
+from service.reports.schema.regressions import replay_document
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 Device = Annotated[str, Query(max_length=40)]

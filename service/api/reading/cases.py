@@ -29,7 +29,7 @@ from service.ledger.reading import queries, revisions
 from service.ledger.reading.compare import compare
 from service.ledger.targets import target_named
 from service.reports.schema.base import Instant
-from service.reports.schema.code import compare_document, facts_check_item, facts_diff_document
+from service.reports.schema.runs import compare_document, facts_check_item, facts_diff_document
 from service.reports.schema.targets import case_item, series_document, series_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])

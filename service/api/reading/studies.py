@@ -13,7 +13,7 @@ from service.api.access import Reading, ReadingRoute
 from service.api.common import CACHED, Cursor, DeviceName, Key, Limit, page_of, tagged_json
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
-from service.reports.studies.schema import study_item, study_session_document, study_session_item
+from service.reports.schema.studies import study_item, study_session_document, study_session_item
 
 router = APIRouter(route_class=ReadingRoute, prefix="/studies", tags=["studies"])
 

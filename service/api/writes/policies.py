@@ -16,7 +16,7 @@ from service.ledger import policies
 from service.ledger.policies import server_policy
 from service.ledger.runs import replays
 from service.ledger.targets import target_named
-from service.reports.schema.replay import replay_document
+from service.reports.schema.regressions import replay_document
 from service.reports.schema.requests import ReplayRequest
 
 router = APIRouter()

@@ -10,7 +10,7 @@ from service.db.engine import transaction
 from service.domain.access import Scope
 from service.domain.studies.sessions import study_named
 from service.ledger.studies import sessions
-from service.reports.studies.schema import study_session_item
+from service.reports.schema.studies import study_session_item
 
 router = APIRouter(route_class=WritingRoute, prefix="/studies", tags=["studies"])
 

@@ -15,7 +15,7 @@ from service.db.models import Subscription, Target
 from service.domain.access import Actor, Scope
 from service.ledger.notices import deliver, subscriptions
 from service.ledger.targets import target_named
-from service.reports.notices.subscriptions import SubscriptionRequest, subscription_item
+from service.reports.feeds.notices import SubscriptionRequest, subscription_item
 
 router = APIRouter()
 _reads = APIRouter(route_class=ReadingRoute, tags=["subscriptions"])

@@ -24,8 +24,7 @@ from service.ledger.intake import calibrations
 from service.ledger.reading import queries
 from service.ledger.regressions import listing, transitions
 from service.ledger.targets import target_named
-from service.reports.schema.bisections import bisection_document, quarantine_item
-from service.reports.schema.regressions import incident_item, regression_document
+from service.reports.schema.regressions import bisection_document, incident_item, quarantine_item, regression_document
 from service.reports.schema.requests import (
     AcknowledgeRequest,
     AssignRequest,

@@ -8,8 +8,8 @@ from service.commands.output.formats import as_json, as_markdown
 from service.commands.output.views import Column, Part, Table, View, text
 from service.domain.isolation.evaluation import CaseIsolation, CaseVerdict, Isolation
 from service.errors import BadInput
-from service.reports.isolation import words
-from service.reports.isolation.schema import IsolationDocument, IsolationRow
+from service.reports.schema import isolation
+from service.reports.schema.isolation import IsolationDocument, IsolationRow
 
 _STYLES = {
     CaseVerdict.SLOWER: "red",
@@ -25,12 +25,12 @@ def isolated(result: Isolation) -> View:
     document = IsolationDocument.of(result)
     parts: list[Part] = [
         text((document.headline, "bold")),
-        text((words.subject(result), "dim")),
+        text((isolation.subject(result), "dim")),
         Table(CaseIsolation, result.cases, _columns(result)),
-        text((words.LEGEND, "dim")),
+        text((isolation.LEGEND, "dim")),
     ]
-    parts += [text(line) for line in words.explanations(result)]
-    parts += [text((line, "yellow")) for line in words.troubles(result)]
+    parts += [text(line) for line in isolation.explanations(result)]
+    parts += [text((line, "yellow")) for line in isolation.troubles(result)]
     rows = Table(IsolationRow, list(IsolationRow.all_of(document)), ())
     return View(document, parts, code=result.exit_code, table=rows)
 
@@ -60,16 +60,16 @@ def _columns(result: Isolation) -> tuple[Column[CaseIsolation], ...]:
     several = len({one.provider for one in result.cases}) > 1
 
     def of(place: int) -> Column[CaseIsolation]:
-        name = words.title(result.components[place].name)
-        return Column(name, lambda one: words.both_ways(one.components[place], one.case), right=True)
+        name = isolation.title(result.components[place].name)
+        return Column(name, lambda one: isolation.both_ways(one.components[place], one.case), right=True)
 
     def total(one: CaseIsolation) -> str:
-        return words.change(one.total, one.case)
+        return isolation.change(one.total, one.case)
 
     return (
         Column("case", lambda one: f"{one.provider} {one.case}" if several else one.case),
         Column("total", total, lambda one: _STYLES.get(one.verdict, ""), right=True),
         *(of(place) for place in range(len(result.components))),
-        Column("left", lambda one: words.change(one.left, one.case), right=True),
-        Column("verdict", words.verdict, lambda one: _STYLES.get(one.verdict, "")),
+        Column("left", lambda one: isolation.change(one.left, one.case), right=True),
+        Column("verdict", isolation.verdict, lambda one: _STYLES.get(one.verdict, "")),
     )

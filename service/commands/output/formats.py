@@ -1,7 +1,5 @@
 """The option `--format`, and one renderer for each of its values."""
 
-import csv
-import io
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,16 +51,10 @@ def as_csv(kind: "type[BaseModel]", rows: "Sequence[BaseModel]") -> str:
 
     Fields of inner documents are named `outer.inner`; a list is JSON in its cell.
     """
-    from service.reports.encoders import csv_cell, flat_columns
+    from service.domain.exports import FileFormat
+    from service.reports.encoders import encoder
 
-    columns = flat_columns(kind)
-    text = io.StringIO()
-    table = csv.writer(text)  # its lines end with CR LF, and it quotes where needed
-    table.writerow([one.name for one in columns])
-    for row in rows:
-        document = row.model_dump(mode="json")
-        table.writerow([csv_cell(one.value(document)) for one in columns])
-    return text.getvalue()
+    return encoder(FileFormat.CSV, kind).rows(rows).decode()
 
 
 def as_markdown(view: "View") -> str:

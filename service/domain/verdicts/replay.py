@@ -32,16 +32,16 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Replayed:
-    """One case of one run, judged once more.  Trials of head against parent; `lacking` more were never made."""
+    """One case of one run, judged once more.  Trials of head against parent; those that lack were never made."""
 
     provider: str
     case: str
     fate: Fate
-    before: Outcome | None  # None where nothing is stored
+    outcome_before: Outcome | None  # None where nothing is stored
     verdict: Verdict
-    made: int
-    used: int
-    lacking: int
+    trials_made: int
+    trials_used: int
+    trials_lacking: int
 
     @property
     def metric(self) -> Metric:
@@ -50,7 +50,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Sum:
-    """Counts over many cases; `behind` and `leaks` count flags against SOTA and against the pinned baseline."""
+    """Counts over many cases; the last four count flags against SOTA and against the pinned baseline."""
 
     cases: int = 0
     alarmed: int = 0
@@ -59,13 +59,13 @@ class Sum:
     missed: int = 0
     spared: int = 0
     undecided: int = 0
-    made: int = 0
-    used: int = 0
-    lacking: int = 0
-    behind_before: int = 0
-    behind: int = 0
-    leaks_before: int = 0
-    leaks: int = 0
+    trials_made: int = 0
+    trials_used: int = 0
+    trials_lacking: int = 0
+    behind_sota_before: int = 0
+    behind_sota: int = 0
+    slower_than_pinned_before: int = 0
+    slower_than_pinned: int = 0
 
     def __add__(self, other: "Sum") -> "Sum":
         return Sum(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -136,13 +136,13 @@ def _sum(found: Sequence[Replayed]) -> Sum:
     fates = Counter(one.fate for one in found)
     return Sum(
         cases=len(found),
-        alarmed=sum(one.before is Outcome.REGRESSION for one in found),
+        alarmed=sum(one.outcome_before is Outcome.REGRESSION for one in found),
         stay=fates[Fate.STAYS],
         new=fates[Fate.NEW],
         missed=fates[Fate.MISSED],
         spared=fates[Fate.SPARED],
         undecided=fates[Fate.UNDECIDED],
-        made=sum(one.made for one in found),
-        used=sum(one.used for one in found),
-        lacking=sum(one.lacking for one in found),
+        trials_made=sum(one.trials_made for one in found),
+        trials_used=sum(one.trials_used for one in found),
+        trials_lacking=sum(one.trials_lacking for one in found),
     )

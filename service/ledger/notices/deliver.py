@@ -35,8 +35,8 @@ from service.domain.text import is_due
 from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import subscriptions
-from service.reports.notices import message
-from service.reports.notices.subscriptions import NoticeDocument
+from service.reports.feeds import notices
+from service.reports.feeds.notices import NoticeDocument
 from service.settings import settings
 
 log = structlog.get_logger()
@@ -74,7 +74,7 @@ def send(channel: Channel, public_id: str, document: NoticeDocument) -> None:
     if channel.is_webhook:
         channels.send_webhook(channel, public_id, document.model_dump_json())
     else:
-        channels.send_by_apprise(channel, document.data.title, message.body(document), message.severity(document))
+        channels.send_by_apprise(channel, document.data.title, notices.body(document), notices.severity(document))
 
 
 def deliver_due(now: float | None = None) -> int:
@@ -103,7 +103,7 @@ def try_out(subscription_id: int, channel_name: str) -> Attempted:
         at = clock(session)
     begun = time.monotonic()
     try:
-        document = message.trial(subscription_id, settings().address, at)
+        document = notices.trial(subscription_id, settings().address, at)
         send(channels.named(channel_name), f"test_{int(at * 1000)}_{subscription_id}", document)
     except ChannelFailed as failure:
         return Attempted(str(failure), time.monotonic() - begun)
@@ -254,7 +254,7 @@ def _batch(session: Session, subscription_id: int, now: float | None) -> bool:
     )
     dropped = (Notice.subscription_id == subscription_id, Notice.state == NoticeState.DROPPED)
     uncounted = session.scalars(select(Notice.id).where(*dropped, Notice.message_id.is_(None))).all()
-    found = message.document(
+    found = notices.document(
         events, subscription_id=subscription_id, address=settings().address, at=now, dropped=len(uncounted)
     )
     made.document = found.model_dump(mode="json")

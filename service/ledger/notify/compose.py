@@ -27,9 +27,8 @@ from service.ledger.regressions.decisions import baseline_in_key
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
-from service.reports.forge.annotations import annotations
 from service.reports.gate import gate
-from service.reports.payloads import CheckAction, CheckPayload, CommentPayload
+from service.reports.payloads import CheckAction, CheckPayload, CommentPayload, annotations
 from service.reports.report import Report
 
 log = structlog.get_logger()

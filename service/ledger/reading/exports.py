@@ -47,6 +47,7 @@ from service.db.models import (
 from service.db.paging import ResultPage, paged, paged_rows
 from service.domain import roofline
 from service.domain.exports import Exportable
+from service.domain.ingest import unit_of, unpack_samples
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput
 from service.ledger import audit, policies
@@ -58,7 +59,7 @@ from service.ledger.reading import histories, queries, revisions, runs
 from service.ledger.reading.runs import RunFilter, is_revision
 from service.ledger.regressions import listing
 from service.ledger.targets import by_name, target_named
-from service.reports.schema.bisections import bisection_item, quarantine_item
+from service.reports.schema.base import columns, document_of
 from service.reports.schema.exports import (
     ExportedCalibration,
     ExportedFactsCheck,
@@ -68,10 +69,18 @@ from service.reports.schema.exports import (
     ExportedRun,
     ExportedSample,
     ExportedVerdict,
+    SingleFacts,
+    run_fields,
 )
-from service.reports.schema.regressions import change_point_item, incident_item, regression_item
-from service.reports.schema.runs import run_item, worker_item
-from service.reports.schema.targets import gap_item, target_document
+from service.reports.schema.regressions import (
+    bisection_item,
+    change_point_item,
+    incident_item,
+    quarantine_item,
+    regression_item,
+)
+from service.reports.schema.runs import facts_check_item, measurement_item, run_item, verdict_item, worker_item
+from service.reports.schema.targets import gap_item, revision_item, target_document
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -99,18 +108,13 @@ class ExportPart:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Wanted(ExportFilter):
     """The filter, with its target as a row."""
 
-    name: str | None
-    target: Target | None
-    device: str | None
-    revision: str | None
-    since: float | None
-    until: float | None
+    row: Target | None = None
 
     def of_target(self, column: InstrumentedAttribute[int]) -> list[ColumnElement[bool]]:
-        return [] if self.target is None else [column == self.target.id]
+        return [] if self.row is None else [column == self.row.id]
 
     def on(self, device: InstrumentedAttribute[str]) -> list[ColumnElement[bool]]:
         return [] if self.device is None else [device == self.device]
@@ -121,7 +125,7 @@ class _Wanted:
 
     @property
     def runs(self) -> RunFilter:
-        return RunFilter(self.target, self.device, revision=self.revision, since=self.since, until=self.until)
+        return RunFilter(self.row, self.device, revision=self.revision, since=self.since, until=self.until)
 
 
 Read = Callable[[Session, _Wanted, Any], ExportPart]
@@ -156,7 +160,7 @@ def read_part(session: Session, what: Exportable, which: ExportFilter, place: An
     kind = KINDS[what]
     by_row = which.target is not None and what is not Exportable.AUDIT  # entries of the log outlive their targets
     target = target_named(session, str(which.target)) if by_row else None
-    wanted = _Wanted(which.target, target, which.device, which.revision, which.since, which.until)
+    wanted = _Wanted(**vars(which), row=target)
     rows: list[Document] = []
     began = time.monotonic()
     while True:
@@ -168,7 +172,7 @@ def read_part(session: Session, what: Exportable, which: ExportFilter, place: An
 
 
 def _targets(session: Session, which: _Wanted, place: Any) -> ExportPart:
-    found = ResultPage((which.target,), None) if which.target is not None else by_name(session, place, _PAGE)
+    found = ResultPage((which.row,), None) if which.row is not None else by_name(session, place, _PAGE)
     counts = queries.open_counts(session, [one.id for one in found.items])
     rows = [
         target_document(one, open_regressions=counts[one.id][0], behind_sota=counts[one.id][1]) for one in found.items
@@ -179,18 +183,20 @@ def _targets(session: Session, which: _Wanted, place: Any) -> ExportPart:
 def _revisions(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(Revision.committed_at)
     if which.revision is not None:
-        where.append(is_revision(which.target, which.revision))
-    found = queries.revisions(session, which.target, place, _PAGE, where=where)
-    return ExportPart([ExportedRevision.of_target(one, one.target.name) for one in found.items], found.next)
+        where.append(is_revision(which.row, which.revision))
+    found = queries.revisions(session, which.row, place, _PAGE, where=where)
+    rows = [ExportedRevision.model_construct(**dict(revision_item(one)), target=one.target.name) for one in found.items]
+    return ExportPart(rows, found.next)
 
 
 def _runs(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = runs.listed(session, which.runs, place, _PAGE)
     stacks = _stacks(session, found.items)
-    rows = [
-        ExportedRun.measured_with(run_item(one.run, one.counts, one.behind), stacks.get(one.run.stack_id))
-        for one in queries.glances(session, found.items)
-    ]
+    rows = []
+    for one in queries.glances(session, found.items):
+        item, stack = run_item(one.run, one.counts, one.behind), stacks.get(one.run.stack_id)
+        versions, digest = (stack.versions, stack.digest) if stack else (None, None)
+        rows.append(ExportedRun.model_construct(**dict(item), stack=versions, stack_digest=digest))
     return ExportPart(rows, found.next)
 
 
@@ -233,7 +239,11 @@ def _measurements(session: Session, run: Run, place: str | None) -> tuple[Sequen
     if not found.items:
         return (), None
     ceilings = roofline.ceilings(session.scalar(select(Run.telemetry).where(Run.id == run.id)))
-    return [ExportedMeasurement.of_run(row, run, ceilings) for row in found.items], found.next
+    items = [measurement_item(row, ceilings) for row in found.items]
+    of_run = run_fields(run)
+    return [
+        ExportedMeasurement.model_construct(**of_run, **dict(one), fact=SingleFacts.of(one.facts)) for one in items
+    ], found.next
 
 
 def _samples(session: Session, run: Run, place: str | None) -> tuple[Sequence[Document], str | None]:
@@ -251,38 +261,37 @@ def _verdicts(session: Session, run: Run, _: str | None) -> tuple[Sequence[Docum
     whole = queries.whole_run(session, run.id)
     report = queries.report_on(session, whole)
     rows = {(row.provider, row.case): row for row in report.rows}
-    return [
-        ExportedVerdict.of_run(one, whole, rows.get((one.provider, one.case)), report.policy) for one in whole.verdicts
-    ], None
+    items = [verdict_item(one, rows.get((one.provider, one.case)), report.policy) for one in whole.verdicts]
+    return [ExportedVerdict.model_construct(**run_fields(whole), **dict(one)) for one in items], None
 
 
 def _regressions(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Series.device), *which.within(RegressionRow.opened_at)]
-    found = listing.listed(session, which.target, (), place, _PAGE, where=where)
+    found = listing.listed(session, which.row, (), place, _PAGE, where=where)
     events = listing.events(session, [one.row.id for one in found.items])
     return ExportPart([regression_item(one, events[one.row.id]) for one in found.items], found.next)
 
 
 def _incidents(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Incident.device), *which.within(Incident.opened_at)]
-    found = listing.incidents(session, which.target, open_only=False, where=where, cursor=place, limit=_PAGE)
+    found = listing.incidents(session, which.row, open_only=False, where=where, cursor=place, limit=_PAGE)
     return ExportPart([incident_item(one) for one in found.items], found.next)
 
 
 def _change_points(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(ChangePoint.found_at)
-    found = load.points(session, which.target, which.device, where=where, cursor=place, limit=_PAGE)
+    found = load.points(session, which.row, which.device, where=where, cursor=place, limit=_PAGE)
     return ExportPart([change_point_item(one) for one in found.items], found.next)
 
 
 def _bisections(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = [*which.on(Bisection.device), *which.within(Bisection.created_at)]
-    found = bisections.listed(session, which.target, where=where, cursor=place, limit=_PAGE)
+    found = bisections.listed(session, which.row, where=where, cursor=place, limit=_PAGE)
     return ExportPart([bisection_item(one, one.target.name) for one in found.items], found.next)
 
 
 def _gaps(session: Session, which: _Wanted, place: Any) -> ExportPart:
-    found = queries.gaps(session, which.target, place, _PAGE, where=which.on(Series.device))
+    found = queries.gaps(session, which.row, place, _PAGE, where=which.on(Series.device))
     return ExportPart([gap_item(one) for one in found.items], found.next)
 
 
@@ -294,8 +303,10 @@ def _drifts(session: Session, which: _Wanted, place: Any) -> ExportPart:
 
 def _facts_checks(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(FactsCheck.created_at)
-    found = revisions.checks(session, which.target, revision=which.revision, where=where, cursor=place, limit=_PAGE)
-    return ExportPart([ExportedFactsCheck.of_target(one) for one in found.items], found.next)
+    found = revisions.checks(session, which.row, revision=which.revision, where=where, cursor=place, limit=_PAGE)
+    items = ((one.target.name, facts_check_item(one)) for one in found.items)
+    rows = [ExportedFactsCheck.model_construct(**dict(item), target=target) for target, item in items]
+    return ExportPart(rows, found.next)
 
 
 def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
@@ -309,7 +320,11 @@ def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
         .where(*([] if which.revision is None else [row.revision == which.revision]))
     )
     found = paged_rows(session, statement, (row.id,), place, _PAGE)
-    return ExportPart([ExportedIngested.of(*one[:3]) for one in found.items], found.next)
+    rows = []
+    for one, batch, target, _ in found.items:
+        named = {"target": target, "unit": unit_of(one.case), "samples": unpack_samples(one.samples)}
+        rows.append(document_of(ExportedIngested, columns(batch) | columns(one) | named))
+    return ExportPart(rows, found.next)
 
 
 def _workers(session: Session, which: _Wanted, place: Any) -> ExportPart:
@@ -327,13 +342,16 @@ def _calibrations(session: Session, which: _Wanted, place: Any) -> ExportPart:
         .where(*which.of_target(Series.target_id), *which.on(Series.device), *which.within(Calibration.at))
     )
     found = paged_rows(session, statement, (Calibration.id,), place, _PAGE)
-    return ExportPart([ExportedCalibration.of(*one[:2]) for one in found.items], found.next)
+    return ExportPart(
+        [document_of(ExportedCalibration, columns(row) | {"target": target}) for row, target, *_ in found.items],
+        found.next,
+    )
 
 
 def _quarantines(session: Session, which: _Wanted, place: Any) -> ExportPart:
     where = which.within(Quarantine.since)
     found = quarantines.page(
-        session, which.target, device=which.device, released=True, where=where, cursor=place, limit=_PAGE
+        session, which.row, device=which.device, released=True, where=where, cursor=place, limit=_PAGE
     )
     return ExportPart([quarantine_item(*one) for one in found.items], found.next)
 
@@ -349,7 +367,7 @@ def _people(session: Session, _: _Wanted, place: Any) -> ExportPart:
 
 
 def _audit(session: Session, which: _Wanted, place: Any) -> ExportPart:
-    found = audit.listed(session, target=which.name, where=which.within(AuditEntry.at), cursor=place, limit=_PAGE)
+    found = audit.listed(session, target=which.target, where=which.within(AuditEntry.at), cursor=place, limit=_PAGE)
     return ExportPart([AuditItem.model_validate(one) for one in found.items], found.next)
 
 

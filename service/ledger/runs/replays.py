@@ -191,12 +191,12 @@ def replayed(
     for stored in rebuilt(session, target, device=device, since=since, newest_first=within_s is not None):
         run = stored.run
         policy = written.on(run.device, server)
-        answer.versions[run.device] = policy.digest
+        answer.policy_versions[run.device] = policy.digest
         answer.runs += 1
         progress(answer.runs)
         ended = run.finished_at or 0.0
-        answer.first_at = min(answer.first_at or ended, ended)
-        answer.last_at = max(answer.last_at or ended, ended)
+        answer.since = min(answer.since or ended, ended)
+        answer.until = max(answer.until or ended, ended)
         if run.purpose is Purpose.CALIBRATION:
             _equal_code(session, answer, stored, policy)
         else:
@@ -247,10 +247,10 @@ def _flags(stored: Rebuilt, policy: Policy, offsets: Mapping[Name, SessionOffset
         sota = stored.verdicts.get((*name, BaselineKind.SOTA))
         pinned = stored.verdicts.get((*name, BaselineKind.PINNED))
         flags[name] = Sum(
-            behind_before=int(sota is not None and sota.behind_sota),
-            behind=int(name in behind),
-            leaks_before=int(pinned is not None and pinned.outcome == Outcome.REGRESSION),
-            leaks=int(name in leaking),
+            behind_sota_before=int(sota is not None and sota.behind_sota),
+            behind_sota=int(name in behind),
+            slower_than_pinned_before=int(pinned is not None and pinned.outcome == Outcome.REGRESSION),
+            slower_than_pinned=int(name in leaking),
         )
     return flags
 

@@ -1,1 +1,1 @@
-"""What other programs show of a target: entries of Atom feeds, and badges."""
+"""What other programs show: entries of Atom feeds, badges, and notices."""

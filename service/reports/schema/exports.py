@@ -1,7 +1,7 @@
 """Rows of exports: the documents of the API, with the target, run and revision that an address names elsewhere."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, get_args
 
 from pydantic import Field
 
@@ -9,27 +9,9 @@ from kernels.cases import Role
 from kernelwatch.documents.base import Document, Moment, Number, moment
 from kernelwatch.documents.runs import FactsCheckItem, MeasurementItem, RunItem, VerdictItem
 from kernelwatch.documents.targets import RevisionItem
-from service.db.models import (
-    Calibration,
-    FactsCheck,
-    IngestBatch,
-    IngestedMeasurement,
-    Measurement,
-    Revision,
-    Run,
-    Stack,
-    VerdictRow,
-    unpack,
-)
-from service.domain.ingest import unit_of, unpack_samples
+from service.db.models import Measurement, Run, Stack, unpack
 from service.domain.metrics import metric_of
-from service.domain.policy.policy import Policy
 from service.domain.states import Equal, Purpose, Rounds
-from service.reports.rows import Row
-from service.reports.schema.base import columns, document_of
-from service.reports.schema.code import facts_check_item
-from service.reports.schema.runs import measurement_item, verdict_item
-from service.reports.schema.targets import revision_item
 
 
 class ExportedRevision(RevisionItem):
@@ -37,24 +19,12 @@ class ExportedRevision(RevisionItem):
 
     target: str
 
-    @classmethod
-    def of_target(cls, row: Revision, target: str) -> "ExportedRevision":
-        return cls.model_construct(**dict(revision_item(row)), target=target)
-
 
 class ExportedRun(RunItem):
     """A run with its stack."""
 
     stack: dict[str, Any] | None = Field(description="Versions; null before it was measured.")
     stack_digest: str | None
-
-    @classmethod
-    def measured_with(cls, item: RunItem, stack: Stack | None) -> "ExportedRun":
-        named: dict[str, Any] = {
-            "stack": stack.versions if stack else None,
-            "stack_digest": stack.digest if stack else None,
-        }
-        return cls.model_construct(**dict(item), **named)
 
 
 class OfRun(Document):
@@ -67,16 +37,17 @@ class OfRun(Document):
     purpose: Purpose
     pull: int | None
 
-    @staticmethod
-    def fields_of(run: Run) -> dict[str, Any]:
-        return {
-            "run_id": run.id,
-            "target": run.target.name,
-            "revision": run.revision.sha,
-            "device": run.device,
-            "purpose": run.purpose,
-            "pull": run.pull,
-        }
+
+def run_fields(run: Run) -> dict[str, Any]:
+    """The fields of OfRun."""
+    return {
+        "run_id": run.id,
+        "target": run.target.name,
+        "revision": run.revision.sha,
+        "device": run.device,
+        "purpose": run.purpose,
+        "pull": run.pull,
+    }
 
 
 class SingleFacts(Document):
@@ -93,18 +64,8 @@ class SingleFacts(Document):
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "SingleFacts":
         """Facts come from contenders: a value of another type is left out."""
-        return cls.model_construct(**{name: _typed(facts.get(name), kind) for name, kind in _FACTS.items()})
-
-
-_FACTS: Mapping[str, type] = {
-    "kernels": int,
-    "registers": int,
-    "spills": int,
-    "shared": int,
-    "config": str,
-    "repeatable": bool,
-    "sm_mhz": float,
-}
+        kinds = {name: get_args(field.annotation)[0] for name, field in cls.model_fields.items()}
+        return cls.model_construct(**{name: _typed(facts.get(name), kind) for name, kind in kinds.items()})
 
 
 def _typed(value: Any, kind: type) -> Any:
@@ -118,11 +79,6 @@ class ExportedMeasurement(MeasurementItem, OfRun):
     """A contender at a case of a run."""
 
     fact: SingleFacts
-
-    @classmethod
-    def of_run(cls, row: Measurement, run: Run, ceilings: Mapping[str, float]) -> "ExportedMeasurement":
-        item = measurement_item(row, ceilings)
-        return cls.model_construct(**OfRun.fields_of(run), **dict(item), fact=SingleFacts.of(item.facts))
 
 
 class ExportedSample(OfRun):
@@ -148,7 +104,7 @@ class ExportedSample(OfRun):
     @classmethod
     def all_of(cls, row: Measurement, run: Run, stack: Stack | None) -> Iterator["ExportedSample"]:
         """The samples of a contender at a case, in the order in which they were taken in their phase."""
-        of_all = OfRun.fields_of(run) | {
+        of_all = run_fields(run) | {
             "measured_at": None if run.started_at is None else moment(run.started_at),
             "worker": run.worker,
             "stack": stack.versions if stack else None,
@@ -182,19 +138,11 @@ def _measured_revision(role: str, run: Run) -> str | None:
 class ExportedVerdict(VerdictItem, OfRun):
     """A verdict of a run."""
 
-    @classmethod
-    def of_run(cls, verdict: VerdictRow, run: Run, row: Row | None, policy: Policy) -> "ExportedVerdict":
-        return cls.model_construct(**OfRun.fields_of(run), **dict(verdict_item(verdict, row, policy)))
-
 
 class ExportedFactsCheck(FactsCheckItem):
     """A check of the compiled code of a revision."""
 
     target: str
-
-    @classmethod
-    def of_target(cls, row: FactsCheck) -> "ExportedFactsCheck":
-        return cls.model_construct(**dict(facts_check_item(row)), target=row.target.name)
 
 
 class ExportedCalibration(Document):
@@ -213,10 +161,6 @@ class ExportedCalibration(Document):
     trials: int
     alarmed: bool = Field(description="It would have been reported as a change.")
     at: Moment
-
-    @classmethod
-    def of(cls, row: Calibration, target: str) -> Self:
-        return document_of(cls, columns(row) | {"target": target})
 
 
 class ExportedIngested(Document):
@@ -239,8 +183,3 @@ class ExportedIngested(Document):
     notes: dict[str, Any]
     sent_by: str
     received_at: Moment
-
-    @classmethod
-    def of(cls, row: IngestedMeasurement, batch: IngestBatch, target: str) -> Self:
-        named = {"target": target, "unit": unit_of(row.case), "samples": unpack_samples(row.samples)}
-        return document_of(cls, columns(batch) | columns(row) | named)

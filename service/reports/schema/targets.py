@@ -30,7 +30,7 @@ from service.domain.policy.recipes import Provider, Recipe
 from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import columns, document_of
-from service.reports.schema.code import facts_check_item
+from service.reports.schema.runs import facts_check_item
 from service.reports.views import GapView, MeasuredCase, MeasuredSeries, Point
 
 

@@ -67,26 +67,28 @@ def test_what_becomes_of_none():
 def test_what_needs_launches_that_were_never_made_is_undecided():
     assert once(cell(1.05), Outcome.STEADY) is Fate.UNDECIDED, "nobody confirmed what only this policy suspects"
     [found] = replay([cell(1.05)], {("norms", LONG): Outcome.STEADY}, [], Policy(confirmation=(2, 5)))
-    assert (found.made, found.used, found.lacking) == (3, 3, 2)
+    assert (found.trials_made, found.trials_used, found.trials_lacking) == (3, 3, 2)
 
 
 def test_what_stays_open_was_open():
     """The session ended early: it would have asked for more under either policy."""
     noisy = Cell("norms", LONG, trials(1.005, 3, noise=0.02))
     [found] = replay([noisy], {("norms", LONG): Outcome.INCONCLUSIVE}, [], Policy())
-    assert (found.fate, found.lacking) == (Fate.QUIET, 2)
+    assert (found.fate, found.trials_lacking) == (Fate.QUIET, 2)
 
 
 def test_no_launch_counts_that_the_policy_would_not_have_asked_for():
     [found] = replay([cell(1.0, screened=16)], {("norms", LONG): Outcome.STEADY}, [], Policy())
-    assert (found.fate, found.made, found.used, found.lacking) == (Fate.QUIET, 16, 3, 0)
+    assert (found.fate, found.trials_made, found.trials_used, found.trials_lacking) == (Fate.QUIET, 16, 3, 0)
 
 
 def test_sums_are_by_provider_and_metric():
     call = replace(cell(1.2, confirmed=5), case=f"{LONG}.call")
     found = replay([cell(1.05, confirmed=5), call], {("norms", LONG): Outcome.REGRESSION}, [], Policy())
     sums = summed(found)
-    assert sums["norms", Metric.KERNEL] == Sum(cases=1, alarmed=1, stay=1, made=8, used=found[0].used)
+    assert sums["norms", Metric.KERNEL] == Sum(
+        cases=1, alarmed=1, stay=1, trials_made=8, trials_used=found[0].trials_used
+    )
     assert (sums["norms", Metric.CALL].new, sums["norms", Metric.CALL].alarmed) == (1, 0)
     assert (sums["norms", Metric.KERNEL] + sums["norms", Metric.CALL]).cases == 2
 
@@ -108,7 +110,7 @@ def test_a_policy_agrees_with_itself(cells: list[Cell], smallest: float):
     before = {name: verdict.outcome for name, verdict in judge(cells, policy).items()}
     found = replay(cells, before, [], policy)
     assert {one.fate for one in found} <= {Fate.QUIET, Fate.STAYS}
-    assert all(one.used <= one.made for one in found)
+    assert all(one.trials_used <= one.trials_made for one in found)
 
 
 # -- over what is stored
@@ -239,8 +241,8 @@ def close(stored: float | None) -> object:
 def test_the_policy_that_made_the_verdicts_changes_nothing(history):
     answer = replayed("smallest_change = 0.02")
     assert (answer.runs, answer.cases) == (6, [])
-    assert (answer.whole.alarmed, answer.whole.stay, answer.whole.lacking) == (2, 2, 0)
-    assert answer.whole.behind == answer.whole.behind_before == 1
+    assert (answer.whole.alarmed, answer.whole.stay, answer.whole.trials_lacking) == (2, 2, 0)
+    assert answer.whole.behind_sota == answer.whole.behind_sota_before == 1
     assert (answer.equal.comparisons, answer.equal.alarmed, answer.equal_before.alarmed) == (4, 0, 0)
 
 
@@ -255,7 +257,7 @@ def test_the_policy_that_made_the_verdicts_changes_nothing(history):
     ],
 )
 def test_another_policy_is_told_where_it_differs(history, policy, fates):
-    told = [one for one in replayed(policy).cases if one.replayed.before is not Outcome.IMPROVEMENT]
+    told = [one for one in replayed(policy).cases if one.replayed.outcome_before is not Outcome.IMPROVEMENT]
     ratios = {(2, LONG): 1.05, (4, LONG): 1.015, (4, SHORT): 1.3, (5, LONG): 1.016}
     assert {(one.replayed.fate, one.replayed.case, ratios[one.run_id, one.replayed.case]) for one in told} == fates
 

@@ -10,7 +10,7 @@ from service.domain.codefacts.findings import Finding, Findings, KernelFindings
 from service.domain.codefacts.texts import SourceLines
 from service.domain.policy.policy import Policy
 from service.domain.states import Outcome
-from service.reports.forge.annotations import annotations
+from service.reports.payloads import annotations
 from service.reports.rows import CauseWords, Row
 from tests.service.reports.test_renderings import a_report, a_row
 

@@ -13,7 +13,7 @@ from service.domain.isolation.components import Component, DistributionChange
 from service.domain.isolation.evaluation import IsolatedCase, Isolation, StackSide, causes, evaluate, steps
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
-from service.reports.isolation import words
+from service.reports.schema.isolation import headline
 from tests.fakes.stack_arms import CASE, COMPONENTS, Times, arms, session
 
 TRITON = Component("triton", ("triton",), (DistributionChange("triton", "3.6.0", "3.7.1"),))
@@ -38,7 +38,7 @@ def isolation(*cases: dict[str, Times], missing: dict[str, str] | None = None) -
 
 
 @pytest.mark.parametrize(
-    ("cases", "headline"),
+    ("cases", "expected"),
     [
         ([SLOW, SLOW, STILL], "Triton 3.6.0 → 3.7.1 made 2 of 3 cases slower, by 38 % at most; torch moved none."),
         (
@@ -69,8 +69,8 @@ def isolation(*cases: dict[str, Times], missing: dict[str, str] | None = None) -
         ),
     ],
 )  # fmt: skip
-def test_the_first_sentence(cases: list[dict[str, Times]], headline: str) -> None:
-    assert words.headline(isolation(*cases)) == headline
+def test_the_first_sentence(cases: list[dict[str, Times]], expected: str) -> None:
+    assert headline(isolation(*cases)) == expected
 
 
 def test_metrics_are_counted_apart() -> None:
@@ -78,7 +78,7 @@ def test_metrics_are_counted_apart() -> None:
     arms_of_memory = {name: replace(one, case=Case.parse(f"{CASE}.memory")) for name, one in memory.arms.items()}
     taken = [slow, IsolatedCase("norms", f"{CASE}.memory", arms_of_memory)]
     judged = evaluate(taken, COMPONENTS, Policy(), steps(4, 4))
-    said = words.headline(replace(isolation(SLOW), cases=judged))
+    said = headline(replace(isolation(SLOW), cases=judged))
     made = "Triton 3.6.0 → 3.7.1 made 1 of 2 cases slower, by 38 % and made 1 take more memory, by 38 %"
     assert said == f"{made}; torch moved none."
 

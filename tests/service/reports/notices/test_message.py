@@ -6,8 +6,8 @@ import pytest
 
 from service.domain.notices import EventKind, NotableEvent
 from service.domain.states import GateAction
-from service.reports.notices import message
-from service.reports.notices.subscriptions import NoticeDocument
+from service.reports.feeds import notices
+from service.reports.feeds.notices import NoticeDocument
 
 HERE = "http://kernelwatch"
 OPENED, FIXED, FAILED = EventKind.REGRESSION_OPENED, EventKind.REGRESSION_FIXED, EventKind.RUN_FAILED
@@ -20,11 +20,11 @@ def event(kind: EventKind, number: int, **columns: Any) -> NotableEvent:
 
 
 def document(*events: NotableEvent, **options: Any) -> NoticeDocument:
-    return message.document(events, subscription_id=1, address=HERE, at=0.0, **options)
+    return notices.document(events, subscription_id=1, address=HERE, at=0.0, **options)
 
 
 def rows(found: NoticeDocument) -> list[str]:
-    return message.body(found).split("\n\n")
+    return notices.body(found).split("\n\n")
 
 
 def test_an_incident_is_one_row_with_its_cause_and_the_page_of_the_largest() -> None:
@@ -44,7 +44,7 @@ def test_an_incident_is_one_row_with_its_cause_and_the_page_of_the_largest() -> 
 def test_of_many_the_first_are_shown_and_the_rest_is_counted() -> None:
     found = document(*(event(OPENED, n, incident_id=n) for n in range(1, 251)), dropped=7)
     shown = rows(found)
-    assert len(shown) == message.MAX_ROWS + 3
+    assert len(shown) == notices.MAX_ROWS + 3
     assert shown[-3:-1] == ["and 240 more", "7 events were dropped, because they were older than a week"]
     assert (len(found.data.events), found.data.left_out, found.data.counts) == (200, 50, {OPENED: 250})
 
@@ -58,7 +58,7 @@ def test_of_many_the_first_are_shown_and_the_rest_is_counted() -> None:
     ],
 )
 def test_good_news_has_no_severity_in_a_chat(events: list[NotableEvent], expected: GateAction | None) -> None:
-    assert message.severity(document(*events)) is expected
+    assert notices.severity(document(*events)) is expected
 
 
 def test_a_title_mentions_nobody() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.domain.notices import KINDS, EventKind, NotableEvent
-from service.reports.notices.titles import subject, title
+from service.reports.feeds.notices import subject, title
 
 SHA = "35e8049abc" + 30 * "0"
 CASE = "rmsnorm.fwd.64x4096.bf16"

@@ -1,1 +1,0 @@
-"""The isolation of a stack as sentences and as a document."""

@@ -1,1 +1,0 @@
-"""Notices in words: titles of events, subject lines and messages."""

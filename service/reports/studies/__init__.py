@@ -1,1 +1,0 @@
-"""Studies as documents of the API."""
