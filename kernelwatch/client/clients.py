@@ -14,12 +14,11 @@ from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
 from .exchange import Exchange, Retries
 from .ingest import Ingested
-from .regressions import Bisections, Calibration, Incidents, Policies, Regressions
+from .regressions import Bisections, Calibration, Incidents, Policies, Regressions, Weekly
 from .resources import Async, Mode, Sync
 from .runs import Queue, Runs, Workers
 from .studies import Studies
 from .targets import Targets
-from .weekly import Weekly
 
 API = "/api/v1"
 TIMEOUT_S = 30.0

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from kernelwatch.client.calls import Call, Listing, post_lines
+from kernelwatch.client.calls import Call, Listing, Value, post_lines
 from kernelwatch.client.exchange import Download, Saved
 from kernelwatch.client.models import BatchItem, IngestedSeriesDocument
 from kernelwatch.client.resources import Endpoint, Mode, Resource, download, endpoint, listing, saved
@@ -65,7 +65,8 @@ class Exports(Resource[Mode]):
         until: datetime | None = None,
     ) -> Download:
         """The bytes of the file, as they arrive."""
-        return Download(_file(what, format, target, device, revision, since, until))
+        call = _file(what, format, target=target, device=device, revision=revision, since=since, until=until)
+        return Download(call)
 
     @saved
     def save(
@@ -81,17 +82,10 @@ class Exports(Resource[Mode]):
         until: datetime | None = None,
     ) -> Saved:
         """Write the file to `path`, which is replaced only once all of it has arrived.  Returns its bytes."""
-        return Saved(_file(what, format, target, device, revision, since, until), Path(path))
+        call = _file(what, format, target=target, device=device, revision=revision, since=since, until=until)
+        return Saved(call, Path(path))
 
 
-def _file(
-    what: str,
-    form: str,
-    target: str | None,
-    device: str | None,
-    revision: str | None,
-    since: datetime | None,
-    until: datetime | None,
-) -> Call[bytes]:
-    params = {"format": form, "target": target, "device": device, "revision": revision, "since": since, "until": until}
-    return Call("GET", "/export/{what}", bytes, {"what": what}, params, accept=MEDIA_TYPES.get(form, LINES))
+def _file(what: str, form: str, **params: Value) -> Call[bytes]:
+    accept = MEDIA_TYPES.get(form, LINES)
+    return Call("GET", "/export/{what}", bytes, {"what": what}, {"format": form, **params}, accept=accept)

@@ -3,35 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from . import models
 from .calls import Listing
-from .models import (
-    AddedTargetDocument,
-    BackfillDocument,
-    CaseItem,
-    ChangePointItem,
-    CompareDocument,
-    DriftItem,
-    FactsCheckItem,
-    FactsDiffDocument,
-    FactsState,
-    GapItem,
-    HoldingsDocument,
-    IncidentItem,
-    MovedBy,
-    PointState,
-    Purpose,
-    RecipeDocument,
-    RegressionItem,
-    RegressionState,
-    RevisionDocument,
-    RevisionItem,
-    RunItem,
-    RunState,
-    SeriesDocument,
-    SeriesItem,
-    TargetDocument,
-    TargetItem,
-)
 from .resources import Mode, Resource, endpoint, listing
 
 
@@ -39,11 +12,11 @@ class Targets(Resource[Mode]):
     """Watched repositories and packages."""
 
     @listing("/targets")
-    def list(self, *, expand: Sequence[str] | None = None) -> Listing[TargetItem]:
+    def list(self, *, expand: Sequence[str] | None = None) -> Listing[models.TargetItem]:
         """Targets by name; `expand=["counts"]` adds what is open."""
 
     @endpoint("GET /targets/{name}")
-    def get(self, target: str) -> TargetDocument:
+    def get(self, target: str) -> models.TargetDocument:
         """One target with its recipe."""
 
     @endpoint("POST /targets", names={"target": "name"})
@@ -60,7 +33,7 @@ class Targets(Resource[Mode]):
         recipe: str | None = None,
         adapters: Mapping[str, str] | None = None,
         backfill: int | None = None,
-    ) -> AddedTargetDocument:
+    ) -> models.AddedTargetDocument:
         """Watch a repository or a package, and measure its newest `backfill` revisions.
 
         `recipe` is its text, by default kernelwatch.toml of the mainline; `adapters` are file names to sources.
@@ -81,35 +54,35 @@ class Targets(Resource[Mode]):
         recipe: str | None = None,
         adapters: Mapping[str, str] | None = None,
         recipe_from_branch: bool | None = None,
-    ) -> TargetDocument:
+    ) -> models.TargetDocument:
         """Change what is given; `name` renames it, and an empty `branch` or `forge` unsets it."""
 
     @endpoint("POST /targets/{name}/pause")
-    def pause(self, target: str) -> TargetDocument:
+    def pause(self, target: str) -> models.TargetDocument:
         """Take no new revisions until it is resumed."""
 
     @endpoint("POST /targets/{name}/resume")
-    def resume(self, target: str) -> TargetDocument:
+    def resume(self, target: str) -> models.TargetDocument:
         """Take new revisions again, with those of the meantime."""
 
     @endpoint("DELETE /targets/{name}")
-    def remove(self, target: str, *, dry_run: bool | None = None) -> HoldingsDocument:
+    def remove(self, target: str, *, dry_run: bool | None = None) -> models.HoldingsDocument:
         """Delete it with all its measurements, and return their numbers; `dry_run` only counts."""
 
     @endpoint("POST /targets/{name}/backfill")
-    def backfill(self, target: str, base: str, head: str, *, sample: int | None = None) -> BackfillDocument:
+    def backfill(self, target: str, base: str, head: str, *, sample: int | None = None) -> models.BackfillDocument:
         """Queue the mainline revisions after `base` up to `head` at low priority, or a `sample` of so many of them."""
 
     @endpoint("POST /recipes/check")
-    def check_recipe(self, recipe: str, *, adapters: Mapping[str, str] | None = None) -> RecipeDocument:
+    def check_recipe(self, recipe: str, *, adapters: Mapping[str, str] | None = None) -> models.RecipeDocument:
         """Say what a recipe would measure; nothing is changed.  A mistake in it is `Invalid`."""
 
     @listing("/targets/{name}/revisions")
-    def revisions(self, target: str, *, expand: Sequence[str] | None = None) -> Listing[RevisionItem]:
+    def revisions(self, target: str, *, expand: Sequence[str] | None = None) -> Listing[models.RevisionItem]:
         """Its revisions, the newest first; `expand=["runs"]` adds their runs."""
 
     @endpoint("GET /targets/{name}/revisions/{revision}")
-    def revision(self, target: str, revision: str) -> RevisionDocument:
+    def revision(self, target: str, revision: str) -> models.RevisionDocument:
         """One revision with its runs and the checks of its code: a sha or its beginning, or a version."""
 
     @listing("/targets/{name}/runs")
@@ -118,37 +91,39 @@ class Targets(Resource[Mode]):
         target: str,
         *,
         device: str | None = None,
-        state: Sequence[RunState] | None = None,
-        purpose: Purpose | None = None,
+        state: Sequence[models.RunState] | None = None,
+        purpose: models.Purpose | None = None,
         pull: int | None = None,
         revision: str | None = None,
         since: datetime | None = None,
         expand: Sequence[str] | None = None,
-    ) -> Listing[RunItem]:
+    ) -> Listing[models.RunItem]:
         """Its runs, the newest first.  `revision` is a sha or its beginning, or a version."""
 
     @listing("/targets/{name}/regressions")
     def regressions(
-        self, target: str, *, state: Sequence[RegressionState] | None = None, expand: Sequence[str] | None = None
-    ) -> Listing[RegressionItem]:
+        self, target: str, *, state: Sequence[models.RegressionState] | None = None, expand: Sequence[str] | None = None
+    ) -> Listing[models.RegressionItem]:
         """Its confirmed regressions, the newest first, in one of these states; `expand=["events"]` adds histories."""
 
     @listing("/targets/{name}/incidents")
-    def incidents(self, target: str, *, closed: bool | None = None) -> Listing[IncidentItem]:
+    def incidents(self, target: str, *, closed: bool | None = None) -> Listing[models.IncidentItem]:
         """Its incidents, the newest first; `closed` includes closed ones."""
 
     @listing("/targets/{name}/gaps")
-    def gaps(self, target: str) -> Listing[GapItem]:
+    def gaps(self, target: str) -> Listing[models.GapItem]:
         """Its mainline cases that are slower than SOTA, the largest gap first."""
 
     @listing("/targets/{name}/drifts")
-    def drifts(self, target: str, *, device: str | None = None, by: MovedBy | None = None) -> Listing[DriftItem]:
+    def drifts(
+        self, target: str, *, device: str | None = None, by: models.MovedBy | None = None
+    ) -> Listing[models.DriftItem]:
         """Its configurations that changed, the newest first; `by`: what changed them."""
 
     @listing("/targets/{name}/change-points")
     def change_points(
-        self, target: str, *, device: str | None = None, state: PointState | None = None
-    ) -> Listing[ChangePointItem]:
+        self, target: str, *, device: str | None = None, state: models.PointState | None = None
+    ) -> Listing[models.ChangePointItem]:
         """Steps in the histories of its cases, those of the newest revisions first."""
 
     @endpoint("GET /targets/{name}/series")
@@ -161,7 +136,7 @@ class Targets(Resource[Mode]):
         device: str,
         since: datetime | None = None,
         limit: int | None = None,
-    ) -> SeriesDocument:
+    ) -> models.SeriesDocument:
         """The history of one case on the mainline, or its newest part; no points if it was never measured."""
 
     @listing("/targets/{name}/series/keys")
@@ -175,7 +150,7 @@ class Targets(Resource[Mode]):
         metric: str | None = None,
         case: str | None = None,
         since: datetime | None = None,
-    ) -> Listing[SeriesItem]:
+    ) -> Listing[models.SeriesItem]:
         """The series that its latest mainline runs continued; `case` may have * and ? for several."""
 
     @listing("/targets/{name}/cases")
@@ -189,7 +164,7 @@ class Targets(Resource[Mode]):
         metric: str | None = None,
         case: str | None = None,
         since: datetime | None = None,
-    ) -> Listing[CaseItem]:
+    ) -> Listing[models.CaseItem]:
         """The cases that its latest mainline runs measured: by whom, where, and the metrics."""
 
     @endpoint("GET /targets/{name}/compare")
@@ -204,13 +179,13 @@ class Targets(Resource[Mode]):
         op: str | None = None,
         metric: str | None = None,
         case: str | None = None,
-    ) -> CompareDocument:
+    ) -> models.CompareDocument:
         """Two revisions, releases or pull requests (`pull/7`) on one device."""
 
     @listing("/targets/{name}/facts")
     def facts(
-        self, target: str, *, revision: str | None = None, state: FactsState | None = None
-    ) -> Listing[FactsCheckItem]:
+        self, target: str, *, revision: str | None = None, state: models.FactsState | None = None
+    ) -> Listing[models.FactsCheckItem]:
         """Revisions that were compiled without a GPU and compared with their baselines, the newest first."""
 
     @endpoint("GET /targets/{name}/facts/diff")
@@ -227,5 +202,5 @@ class Targets(Resource[Mode]):
         case: str | None = None,
         changed: bool | None = None,
         tables: bool | None = None,
-    ) -> FactsDiffDocument:
+    ) -> models.FactsDiffDocument:
         """What is known of the code of two revisions, without their times."""
