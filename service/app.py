@@ -25,11 +25,11 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelwatch.documents.base import Problem
-from service.api import health, ingest, keys, progress, regressions, runs, targets, webhooks, writes
+from service.api import health, ingest, keys, progress, regressions, runs, studies, targets, webhooks, writes
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
-from service.api.reading import cases, exports, studies, weekly
+from service.api.reading import cases, exports, weekly
 from service.api.writes import subscriptions
 from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned

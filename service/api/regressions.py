@@ -1,8 +1,8 @@
-"""Regressions, incidents, change points, bisections and calibration."""
+"""Regressions, incidents, change points, bisections, calibration and policies."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from kernelwatch.documents.base import Page
 from kernelwatch.documents.regressions import (
@@ -11,11 +11,13 @@ from kernelwatch.documents.regressions import (
     CalibrationDocument,
     ChangePointItem,
     IncidentItem,
+    PolicyDocument,
+    PolicyItem,
     QuarantineItem,
     RegressionDocument,
     RegressionItem,
 )
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Acting, Reading, ReadingRoute, needs, permit
 from service.api.common import (
     CACHED,
     Cursor,
@@ -29,7 +31,9 @@ from service.api.common import (
     tagged_json,
 )
 from service.db.engine import clock
+from service.domain.access import Scope
 from service.domain.states import PointState
+from service.ledger import policies
 from service.ledger.bisections import bisections
 from service.ledger.calibration import error_rates, quarantines
 from service.ledger.changepoints import load
@@ -46,6 +50,7 @@ from service.reports.schema.regressions import (
 )
 
 router = APIRouter(route_class=ReadingRoute)
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="`policy_version` of a verdict.")]
 DAY_S = 86_400.0
 WithClosed = Annotated[bool, Query(description="Include closed incidents.")]
 
@@ -159,3 +164,19 @@ def list_change_points(
     """List steps in the histories of its cases, those of the newest revisions first."""
     found = load.points(session, target_named(session, name), device, state, cursor=cursor, limit=limit)
     return page_of(found, change_point_item)
+
+
+@router.get("/policies", response_model=Page[PolicyItem], tags=["policies"])
+@needs(Scope.ADMIN)
+def list_policies(session: Reading, actor: Acting, cursor: Cursor = None, limit: Limit = 50) -> Page[PolicyItem]:
+    """List the versions of policies that made verdicts, the newest first."""
+    permit(actor, Scope.ADMIN)
+    return page_of(policies.listed(session, cursor, limit), PolicyItem.model_validate)
+
+
+@router.get("/policies/{digest}", response_model=PolicyDocument, tags=["policies"])
+@needs(Scope.ADMIN)
+def get_policy(digest: Digest, session: Reading, actor: Acting) -> PolicyDocument:
+    """Get one version of a policy with its values."""
+    permit(actor, Scope.ADMIN)
+    return PolicyDocument.model_validate(policies.one(session, digest))

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from service.api.writes import policies, runs, studies, targets, triage, workers
+from service.api.writes import runs, targets, triage
 
 router = APIRouter()
-for one in (targets.router, runs.router, triage.router, workers.router, policies.router, studies.router):
+for one in (targets.router, runs.router, triage.router):
     router.include_router(one)

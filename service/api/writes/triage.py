@@ -1,4 +1,4 @@
-"""What people decide about regressions and incidents, bisections, and quarantined cases."""
+"""What people decide about regressions and incidents, bisections, quarantined cases, and policies to be tried."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,7 +8,13 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from kernelwatch.documents.base import Page
-from kernelwatch.documents.regressions import BisectionDocument, IncidentItem, QuarantineItem, RegressionDocument
+from kernelwatch.documents.regressions import (
+    BisectionDocument,
+    IncidentItem,
+    QuarantineItem,
+    RegressionDocument,
+    ReplayDocument,
+)
 from kernelwatch.documents.runs import RunItem
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.common import Key
@@ -16,15 +22,24 @@ from service.api.writes.objects import TargetName, document, permitted_target
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
+from service.domain.policy.policy import read
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition
 from service.errors import NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.calibration import quarantines
 from service.ledger.intake import calibrations
+from service.ledger.policies import server_policy
 from service.ledger.reading import queries
 from service.ledger.regressions import listing, transitions
+from service.ledger.runs import replays
 from service.ledger.targets import target_named
-from service.reports.schema.regressions import bisection_document, incident_item, quarantine_item, regression_document
+from service.reports.schema.regressions import (
+    bisection_document,
+    incident_item,
+    quarantine_item,
+    regression_document,
+    replay_document,
+)
 from service.reports.schema.requests import (
     AcknowledgeRequest,
     AssignRequest,
@@ -35,6 +50,7 @@ from service.reports.schema.requests import (
     QuarantineRequest,
     ReasonRequest,
     ReopenRequest,
+    ReplayRequest,
     RequestDocument,
 )
 from service.reports.schema.runs import run_item
@@ -192,6 +208,17 @@ def _quarantined(name: str, device: str) -> Page[QuarantineItem]:
     with reading() as session:
         found = quarantines.listed(session, target_named(session, name), device=device)
         return Page(items=[quarantine_item(*one) for one in found])
+
+
+@router.post("/targets/{name}/replay", response_model=ReplayDocument, tags=["policies"])
+@needs(Scope.RUN)
+def replay_policy(name: TargetName, body: ReplayRequest, actor: Acting) -> ReplayDocument:
+    """Apply a policy to stored runs: which alarms would be new, missed or unchanged.  Nothing is changed."""
+    permitted_target(actor, Scope.RUN, name)
+    written, since = read(body.policy, "of the request"), body.since.timestamp() if body.since else 0.0
+    with reading() as session:
+        target = target_named(session, name)
+        return replay_document(replays.replayed(session, written, server_policy(), target, body.device, since))
 
 
 def _permit(session: Session, actor: Actor, target_id: int) -> None:
