@@ -7,7 +7,8 @@ a person, nor link to anything.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, amount, digits, in_range, ratio_text, signed
@@ -25,7 +26,6 @@ LARGEST = 65_000  # GitHub refuses a comment above 65,536 characters, and a chec
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
 _MOVED = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NEW)
-Listed = TypeVar("Listed", Row, Unsupported, Summary)
 
 
 def marker(target: str, pull: int | None) -> str:
@@ -107,39 +107,29 @@ def _tables(report: Report, most: int) -> list[str]:
         if rest := news.rows[room:]:
             parts.append(_folded(f"{len(rest)} more: {news.title.strip('*')}", news.table, rest, most))
         room = max(0, room - len(news.rows))
-    if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
-        title = f"{len(rows)} wrong or failed before this revision already"
-        parts.append(_folded(title, _reasoned, rows, most))
-    if rows := report.correct_now:
-        parts.append(_folded(f"{len(rows)} correct now, and wrong before", _reasoned, rows, most))
-    if rows := tuple(row for row in report.of(Outcome.NEW) if not row.correct_now):
-        parts.append(_folded(f"{len(rows)} new, with nothing to compare with", _reasoned, rows, most))
-    if rows := report.of(Outcome.REMOVED):
-        parts.append(_folded(f"{len(rows)} removed from the suite", _reasoned, rows, most))
-    if rows := report.slow_before:
-        title = f"{len(rows)} already slow before this revision: slower than the last good revision"
-        parts.append(_folded(title, _slow_before, rows, most))
-    if rows := report.slower_than_pinned:
-        parts.append(
-            _folded(
-                f"{len(rows)} slower than the pinned baseline {report.pinned or ''}", _slower_than_pinned, rows, most
-            )
-        )
-    if quiet:
-        parts.append(_folded(listed(_quiet(quiet)), _timed, quiet, most))
-    if report.summaries:
-        title = f"Geometric means of {sum(one.cases for one in report.summaries)} cases"
-        parts.append(_folded(title, _summary, report.summaries, most))
-    if report.unsupported:
-        title = f"{len(report.unsupported)} not supported by their provider"
-        parts.append(_folded(title, _unsupported, report.unsupported, most))
-    if behind := _gaps(report, report.behind):
-        title = f"{len(behind)} behind {report.sota} (slower than the best known implementation; not a regression)"
-        parts.append(_folded(title, _standing, behind, most))
-    if perhaps := _gaps(report, report.behind_is_open):
-        title = f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide"
-        parts.append(_folded(title, _standing, perhaps, most))
-    return parts
+    behind, perhaps = _gaps(report, report.behind), _gaps(report, report.behind_is_open)
+    known = [row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before]
+    new = [row for row in report.of(Outcome.NEW) if not row.correct_now]
+    removed, slow, pinned = report.of(Outcome.REMOVED), report.slow_before, report.slower_than_pinned
+    means, unsupported = report.summaries, report.unsupported
+    folded: list[tuple[str, Callable[[Any], str], Sequence[Any]]] = [
+        (f"{len(known)} wrong or failed before this revision already", _reasoned, known),
+        (f"{len(report.correct_now)} correct now, and wrong before", _reasoned, report.correct_now),
+        (f"{len(new)} new, with nothing to compare with", _reasoned, new),
+        (f"{len(removed)} removed from the suite", _reasoned, removed),
+        (f"{len(slow)} already slow before this revision: slower than the last good revision", _slow_before, slow),
+        (f"{len(pinned)} slower than the pinned baseline {report.pinned or ''}", _slower_than_pinned, pinned),
+        (_quiet(quiet), _timed, quiet),
+        (f"Geometric means of {sum(one.cases for one in means)} cases", _summary, means),
+        (f"{len(unsupported)} not supported by their provider", _unsupported, unsupported),
+        (
+            f"{len(behind)} behind {report.sota} (slower than the best known implementation; not a regression)",
+            _standing,
+            behind,
+        ),
+        (f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide", _standing, perhaps),
+    ]
+    return [*parts, *(_folded(title, table, rows, most) for title, table, rows in folded if rows)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +152,7 @@ def _news(report: Report) -> Iterator[_News]:
         if why is None:
             yield _News("**Changed**", _timed, slower_first)
         else:
-            yield _News("**Changed**", _timed_without_why, slower_first, f", each {escaped(why)}")
+            yield _News("**Changed**", partial(_timed, why=False), slower_first, f", each {escaped(why)}")
     for outcome in (Outcome.INVALID, Outcome.FAILED):
         if rows := tuple(row for row in report.of(outcome) if not row.known_before):
             yield _News(f"**{NOUNS[outcome][1].capitalize()}** (their times do not count)", _reasoned, rows)
@@ -184,21 +174,17 @@ def _gaps(report: Report, rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.outcome in _MOVED)
 
 
-def _quiet(rows: Sequence[Row]) -> list[str]:
+def _quiet(rows: Sequence[Row]) -> str:
     undecided = sum(row.outcome is Outcome.INCONCLUSIVE and not row.quarantined for row in rows)
     quarantined = sum(row.quarantined for row in rows)
     counts = {"unchanged": len(rows) - undecided - quarantined, "undecided": undecided, "quarantined": quarantined}
-    return [f"{n} {word}" for word, n in counts.items() if n]
+    return listed(f"{n} {word}" for word, n in counts.items() if n) if rows else ""
 
 
-def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence[Listed], most: int) -> str:
+def _folded(title: str, table: Callable[[Any], str], rows: Sequence[Any], most: int) -> str:
     shown = table(rows[:most]) if most else ""
     rest = f"\n\n{len(rows) - most} more on the page of the run." if len(rows) > most else ""
     return f"<details><summary>{escaped(title)}</summary>\n\n{shown}{rest}\n\n</details>"
-
-
-def _timed_without_why(rows: Sequence[Row]) -> str:
-    return _timed(rows, why=False)
 
 
 def _timed(rows: Sequence[Row], *, why: bool = True) -> str:

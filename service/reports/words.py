@@ -5,6 +5,7 @@ Each is a clause without a capital letter and without a full stop, so that a rep
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from string import Formatter
 from typing import Any
 
 from service.db.models import ChangePoint, VerdictRow
@@ -34,8 +35,20 @@ def of_verdict(row: VerdictRow) -> str:
 
 def of_reason(reason: Reason, case: str, *, known_before: bool = False) -> str:
     """The reason in words, in the terms of the case's metric."""
-    said = _SENTENCES[reason.code](reason.args, metrics.words(case))
+    said = _said(_SENTENCES[reason.code], reason.args, metrics.words(case))
     return f"already {reason.code.value} before this revision: {said}" if known_before else said
+
+
+class _Filled(Formatter):
+    """Fills the fields of a sentence; `percent` is one more way to write a number."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return in_percent(value) if spec == "percent" else format(value, spec)
+
+
+def _said(sentence: str | Callable[[Args, metrics.Words], str], args: Args, words: metrics.Words) -> str:
+    filled = _Filled().vformat
+    return filled(sentence, (), {**args, "words": words}) if isinstance(sentence, str) else sentence(args, words)
 
 
 def of_replayed(one: Replayed) -> str:
@@ -43,17 +56,8 @@ def of_replayed(one: Replayed) -> str:
     return of_reason(one.verdict.reason, one.case, known_before=one.verdict.known_before)
 
 
-def _said(args: Args, _words: metrics.Words) -> str:
-    return str(args["said"])
-
-
 def _baseline_unfit(args: Args, _words: metrics.Words) -> str:
     return f"{args.get('baseline') or 'the baseline'} is {args['state']} here: {args['said'] or 'no reason given'}"
-
-
-def _not_repeated(args: Args, _words: metrics.Words) -> str:
-    within = f"within {in_percent(args['smallest_change'])} of its baseline"
-    return f"{within}: {args['trials']} fresh trials did not repeat the suspected change"
 
 
 def _confirmed(args: Args, words: metrics.Words) -> str:
@@ -67,24 +71,10 @@ def _confirmed(args: Args, words: metrics.Words) -> str:
     return f"{confirmed}, with the A/A control of {control}" if control else confirmed
 
 
-def _control_off(args: Args, _words: metrics.Words) -> str:
-    return (
-        f"the A/A control is off: a second copy of the baseline differs from it by {args['size']:+.2%} here, "
-        f"too much to decide a change of {in_percent(args['smallest_change'])}"
-    )
-
-
 def _copies_differ(args: Args, _words: metrics.Words) -> str:
     spread = f" ({args['spread']:.2%})" if args.get("spread") is not None else ""
     return (
         f"copies of the baseline differ too much{spread} to decide a change of "
-        f"{in_percent(args['smallest_change'])} here; more trials do not help"
-    )
-
-
-def _copies_differed(args: Args, _words: metrics.Words) -> str:
-    return (
-        f"copies of the baseline differed too much in earlier sessions ({args['spread']:.2%}) to decide a change of "
         f"{in_percent(args['smallest_change'])} here; more trials do not help"
     )
 
@@ -110,24 +100,11 @@ def _changed(args: Args, words: metrics.Words) -> str:
     return f"{abs(ratio - 1):.1%} {words.more if ratio > 1 else words.less} than {args['baseline']}"
 
 
-def _not_slower(args: Args, words: metrics.Words) -> str:
-    return f"not more than {in_percent(args['limit'])} {words.more} than {args['baseline']}"
-
-
-def _undecided(args: Args, words: metrics.Words) -> str:
-    limit = f"{in_percent(args['limit'])} {words.more}"
-    return f"this session could not decide whether it is more than {limit} than {args['baseline']}"
-
-
 def _takes(args: Args, words: metrics.Words) -> str:
     ratio, baseline = args["ratio"], args["baseline"]
     if args["faster"] and words.less == "faster":
         return f"{1 / ratio:.2f} times as fast as {baseline}"
     return f"takes {ratio:.2f} times {words.as_much_of} {baseline}"
-
-
-def _perhaps_behind(args: Args, _words: metrics.Words) -> str:
-    return f"perhaps behind {args['baseline']}: its interval is {args['low']:.2f} to {args['high']:.2f} times"
 
 
 def _counted(args: Args, words: metrics.Words) -> str:
@@ -170,49 +147,53 @@ def _distance(ratio: float, words: metrics.Words, *, short: bool = False) -> str
     return f"{ratio:.2f}" if short else f"{ratio:.2f} times"
 
 
-def _fixed(text: str) -> Callable[[Args, metrics.Words], str]:
-    return lambda _args, _words: text
-
-
-_SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
+_SENTENCES: Mapping[ReasonCode, str | Callable[[Args, metrics.Words], str]] = {
     ReasonCode.NO_BASELINE: lambda args, _: args.get("note") or NO_BASELINE,
     ReasonCode.BASELINE_UNFIT: _baseline_unfit,
-    ReasonCode.BASELINE_ABSENT: lambda args, _: f"{args['baseline']} was not measured in this session",
+    ReasonCode.BASELINE_ABSENT: "{baseline} was not measured in this session",
     ReasonCode.NO_TIMES: _no_times,
-    ReasonCode.REMOVED: lambda args, _: f"no longer in the recipe; last measured at {args['last']}",
-    ReasonCode.INVALID: _said,
-    ReasonCode.FAILED: _said,
-    ReasonCode.UNSUPPORTED: lambda args, _: f"no longer supported, although the baseline supports it: {args['said']}",
-    ReasonCode.WITHIN: lambda args, _: f"within {in_percent(args['smallest_change'])} of its baseline",
-    ReasonCode.NOT_REPEATED: _not_repeated,
-    ReasonCode.EQUAL_CODE: lambda args, _: (
-        f"its compiled kernels and their launches are the same as its baseline's, though the times of {args['trials']}"
-        " trials vary too much to show it"
+    ReasonCode.REMOVED: "no longer in the recipe; last measured at {last}",
+    ReasonCode.INVALID: "{said}",
+    ReasonCode.FAILED: "{said}",
+    ReasonCode.UNSUPPORTED: "no longer supported, although the baseline supports it: {said}",
+    ReasonCode.WITHIN: "within {smallest_change:percent} of its baseline",
+    ReasonCode.NOT_REPEATED: (
+        "within {smallest_change:percent} of its baseline: {trials} fresh trials did not repeat the suspected change"
+    ),
+    ReasonCode.EQUAL_CODE: (
+        "its compiled kernels and their launches are the same as its baseline's, though the times of {trials} trials "
+        "vary too much to show it"
     ),
     ReasonCode.CONFIRMED: _confirmed,
-    ReasonCode.MACHINE: _fixed(
-        "the machine: most cases of this session moved this way, and equal code moved with them"
+    ReasonCode.MACHINE: "the machine: most cases of this session moved this way, and equal code moved with them",
+    ReasonCode.CONTROL_OFF: (
+        "the A/A control is off: a second copy of the baseline differs from it by {size:+.2%} here, too much to decide "
+        "a change of {smallest_change:percent}"
     ),
-    ReasonCode.CONTROL_OFF: _control_off,
     ReasonCode.COPIES_DIFFER: _copies_differ,
-    ReasonCode.COPIES_DIFFERED: _copies_differed,
+    ReasonCode.COPIES_DIFFERED: (
+        "copies of the baseline differed too much in earlier sessions ({spread:.2%}) to decide a change of "
+        "{smallest_change:percent} here; more trials do not help"
+    ),
     ReasonCode.SESSION_ENDED: _session_ended,
     ReasonCode.ROUNDS_LOST: _rounds_lost,
-    ReasonCode.TOO_WIDE: lambda args, _: f"the confidence interval is still too wide after {args['trials']} trials",
-    ReasonCode.UNCONFIRMED: _fixed("it looked like a change, but fresh trials did not confirm it"),
-    ReasonCode.SAME_CODE: _fixed(
+    ReasonCode.TOO_WIDE: "the confidence interval is still too wide after {trials} trials",
+    ReasonCode.UNCONFIRMED: "it looked like a change, but fresh trials did not confirm it",
+    ReasonCode.SAME_CODE: (
         "suspect the machine, not the code: its compiled kernels and their launches are the same as its baseline's"
     ),
-    ReasonCode.QUARANTINED: lambda args, _: f"quarantined: {args['why']}",
+    ReasonCode.QUARANTINED: "quarantined: {why}",
     ReasonCode.COUNTED: _counted,
     ReasonCode.COUNTS_VARY: _counts_vary,
     ReasonCode.CHANGED: _changed,
-    ReasonCode.NOT_SLOWER: _not_slower,
-    ReasonCode.UNDECIDED: _undecided,
+    ReasonCode.NOT_SLOWER: "not more than {limit:percent} {words.more} than {baseline}",
+    ReasonCode.UNDECIDED: (
+        "this session could not decide whether it is more than {limit:percent} {words.more} than {baseline}"
+    ),
     ReasonCode.TAKES: _takes,
-    ReasonCode.WITHIN_LIMIT: lambda args, _: f"within {in_percent(args['limit'])} of {args['baseline']}",
-    ReasonCode.NOT_CLEARLY_BEHIND: lambda args, _: f"not clearly behind {args['baseline']}",
-    ReasonCode.PERHAPS_BEHIND: _perhaps_behind,
+    ReasonCode.WITHIN_LIMIT: "within {limit:percent} of {baseline}",
+    ReasonCode.NOT_CLEARLY_BEHIND: "not clearly behind {baseline}",
+    ReasonCode.PERHAPS_BEHIND: "perhaps behind {baseline}: its interval is {low:.2f} to {high:.2f} times",
     ReasonCode.BEHIND_SINCE: _behind_since,
     ReasonCode.BEHIND_OPEN: _behind_open,
 }
@@ -257,7 +238,8 @@ def of_point_reason(row: ChangePoint) -> str | None:
     if row.reason_args is None or row.reason_code not in set(PointReason):  # of a much older version, or of a newer one
         return row.reason_code.replace("_", " ")
     code = PointReason.TEXT if "text" in row.reason_args else PointReason(row.reason_code)
-    return _POINT_REASONS[code](row.reason_args)
+    sentence = _POINT_REASONS[code]
+    return sentence.format(**row.reason_args) if isinstance(sentence, str) else sentence(row.reason_args)
 
 
 def _contradicted(args: Args) -> str:
@@ -293,23 +275,23 @@ def _dismissed(args: Args) -> str:
     return f"regression {args['regression']}, which was dismissed{why}"
 
 
-_POINT_REASONS: Mapping[PointReason, Callable[[Args], str]] = {
+_POINT_REASONS: Mapping[PointReason, str | Callable[[Args], str]] = {
     PointReason.REGRESSION: _regression,
-    PointReason.IMPROVEMENT: lambda args: f"improvement of run {args['run']}",
-    PointReason.HELD: lambda args: f"faster, and held for more than {args['revisions']} measured revisions",
+    PointReason.IMPROVEMENT: "improvement of run {run}",
+    PointReason.HELD: "faster, and held for more than {revisions} measured revisions",
     PointReason.BASELINE: _baseline_moved,
-    PointReason.SAME_CODE: lambda _: "the machine: the code did not change, and no other case moved",
-    PointReason.PART: lambda args: f"a part of the leak of change point {args['leak']}",
+    PointReason.SAME_CODE: "the machine: the code did not change, and no other case moved",
+    PointReason.PART: "a part of the leak of change point {leak}",
     PointReason.CONTRADICTED: _contradicted,
-    PointReason.LOST: lambda _: "it is not found any more: the level changes at another revision next to it",
+    PointReason.LOST: "it is not found any more: the level changes at another revision next to it",
     PointReason.NOT_REPEATED: _not_repeated_in,
     PointReason.DISMISSED: _dismissed,
     PointReason.MACHINE: lambda args: f"the machine: {listed(args['targets'])} changed within the same hours",
-    PointReason.REWRITTEN: lambda _: "the mainline was rewritten without its revision",
-    PointReason.BISECTION: lambda args: f"bisection {args['bisection']}",
-    PointReason.INCONCLUSIVE: lambda args: f"bisection {args['bisection']} was inconclusive: {args['said']}",
-    PointReason.NOT_BISECTABLE: lambda args: f"cannot be bisected: {args['said']}",
-    PointReason.TEXT: lambda args: str(args["text"]),
+    PointReason.REWRITTEN: "the mainline was rewritten without its revision",
+    PointReason.BISECTION: "bisection {bisection}",
+    PointReason.INCONCLUSIVE: "bisection {bisection} was inconclusive: {said}",
+    PointReason.NOT_BISECTABLE: "cannot be bisected: {said}",
+    PointReason.TEXT: "{text}",
 }
 
 
