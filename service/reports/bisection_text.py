@@ -38,7 +38,8 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
     if progress.ending is None:
         return _so_far(progress)
     good, bad = (short(one) for one in (progress.line[0], progress.line[-1]))
-    left = _left(progress)
+    suspects = progress.suspects
+    left = f"{_revisions(len(suspects))} ({_ends(suspects)})" if suspects else "none"
     match progress.ending:
         case Ending.PROVED:
             return _found(progress, names, merge)
@@ -147,10 +148,6 @@ def _skipped(progress: Progress) -> str:
     named = [f"{short(sha)}: {words}" for sha, words in list(why.items())[:MAX_REASONS]]
     more = len(why) - len(named)
     return f" ({'; '.join(named)}{f'; and {more} more' if more > 0 else ''})" if named else ""
-
-
-def _left(progress: Progress) -> str:
-    return f"{_revisions(len(progress.suspects))} ({_ends(progress.suspects)})" if progress.suspects else "none"
 
 
 def _ends(suspects: Sequence[str]) -> str:

@@ -379,6 +379,17 @@ class Report:
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
+# What a report repeats of its run, and a row of its verdict.
+_OF_RUN = (
+    *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "worker"),
+    *("attempt", "max_attempts", "created_at", "started_at", "finished_at"),
+)
+_OF_VERDICT = (
+    *("provider", "case", "ratio", "low", "high", "trials", "rounds", "confirmed", "known_before"),
+    *("p", "q", "smallest_change"),
+)
+
+
 @dataclass(frozen=True)
 class RunContents:
     """What a run measured and decided: rows of the database, or values with their attributes."""
@@ -433,21 +444,6 @@ def report(
         author=run.revision.author,
         committed_at=run.revision.committed_at,
         baseline=short(run.baseline) if run.baseline else None,
-        pull=run.pull,
-        device=run.device,
-        suite=run.suite,
-        state=run.state,
-        stage=run.stage,
-        reason=run.reason,
-        log=run.log,
-        sandboxed=run.sandboxed,
-        trusted=run.trusted,
-        attempt=run.attempt,
-        max_attempts=run.max_attempts,
-        worker=run.worker,
-        created_at=run.created_at,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
         stack=run.stack.versions if run.stack else {},
         stack_digest=run.stack.digest if run.stack else None,
         telemetry=found.telemetry,
@@ -463,9 +459,9 @@ def report(
         baseline_sha=run.baseline,
         forge_url=f"{forge}/{run.target.forge}" if forge and run.target.forge else None,
         forge_kind=run.target.forge_kind,
-        repeated=run.repeated,
         last_good=short(run.last_good) if run.last_good else None,
         pinned=short(run.pinned) if run.pinned else None,
+        **{name: getattr(run, name) for name in _OF_RUN},
     )
 
 
@@ -519,28 +515,16 @@ def _rows(
         name = verdict.provider, verdict.case
         sota, record = sotas.get(name), opened.get(name)
         return Row(
-            provider=verdict.provider,
-            case=verdict.case,
             outcome=Outcome(verdict.outcome),
-            ratio=verdict.ratio,
-            low=verdict.low,
-            high=verdict.high,
-            trials=verdict.trials,
-            rounds=verdict.rounds,
-            confirmed=verdict.confirmed,
             reason=of_verdict(verdict),
             instead=short(verdict.baseline) if verdict.baseline not in (None, run.baseline) else None,
             head=heads.get(name),
             parent=parents.get(name),
             control=controls.get(name),
             sota=_against_sota(sota, best.get(verdict.case)) if sota else None,
-            known_before=verdict.known_before,
             quarantined=verdict.quarantined_by is not None,
             control_ratio=verdict.control,
             suspected=bool(verdict.suspected),
-            p=verdict.p,
-            q=verdict.q,
-            smallest_change=verdict.smallest_change,
             doubt=Doubt(verdict.doubt) if verdict.doubt else None,
             cause=cause_of(verdict),
             regression=record.id if record else None,
@@ -552,6 +536,7 @@ def _rows(
             by_code=verdict.reason_code == ReasonCode.EQUAL_CODE,
             wrong_parent=wrong_parent.get(name),
             far_behind=_is_far_behind(verdict, sota, policy),
+            **{name: getattr(verdict, name) for name in _OF_VERDICT},
         )
 
     return tuple(row(verdict) for verdict in decided[BaselineKind.PARENT].values())

@@ -63,20 +63,6 @@ class SubscriptionView:
 
 
 @dataclass(frozen=True)
-class ChannelView:
-    """A channel of the settings, without its address, and how it works."""
-
-    name: str
-    service: str
-    trouble: str | None
-    error: str | None
-    failing_since: float | None
-    paused_until: float | None
-    sent_at: float | None
-    waiting: int
-
-
-@dataclass(frozen=True)
 class BisectionView:
     """A bisection with its progress, its steps and their runs, and its result in words."""
 

@@ -43,7 +43,7 @@ def list_subscriptions(
 def list_channels(session: Reading, actor: Acting) -> Page[ChannelItem]:
     """List the channels that the operator named, without their addresses, and how they work."""
     _triaged(actor)
-    return Page(items=[ChannelItem.model_validate(one) for one in subscriptions.known_channels(session)])
+    return Page(items=subscriptions.known_channels(session))
 
 
 @_writes.post("/subscriptions", response_model=SubscriptionItem, status_code=201)

@@ -1,18 +1,16 @@
 """Two sessions of a study next to each other, as the command prints them."""
 
-from pydantic import BaseModel
-
 from kernels.studies.records import Note, Record, Session
 from kernels.studies.results import Estimate, Results
 from kernels.studies.tabulating import times
 from kernelwatch.client.models import StudySessionDocument
+from kernelwatch.documents.base import Document
 from service.commands.output.views import Column, Columns, Part, View, text
 from service.commands.output.wording import minute
 from service.domain.studies import sessions
-from service.domain.studies.sessions import ArmChange
 
 
-class RatioItem(BaseModel):
+class RatioItem(Document):
     """A ratio with its 95 % interval, which needs two trials in both sessions."""
 
     ratio: float
@@ -20,7 +18,7 @@ class RatioItem(BaseModel):
     high: float | None
 
 
-class ArmChangeItem(BaseModel):
+class ArmChangeItem(Document):
     """An arm at a case: `time` is B over A; `relative` is the same of its ratio to the baseline."""
 
     case: str
@@ -33,7 +31,7 @@ class ArmChangeItem(BaseModel):
     relative: RatioItem | None
 
 
-class StudyComparisonDocument(BaseModel):
+class StudyComparisonDocument(Document):
     """Two sessions of a study."""
 
     study: str
@@ -58,7 +56,7 @@ def compared(a: StudySessionDocument, b: StudySessionDocument) -> View:
     """Times in B over times in A, and what else differs."""
     first, second = results_of(a), results_of(b)
     differences = sessions.differences(first, second)
-    changes = [_item(one) for one in sessions.compared(first, second)]
+    changes = [ArmChangeItem.model_validate(one) for one in sessions.compared(first, second)]
     baselines = ", ".join(dict.fromkeys(one.baseline for one in changes))
     parts: list[Part] = [
         text((a.title, "bold")),
@@ -96,15 +94,6 @@ def results_of(document: StudySessionDocument) -> Results:
         for arm in one.arms
     )
     return Results((about,), records, notes)
-
-
-def _item(one: ArmChange) -> ArmChangeItem:
-    named = {name: getattr(one, name) for name in ("case", "arm", "baseline", "unit", "a", "b")}
-    return ArmChangeItem(**named, time=_ratio(one.time), relative=one.relative and _ratio(one.relative))
-
-
-def _ratio(one: Estimate) -> RatioItem:
-    return RatioItem(ratio=one.ratio, low=one.low, high=one.high)
 
 
 def _times(one: RatioItem | None) -> str:

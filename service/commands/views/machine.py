@@ -56,7 +56,16 @@ _STYLES = {"ok": "green", "missing": "red", "optional": "yellow"}
 
 def checks(found: "Sequence[Check]") -> View:
     """Each check, with a fix for what is missing."""
-    items = [CheckItem(state=_state(one), **_named(one)) for one in found]
+    items = [
+        CheckItem(
+            name=one.name,
+            state="ok" if one.ok else "missing" if one.needed else "optional",
+            found=one.found,
+            effect=one.effect,
+            fix=one.fix,
+        )
+        for one in found
+    ]
     width = max(len(one.name) for one in items)
     lines = list[Part]()
     for one in items:
@@ -67,14 +76,6 @@ def checks(found: "Sequence[Check]") -> View:
     missing = [one.name for one in items if one.state == "missing"]
     end = f"Missing requirements: {', '.join(missing)}." if missing else "All requirements are met."
     return View(items, [*lines, text(f"\n{end}")], code=1 if missing else 0, table=Table(CheckItem, items, ()))
-
-
-def _state(one: "Check") -> str:
-    return "ok" if one.ok else "missing" if one.needed else "optional"
-
-
-def _named(one: "Check") -> dict[str, str]:
-    return {"name": one.name, "found": one.found, "effect": one.effect, "fix": one.fix}
 
 
 STACKS = Columns(

@@ -20,13 +20,9 @@ def purpose(run: RunItem | RunDocument | QueueItem) -> str:
     return f"bisection {run.bisection_id}" if run.bisection_id else run.purpose
 
 
-def _number(run: RunItem) -> str:
-    return str(run.id)
-
-
 COLUMNS = Columns(
     RunItem,
-    Column("run", _number, right=True),
+    Column("run", lambda run: str(run.id), right=True),
     Column("target", lambda run: run.target, spare=1),
     Column("revision", lambda run: short(run.revision)),
     Column("device", lambda run: run.device),
@@ -102,7 +98,7 @@ WORKERS = Columns(
     Column("device", lambda one: one.device),
     Column("state", lambda one: _state(one), lambda one: "green" if one.online else "dim"),
     Column("run", lambda one: str(one.run_id or ""), right=True),
-    Column("seen", lambda one: f"{lasted(_age_s(one))} ago", spare=1),
+    Column("seen", lambda one: f"{lasted((datetime.now(UTC) - one.seen_at).total_seconds())} ago", spare=1),
     Column("description", lambda one: one.description, spare=2),
     Column("sandbox", lambda one: one.sandbox_error or "", lambda _: "yellow", below=True),
     empty="No workers. Run `kernelwatch worker start` on a machine with the device.",
@@ -113,10 +109,6 @@ def _state(worker: WorkerItem) -> str:
     if not worker.online:
         return "gone"
     return "online" if worker.paused_at is None else "paused" if worker.run_id is None else "draining"
-
-
-def _age_s(worker: WorkerItem) -> float:
-    return (datetime.now(UTC) - worker.seen_at).total_seconds()
 
 
 def started(runs: Sequence[RunDocument]) -> View:

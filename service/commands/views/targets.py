@@ -22,11 +22,6 @@ COLUMNS = Columns(
 )
 
 
-def _forge(one: TargetDocument) -> str:
-    """The repository on its forge: `acme/norms on GitHub`."""
-    return f"{one.forge} on {'GitLab' if one.forge_kind == 'gitlab' else 'GitHub'}" if one.forge else ""
-
-
 _BY = {"commit": "a commit", "stack": "another stack", "nothing": "nothing"}
 DRIFTS = Columns(
     DriftItem,
@@ -48,7 +43,7 @@ def one(found: TargetDocument) -> View:
     what = found.package or found.branch or "the default branch"
     facts = {
         "location": f"{found.location} ({found.kind}, {what})",
-        "forge": _forge(found),
+        "forge": f"{found.forge} on {'GitLab' if found.forge_kind == 'gitlab' else 'GitHub'}" if found.forge else "",
         "devices": ", ".join(found.devices),
         "trusted": _trust(found),
         "private": "yes" if found.private else "",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session, selectinload
 
+from kernelwatch.documents.administration import ChannelItem
 from service.channels import channels
 from service.db.engine import clock
 from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, Subscription, Target
@@ -15,7 +16,7 @@ from service.domain.states import ActorKind, GateAction, NoticeState, OutboxStat
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger import audit
 from service.ledger.access import keys, sign_ins
-from service.reports.views import ChannelView, SubscriptionView
+from service.reports.views import SubscriptionView
 
 MAX = 200  # subscriptions of one channel
 NOUNS = tuple(dict.fromkeys(kind.partition(".")[0] for kind in EventKind))
@@ -119,7 +120,7 @@ def _views(session: Session, rows: Sequence[Subscription]) -> tuple[Subscription
     )
 
 
-def known_channels(session: Session) -> list[ChannelView]:
+def known_channels(session: Session) -> list[ChannelItem]:
     """The channels of the settings by name, and those of messages that are not in the settings any more."""
     health = {row.channel: row for row in session.scalars(select(ChannelHealth))}
     waits = select(NoticeMessage.channel, func.count()).where(NoticeMessage.state == OutboxState.WAITING)
@@ -129,15 +130,15 @@ def known_channels(session: Session) -> list[ChannelView]:
     for name in sorted(of_settings.keys() | waiting.keys()):
         one, row = of_settings.get(name), health.get(name)
         found.append(
-            ChannelView(
-                name,
-                one.service if one else "",
-                channels.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
-                row.error if row else None,
-                row.failing_since if row else None,
-                row.paused_until or None if row else None,
-                row.sent_at if row else None,
-                waiting.get(name, 0),
+            ChannelItem(
+                name=name,
+                service=one.service if one else "",
+                trouble=channels.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
+                error=row.error if row else None,
+                failing_since=row.failing_since if row else None,
+                paused_until=row.paused_until or None if row else None,
+                sent_at=row.sent_at if row else None,
+                waiting=waiting.get(name, 0),
             )
         )
     return found

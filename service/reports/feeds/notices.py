@@ -280,7 +280,7 @@ def body(found: NoticeDocument) -> str:
 
 def severity(found: NoticeDocument) -> GateAction | None:
     """The highest severity of what is not over; None where everything is good news."""
-    opening = [one.severity for one in found.data.events if _change_of(one) is not SubjectChange.CLOSES]
+    opening = [one.severity for one in found.data.events if _event_of(one).change is not SubjectChange.CLOSES]
     if not opening and found.data.events:
         return None
     return max(opening, key=SEVERITIES.index, default=found.data.severity)
@@ -321,7 +321,3 @@ def _place(event: NotableEvent) -> tuple[object, ...]:
 def _event_of(one: NoticeItem) -> NotableEvent:
     columns = one.model_dump(exclude={"title", "url", "severity", "at"})
     return NotableEvent(at=one.at.timestamp(), **columns)
-
-
-def _change_of(one: NoticeItem) -> SubjectChange:
-    return _event_of(one).change

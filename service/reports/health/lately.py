@@ -117,7 +117,8 @@ def fine(facts: HealthFacts, lines: Sequence[TargetLine], disk: Disk) -> list[st
     if not facts.unsent:
         parts.append("no message waits")
     if online:
-        parts.append(f"{online} of {len(workers)} workers online" if online < len(workers) else _workers(online))
+        of = f"{online} of {len(workers)}" if online < len(workers) else f"{online}"
+        parts.append(f"{of} worker{'s' * (len(workers) != 1)} online")
     spread = trusted(facts.nights).spread
     if spread is not None:
         parts.append(f"A/A {spread * 100:.2f} %")
@@ -126,10 +127,6 @@ def fine(facts: HealthFacts, lines: Sequence[TargetLine], disk: Disk) -> list[st
     if accepted:
         parts.append(f"{accepted} regression{'s' * (accepted != 1)} accepted")
     return parts
-
-
-def _workers(online: int) -> str:
-    return f"{online} worker{'s' * (online != 1)} online"
 
 
 def trusted(nights: Sequence[EqualCodeSum]) -> EqualCodeSum:

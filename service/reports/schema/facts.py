@@ -5,9 +5,10 @@ from typing import Self
 from pydantic import Field
 
 from kernelwatch.documents.base import Document, Number, SourceItem
-from service.domain.codefacts.compiled import State
+from service.domain.codefacts.compiled import Access, Call, State
 from service.domain.codefacts.diff import CodeChange
-from service.domain.codefacts.findings import MENDS, FactsReport, Violation
+from service.domain.codefacts.findings import MENDS, ComparedRevision, FactsReport, Uncompiled
+from service.domain.codefacts.measured import Difference
 from service.reports.schema.base import document_of
 
 
@@ -40,32 +41,6 @@ class ViolationItem(Document):
     places: list[PlaceItem]
 
 
-class UncompiledItem(Document):
-    """Cases that were not compiled, all for one reason."""
-
-    state: State
-    reason: str
-    places: list[PlaceItem]
-
-
-class CodeDifferenceItem(PlaceItem):
-    """How the text of a kernel changed."""
-
-    kernel: str
-    kind: str
-    lines: list[str] = Field(description="Of a unified diff.")
-    cut: int = Field(description="Lines that were left out.")
-    summary: str = Field(description="Instructions that became more or fewer.")
-    places: int = Field(description="Number of places with exactly this change.")
-
-
-class AccessItem(Document):
-    """Accesses of a kernel launch to one argument, in bytes."""
-
-    asked: int = Field(description="Bytes requested by instructions.")
-    size: int = Field(description="Bytes of the argument.")
-
-
 class KernelItem(Document):
     """One compiled kernel; null where the compiler gives no value.  Sizes are in bytes."""
 
@@ -88,21 +63,14 @@ class KernelItem(Document):
     grid: list[int] | None
     candidates: int | None = Field(description="Configurations that the autotuner will choose from.")
     hints: dict[str, int] = Field(description="Cache hints to the number of instructions.")
-    reads: dict[str, AccessItem] = Field(description="By argument.")
-    writes: dict[str, AccessItem]
+    reads: dict[str, Access] = Field(description="By argument.")
+    writes: dict[str, Access]
     looped: dict[str, int] = Field(description="Bytes of `reads` that are requested in loops.")
     work: dict[str, int] = Field(description="Elements by kind of operation, of the whole launch.")
     bytes: int | None = Field(description="Bytes that a launch must move at least.")
     blocks: int | None = Field(description="Blocks that fit on an SM.")
     sms: int | None = Field(description="SMs of the GPU.")
     source: SourceItem | None = Field(description="null for kernels of libraries and for generated ones.")
-
-
-class CallItem(Document):
-    """An operator that no compiler here produced."""
-
-    name: str
-    bytes: int | None = Field(description="Bytes that it must move at least.")
 
 
 class CompiledItem(PlaceItem):
@@ -116,7 +84,7 @@ class CompiledItem(PlaceItem):
     extern: int = Field(description="Calls of aten, cuBLAS and the like.")
     over: str | None = Field(description="The hard limit that it breaks.")
     refused: list[str] = Field(description="The same, of kernels for which the case has a fallback.")
-    calls: list[CallItem]
+    calls: list[Call]
     source: SourceItem | None = Field(description="Of the function that the recipe names.")
 
 
@@ -128,13 +96,6 @@ class FactsCountsItem(Document):
     same_code: int
 
 
-class SideItem(Document):
-    """One of the two revisions."""
-
-    sha: str
-    subject: str
-
-
 class FactsDocument(Document):
     """A comparison of the compiled code of two revisions."""
 
@@ -144,16 +105,16 @@ class FactsDocument(Document):
     suite: str
     archs: list[str]
     providers: list[str]
-    head: SideItem
-    base: SideItem | None
+    head: ComparedRevision
+    base: ComparedRevision | None
     skipped: str | None = Field(description="Why nothing was compiled.")
     counts: FactsCountsItem
     violations: list[ViolationItem]
     known_before: list[PlaceItem] = Field(description="Places at which the base breaks a limit already.")
     changes: list[CodeChangeItem]
-    uncompiled: list[UncompiledItem]
+    uncompiled: list[Uncompiled]
     notes: list[str]
-    differences: list[CodeDifferenceItem]
+    differences: list[Difference]
     duration_s: float
     facts: list[CompiledItem] = Field(description="Of the head.")
 
@@ -163,16 +124,15 @@ class FactsDocument(Document):
             "headline": report.headline,
             "exit_code": report.exit_code,
             "counts": {"compiled": report.compiled, "compared": report.compared, "same_code": report.same},
-            "violations": [_violation(one) for one in report.violations],
+            "violations": [
+                document_of(ViolationItem, vars(one) | {"text": one.said, "fix": MENDS[one.rule]})
+                for one in report.violations
+            ],
             "changes": [_change(one) for one in report.changes],
             "duration_s": report.seconds,
             "facts": [document_of(CompiledItem, vars(place) | vars(one)) for place, one in report.facts],
         }
         return document_of(cls, vars(report) | named)
-
-
-def _violation(one: Violation) -> ViolationItem:
-    return document_of(ViolationItem, vars(one) | {"text": one.said, "fix": MENDS[one.rule]})
 
 
 def _change(one: CodeChange) -> CodeChangeItem:

@@ -17,6 +17,7 @@ from service.domain.isolation.evaluation import (
     ComponentVerdict,
     Contrast,
     Isolation,
+    StackSide,
     SwapCause,
 )
 from service.domain.metrics import metric_of, signed, words
@@ -241,23 +242,11 @@ def troubles(result: Isolation) -> Iterator[str]:
     yield from result.notes
 
 
-class IsolatedStackItem(Document):
-    name: str
-    python: str = Field(description="Version of its interpreter, which is not swapped.")
-    versions: dict[str, str] = Field(description="As a contender reported them.")
-
-
-class DistributionChangeItem(Document):
-    name: str
-    before: str | None
-    after: str | None
-
-
 class StackComponentItem(Document):
     """Distributions that are swapped together."""
 
     name: str
-    changes: list[DistributionChangeItem]
+    changes: list[DistributionChange]
     obstacle: str | None = Field(description="Why it cannot be swapped.")
 
 
@@ -340,8 +329,8 @@ class IsolationDocument(Document):
     revision: str
     device: str
     suite: str
-    before: IsolatedStackItem
-    after: IsolatedStackItem
+    before: StackSide
+    after: StackSide
     components: list[StackComponentItem]
     cases: list[IsolatedCaseItem]
     confidence: float
