@@ -22,17 +22,16 @@ Command = TyperCommand | TyperGroup
 
 @dataclass(frozen=True)
 class Entry:
-    """A command of the first level: `module:attribute` is its Typer application."""
+    """A command of the first level; its Typer application is `<name>_app` of its module."""
 
     name: str
-    place: str
+    module: str
     panel: str
     help: str  # the first sentence of the command's own help, so that `--help` imports no command
 
     def load(self) -> Command:
-        module, _, attribute = self.place.partition(":")
-        commands = __name__.rpartition(".")[0]
-        command: Any = get_command(getattr(importlib.import_module(f"{commands}.{module}"), attribute))
+        module = importlib.import_module(f"{__name__.rpartition('.')[0]}.{self.module}")
+        command: Any = get_command(getattr(module, f"{self.name}_app"))
         command.name = self.name
         return command  # type: ignore[no-any-return]
 
@@ -40,63 +39,44 @@ class Entry:
 _MEASURE, _TRIAGE, _EXCHANGE, _ACCESS = "Measure", "Triage", "Exchange data", "Control access"
 _SERVE, _PREPARE = "Serve", "Prepare this machine"
 NOUNS = (
-    Entry("target", "measure.target:app", _MEASURE, "Manage targets: watched repositories and packages."),
-    Entry("run", "measure.run:app", _MEASURE, "Measure revisions, and follow the runs that do it."),
-    Entry("report", "measure.report:app", _MEASURE, "Print the result of a run."),
+    Entry("target", "measure.target", _MEASURE, "Manage targets: watched repositories and packages."),
+    Entry("run", "measure.run", _MEASURE, "Measure revisions, and follow the runs that do it."),
+    Entry("report", "measure.run", _MEASURE, "Print the result of a run."),
+    Entry("queue", "measure.run", _MEASURE, "Show runs in progress, then waiting runs in their order."),
+    Entry("compare", "measure.compare", _MEASURE, "Measure two revisions of a checkout on this machine."),
+    Entry("isolate", "measure.compare", _MEASURE, "Find which component of a new stack made a revision slower."),
+    Entry("facts", "measure.compare", _MEASURE, "Compile two revisions without a GPU and show what changed."),
+    Entry("study", "studies.study", _MEASURE, "Measure published results again, and read what follows."),
+    Entry("status", "measure.run", _MEASURE, "Show targets, workers and the queue."),
+    Entry("regression", "triage.regression", _TRIAGE, "List, show and change confirmed regressions."),
+    Entry("incident", "triage.regression", _TRIAGE, "List and show incidents: regressions with one cause."),
+    Entry("bisection", "triage.bisection", _TRIAGE, "Find the revision that made a case slower."),
+    Entry("calibration", "triage.policy", _TRIAGE, "Compare equal code, and quarantine cases."),
+    Entry("weekly", "triage.news", _TRIAGE, "Print what moved in a week, by time at stake."),
+    Entry("policy", "triage.policy", _TRIAGE, "Show a policy, or apply another one to stored runs."),
     Entry(
-        "queue",
-        "measure.status:queue_app",
-        _MEASURE,
-        "Show runs in progress, then waiting runs in their order.",
-    ),
-    Entry("compare", "measure.compare:app", _MEASURE, "Measure two revisions of a checkout on this machine."),
-    Entry("isolate", "measure.isolate:app", _MEASURE, "Find which component of a new stack made a revision slower."),
-    Entry("facts", "measure.facts:app", _MEASURE, "Compile two revisions without a GPU and show what changed."),
-    Entry("study", "studies.study:app", _MEASURE, "Measure published results again, and read what follows."),
-    Entry("status", "measure.status:status_app", _MEASURE, "Show targets, workers and the queue."),
-    Entry("regression", "triage.regression:app", _TRIAGE, "List, show and change confirmed regressions."),
-    Entry("incident", "triage.incident:app", _TRIAGE, "List and show incidents: regressions with one cause."),
-    Entry("bisection", "triage.bisection:app", _TRIAGE, "Find the revision that made a case slower."),
-    Entry("calibration", "triage.calibration:app", _TRIAGE, "Compare equal code, and quarantine cases."),
-    Entry("weekly", "triage.weekly:app", _TRIAGE, "Print what moved in a week, by time at stake."),
-    Entry("policy", "triage.policy:app", _TRIAGE, "Show a policy, or apply another one to stored runs."),
-    Entry(
-        "subscription",
-        "triage.subscription:app",
-        _TRIAGE,
-        "Send notices of events to Slack, mail, webhooks and other channels.",
+        "subscription", "triage.news", _TRIAGE, "Send notices of events to Slack, mail, webhooks and other channels."
     ),
     Entry(
-        "export",
-        "transfer.site:app",
-        _EXCHANGE,
-        "Write everything of one kind to a file, or public boards as a web site.",
+        "export", "transfer.site", _EXCHANGE, "Write everything of one kind to a file, or public boards as a web site."
     ),
-    Entry("import", "transfer.importing:app", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
+    Entry("import", "transfer.importing", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
+    Entry("login", "access", _ACCESS, "Use a server for all commands, with a key."),
+    Entry("logout", "access", _ACCESS, "Forget the key of a server; commands use this machine again."),
+    Entry("key", "access", _ACCESS, "Manage API keys."),
+    Entry("person", "access", _ACCESS, "Manage people who sign in."),
+    Entry("audit", "access", _ACCESS, "List what was changed, by whom and from where, the newest first."),
+    Entry("up", "machine.serve", _SERVE, "Run API, dashboard, worker and control on this machine until Ctrl-C."),
+    Entry("demo", "machine.serve", _SERVE, "Add the demo target and queue runs for its history."),
     Entry(
-        "login",
-        "access.login:login_app",
-        _ACCESS,
-        "Use a server for all commands, with a key.",
+        "sample", "transfer.importing", _SERVE, "Load or remove the sample: a repository as it was measured on an H200."
     ),
-    Entry("logout", "access.login:logout_app", _ACCESS, "Forget the key of a server; commands use this machine again."),
-    Entry("key", "access.key:app", _ACCESS, "Manage API keys."),
-    Entry("person", "access.person:app", _ACCESS, "Manage people who sign in."),
-    Entry("audit", "access.audit:app", _ACCESS, "List what was changed, by whom and from where, the newest first."),
-    Entry("up", "machine.serve:up_app", _SERVE, "Run API, dashboard, worker and control on this machine until Ctrl-C."),
-    Entry("demo", "machine.serve:demo_app", _SERVE, "Add the demo target and queue runs for its history."),
-    Entry(
-        "sample",
-        "machine.sample:app",
-        _SERVE,
-        "Load or remove the sample: a repository as it was measured on an H200.",
-    ),
-    Entry("api", "machine.serve:api_app", _SERVE, "Serve the API and the dashboard."),
-    Entry("control", "machine.serve:control_app", _SERVE, "Run the periodic tasks of the service."),
-    Entry("worker", "machine.worker:app", _SERVE, "Start, list, pause and drain workers."),
-    Entry("doctor", "machine.doctor:app", _PREPARE, "Check this machine, and print a fix for what is missing."),
-    Entry("stack", "machine.stack:app", _PREPARE, "Manage base environments: a Python with torch."),
-    Entry("db", "machine.db:app", _PREPARE, "Manage the database."),
+    Entry("api", "machine.serve", _SERVE, "Serve the API and the dashboard."),
+    Entry("control", "machine.serve", _SERVE, "Run the periodic tasks of the service."),
+    Entry("worker", "machine.worker", _SERVE, "Start, list, pause and drain workers."),
+    Entry("doctor", "machine.worker", _PREPARE, "Check this machine, and print a fix for what is missing."),
+    Entry("stack", "machine.worker", _PREPARE, "Manage base environments: a Python with torch."),
+    Entry("db", "machine.db", _PREPARE, "Manage the database."),
 )
 
 

@@ -13,17 +13,17 @@ from service.commands.output.views import View
 from service.db import migrate
 from service.db.check import Checked
 
-app = Noun("Manage the database.", where=Where.ONLY_HERE)
+db_app = Noun("Manage the database.", where=Where.ONLY_HERE)
 
 
-@app.verb("upgrade")
+@db_app.verb("upgrade")
 def upgrade() -> None:
     """Migrate the database to the schema of this version."""
     migrate.upgrade()
     out.print("The database is up to date.")
 
 
-@app.verb("backup")
+@db_app.verb("backup")
 def backup(
     file: Annotated[Path, typer.Argument(help="A new file, for example kernelwatch-2026-11-22.db.gz.")],
 ) -> None:
@@ -35,7 +35,7 @@ def backup(
     _print_problems(made.faults)
 
 
-@app.verb("restore")
+@db_app.verb("restore")
 def restore(
     file: Annotated[Path, typer.Argument(help="A backup of any database and of this version or an older one.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a database that has rows; they are lost.")] = False,
@@ -48,7 +48,7 @@ def restore(
     _print_problems(restored.faults)
 
 
-@app.verb("check")
+@db_app.verb("check")
 def check(
     file: Annotated[Path | None, typer.Argument(help="A backup; by default the database of the settings.")] = None,
 ) -> View:

@@ -1,22 +1,26 @@
-"""`kernelwatch worker`: start this machine's worker; list, pause and drain all workers."""
+"""`kernelwatch worker`, `stack` and `doctor`: what measures on this machine, with which base environments."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kernels.cases import QUACK
 from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
-from service.commands.noun import Noun, Where
+from service.commands.noun import Noun, Where, single
+from service.commands.output.console import err, out
 from service.commands.output.views import View
+from service.ops import torch_install
 
-app = Noun("Start, list, pause and drain workers.")
+worker_app = Noun("Start, list, pause and drain workers.")
 EVERY_S = 2.0
 Name = Annotated[str, typer.Argument(help="A name from `kernelwatch worker list`.")]
 
 
-@app.verb("start", where=Where.ONLY_HERE)
+@worker_app.verb("start", where=Where.ONLY_HERE)
 def start() -> None:
     """Measure queued runs on this machine's device (one machine; a fleet starts Celery workers)."""
     from service.domain.access import SERVICE
@@ -29,19 +33,19 @@ def start() -> None:
         loop.worker()
 
 
-@app.verb("list", watch=True)
+@worker_app.verb("list", watch=True)
 def list_workers() -> View:
     """List the workers, and what they do."""
     return views.runs.WORKERS.page(first(client().workers.list()), over=False)
 
 
-@app.verb("pause")
+@worker_app.verb("pause")
 def pause(name: Name) -> View:
     """Let a worker take no further run; the run that it measures goes on."""
     return views.runs.worker(client().workers.pause(name))
 
 
-@app.verb("drain")
+@worker_app.verb("drain")
 def drain(
     name: Name, wait: Annotated[bool, typer.Option("--wait", help="Wait until its run has ended.")] = False
 ) -> View:
@@ -58,7 +62,64 @@ def drain(
     return views.runs.worker(found)
 
 
-@app.verb("resume")
+@worker_app.verb("resume")
 def resume(name: Name) -> View:
     """Let a worker take runs again."""
     return views.runs.worker(client().workers.resume(name))
+
+
+stack_app = Noun("Manage base environments: a Python with torch.", where=Where.ONLY_HERE)
+
+
+@stack_app.verb("create")
+def create(
+    name: str, requirements: Annotated[list[str] | None, typer.Argument(help="Packages to install with torch.")] = None
+) -> None:
+    """Create a base environment with torch.  Without REQUIREMENTS it also gets Quack if there is an NVIDIA driver."""
+    from workers import environments
+
+    made = environments.create_stack(name, requirements or [])
+    if not requirements and torch_install.has_driver():
+        try:
+            torch_install.install(made.python, [QUACK])
+        except RuntimeError as failure:
+            err.print(f"Quack was not installed: {failure}", markup=False, soft_wrap=True)
+    out.print(f"Created stack [bold]{made.name}[/bold]: {made.python}")
+
+
+@stack_app.verb("adopt")
+def adopt(
+    name: str,
+    python: Annotated[Path, typer.Option(help="The interpreter that has torch.")],
+    path: Annotated[list[Path] | None, typer.Option(help="Another folder to import from; may be repeated.")] = None,
+) -> None:
+    """Use an existing environment as a base environment.  It is only read."""
+    from workers import environments
+
+    made = environments.adopt_stack(name, python, path or [])
+    out.print(f"Added stack [bold]{made.name}[/bold]: {made.python}")
+
+
+@stack_app.verb("list")
+def list_stacks() -> View:
+    """List the base environments of this machine."""
+    from workers import environments
+
+    items = [
+        views.machine.StackItem(name=one.name, python=str(one.python), paths=[str(path) for path in one.paths])
+        for one in environments.list_stacks()
+    ]
+    return views.machine.stacks(items)
+
+
+def doctor() -> View:
+    """Check this machine, and print a fix for what is missing."""
+    from service.ops import doctor as checks
+    from workers import environments
+    from workers.sandbox import sandbox
+
+    stacks = [stack.name for stack in environments.list_stacks()]
+    return views.machine.checks(checks.checks(sandbox.self_test, stacks))
+
+
+doctor_app = single(doctor, where=Where.ONLY_HERE)

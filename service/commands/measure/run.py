@@ -1,6 +1,7 @@
-"""`kernelwatch run`: measure revisions."""
+"""`kernelwatch run`, `report`, `queue` and `status`: measure revisions, follow runs, and print their results."""
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,8 @@ import typer
 from service.commands import views
 from service.commands.arguments import RunNumber, first
 from service.commands.connection import client
-from service.commands.measure.fail_on import FailOn, read_findings
-from service.commands.noun import Noun
+from service.commands.measure.fail_on import FailOn, exit_code, read_findings
+from service.commands.noun import Noun, single
 from service.commands.output.views import View
 from service.domain.states import RunState
 from service.errors import BadInput
@@ -18,7 +19,7 @@ from service.errors import BadInput
 if TYPE_CHECKING:
     from kernelwatch.client.models import RunDocument
 
-app = Noun("Measure revisions, and follow the runs that do it.")
+run_app = Noun("Measure revisions, and follow the runs that do it.")
 
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", min=1, help="How long to wait for the result.")]
 Save = Annotated[
@@ -26,7 +27,7 @@ Save = Annotated[
 ]
 
 
-@app.verb("start")
+@run_app.verb("start")
 def start(
     target: str,
     revision: Annotated[str, typer.Argument(help="A commit, branch, tag or release.")],
@@ -71,7 +72,7 @@ def start(
     return waiting.results(waiting.until_done([one.id for one in found], timeout), wanted, save)
 
 
-@app.verb("list")
+@run_app.verb("list")
 def list_runs(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device.")] = None,
@@ -85,13 +86,13 @@ def list_runs(
     return views.runs.COLUMNS.page(first(found, limit), limit)
 
 
-@app.verb("show", watch=True)
+@run_app.verb("show", watch=True)
 def show(run_id: RunNumber) -> View:
     """Show how far a run is.  `kernelwatch report` prints its result."""
     return views.runs.progress(client().runs.get(run_id))
 
 
-@app.verb("wait")
+@run_app.verb("wait")
 def wait_for(
     runs: Annotated[list[int], typer.Argument(metavar="RUNS", help="The numbers of runs.")],
     fail_on: FailOn = None,
@@ -105,7 +106,7 @@ def wait_for(
     return waiting.results(waiting.until_done(runs, timeout), wanted, save)
 
 
-@app.verb("logs")
+@run_app.verb("logs")
 def logs(run_id: RunNumber) -> None:
     """Print the build log of a run's revision."""
     from service.domain.text import printable
@@ -113,7 +114,7 @@ def logs(run_id: RunNumber) -> None:
     print(printable(client().runs.log(run_id)).rstrip("\n"))  # noqa: T201  (for pipes)
 
 
-@app.verb("texts")
+@run_app.verb("texts")
 def texts(
     run_id: RunNumber,
     case: Annotated[str | None, typer.Option(help="Only texts of this case.")] = None,
@@ -123,7 +124,7 @@ def texts(
     return views.runs.TEXTS.page(first(client().runs.texts(run_id, case=case), limit), limit)
 
 
-@app.verb("text")
+@run_app.verb("text")
 def text(run_id: RunNumber, sha256: Annotated[str, typer.Argument(help="As `texts` lists it.")]) -> None:
     """Print one text of compiled code of a run."""
     from service.domain.text import printable
@@ -131,7 +132,7 @@ def text(run_id: RunNumber, sha256: Annotated[str, typer.Argument(help="As `text
     print(printable(client().runs.text(run_id, sha256)).rstrip("\n"))  # noqa: T201  (for pipes)
 
 
-@app.verb("backfill")
+@run_app.verb("backfill")
 def backfill(
     target: str,
     revisions: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="BASE itself is not measured.")],
@@ -152,19 +153,68 @@ def backfill(
     return views.runs.backfilled(client().targets.backfill(target, base, head, sample=sample))
 
 
-@app.verb("cancel")
+@run_app.verb("cancel")
 def cancel(run_id: RunNumber) -> View:
     """Cancel a run."""
     return views.runs.cancelled(client().runs.cancel(run_id))
 
 
-@app.verb("retry")
+@run_app.verb("retry")
 def retry(run_id: RunNumber) -> View:
     """Queue a run again that ended without a result: failed, cancelled, superseded or skipped."""
     return views.runs.queued([client().runs.retry(run_id)])
 
 
-@app.verb("approve")
+@run_app.verb("approve")
 def approve(run_id: RunNumber) -> View:
     """Approve a run of an outside contributor: exactly this commit, on every device."""
     return views.runs.queued(client().runs.approve(run_id).items)
+
+
+def report(
+    run_id: RunNumber,
+    every: Annotated[bool, typer.Option("--all", help="List every case, not only those that changed.")] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Include the tables of `facts` in JSON: megabytes for a large suite.")
+    ] = False,
+    fail_on: FailOn = None,
+) -> View:
+    """Print the result of a run.
+
+    Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
+    """
+    wanted = read_findings(fail_on)
+    runs = client().runs
+    found = runs.get(run_id, tables=tables or None)
+    view = views.reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    return replace(view, code=exit_code([found], wanted))
+
+
+report_app = single(report)
+
+
+def status() -> View:
+    """Show targets, workers and the queue."""
+    from kernelwatch.client import NotAllowed, NotFound, NoValidKey
+
+    found = client()
+    try:
+        channels = list(found.channels.list())
+    except (NotAllowed, NotFound, NoValidKey):  # for those who may triage, and of newer servers
+        channels = []
+    return views.machine.status(
+        targets=[found.targets.get(one.name) for one in found.targets.list()],
+        workers=list(found.workers.list()),
+        queue=list(found.queue.list()),
+        channels=channels,
+    )
+
+
+def queue(
+    limit: Annotated[int, typer.Option(help="Maximum number of runs.", min=1, max=1000)] = 100,
+) -> View:
+    """Show runs in progress, then waiting runs in their order."""
+    return views.runs.QUEUE.page(first(client().queue.list(), limit), limit, over=False)
+
+
+status_app, queue_app = single(status, watch=True), single(queue, watch=True)

@@ -13,7 +13,7 @@ from service.commands.output.views import View
 from service.domain.states import MovedBy
 from service.errors import BadInput
 
-app = Noun("Manage targets: watched repositories and packages.")
+target_app = Noun("Manage targets: watched repositories and packages.")
 
 _FORGE = "For webhooks and comments: owner/name on GitHub, group/project on GitLab, or its address."
 Private = Annotated[
@@ -22,7 +22,7 @@ Private = Annotated[
 ]
 
 
-@app.verb("add")
+@target_app.verb("add")
 def add(
     name: str,
     location: Annotated[str, typer.Argument(help="URL or folder of a repository; index URL or folder of wheels.")],
@@ -60,7 +60,7 @@ def add(
     return views.targets.added(added)
 
 
-@app.verb("edit")
+@target_app.verb("edit")
 def edit(
     name: str,
     location: Annotated[
@@ -97,7 +97,7 @@ def edit(
     return views.targets.changed(changed, "Changed target ", (name, "bold"), ". The next poll uses the change.")
 
 
-@app.verb("rename")
+@target_app.verb("rename")
 def rename(name: str, new: str) -> View:
     """Rename a target.  URLs with the old name stop working."""
     if name == new:
@@ -106,20 +106,20 @@ def rename(name: str, new: str) -> View:
     return views.targets.changed(changed, "Renamed target ", (name, "bold"), " to ", (new, "bold"), ".")
 
 
-@app.verb("pause")
+@target_app.verb("pause")
 def pause(name: str) -> View:
     """Stop polling for new revisions until `resume`.  Queued runs are still measured."""
     how = f" is paused; resume it with `kernelwatch target resume {name}`."
     return views.targets.changed(client().targets.pause(name), "Target ", (name, "bold"), how)
 
 
-@app.verb("resume")
+@target_app.verb("resume")
 def resume(name: str) -> View:
     """Poll for new revisions again, including those of the meantime."""
     return views.targets.changed(client().targets.resume(name), "Resumed target ", (name, "bold"), ".")
 
 
-@app.verb("drifts")
+@target_app.verb("drifts")
 def drifts(
     name: str,
     device: Annotated[str | None, typer.Option(help="Only those on this device.")] = None,
@@ -130,7 +130,7 @@ def drifts(
     return views.targets.DRIFTS.page(first(client().targets.drifts(name, device=device, by=by), limit))
 
 
-@app.verb("clean", where=Where.ONLY_HERE)
+@target_app.verb("clean", where=Where.ONLY_HERE)
 def clean(name: str) -> None:
     """Delete the heads of closed pull requests from this machine's mirror, and repack it."""
     from service.commands.output.console import line
@@ -141,7 +141,7 @@ def clean(name: str) -> None:
     line("Cleaned the mirror of ", (name, "bold"), f": {in_bytes(before)} before, {in_bytes(after)} now.")
 
 
-@app.verb("remove")
+@target_app.verb("remove")
 def remove(
     name: str, yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False
 ) -> View:
@@ -153,19 +153,19 @@ def remove(
     return views.targets.removed(name, client().targets.remove(name))
 
 
-@app.verb("list")
+@target_app.verb("list")
 def list_targets() -> View:
     """List the targets."""
     return views.targets.COLUMNS.page(first(client().targets.list()))
 
 
-@app.verb("show")
+@target_app.verb("show")
 def show(name: str) -> View:
     """Show a target with its recipe."""
     return views.targets.one(client().targets.get(name))
 
 
-@app.verb("allow-unsandboxed")
+@target_app.verb("allow-unsandboxed")
 def allow_unsandboxed(name: str, allow: bool = True) -> View:
     """Allow a trusted target to run on workers without a sandbox.  Its pages and comments mention it."""
     changed = client().targets.edit(name, allow_unsandboxed=allow)

@@ -13,14 +13,14 @@ from service.commands.output.views import View
 if TYPE_CHECKING:
     from kernelwatch.client.models import StudySessionDocument
 
-app = Noun("Measure published results again, and read what follows.")
+study_app = Noun("Measure published results again, and read what follows.")
 
 HOST = "host"  # the stack that is used if none is named
 OnDevice = Annotated[str | None, typer.Option(help="Only sessions on this device.")]
 SessionOrStudy = Annotated[str, typer.Argument(metavar="SESSION", help="The number of a session, or a study's name.")]
 
 
-@app.verb("list")
+@study_app.verb("list")
 def list_studies(device: OnDevice = None) -> View:
     """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
     from service.commands.studies import views
@@ -28,7 +28,7 @@ def list_studies(device: OnDevice = None) -> View:
     return views.studies(list(client().studies.list(device=device)))
 
 
-@app.verb("sessions")
+@study_app.verb("sessions")
 def list_sessions(
     study: Annotated[str, typer.Argument(help="For example s3.")],
     device: OnDevice = None,
@@ -40,7 +40,7 @@ def list_sessions(
     return views.sessions(study, first(client().studies.sessions(study, device=device), limit), limit)
 
 
-@app.verb("run", where=Where.ONLY_HERE)
+@study_app.verb("run", where=Where.ONLY_HERE)
 def run(
     name: Annotated[str, typer.Argument(help="For example s3.")],
     device: Annotated[str | None, typer.Option(help="cpu, or the GPU of this machine; by default its own.")] = None,
@@ -87,7 +87,7 @@ def run(
     return views.measured(_session(str(result.session_id)), result.left)
 
 
-@app.verb("add", where=Where.ONLY_HERE)
+@study_app.verb("add", where=Where.ONLY_HERE)
 def add(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A file that a study wrote, on any machine.")],
 ) -> View:
@@ -107,7 +107,7 @@ def add(
     return views.added([(one, _session(str(one.session_id))) for one in stored])
 
 
-@app.verb("show")
+@study_app.verb("show")
 def show(
     which: SessionOrStudy,
     device: Annotated[str | None, typer.Option(help="Of a study, the session on this device.")] = None,
@@ -121,7 +121,7 @@ def show(
     return views.whole(_session(which, device))
 
 
-@app.verb("remove")
+@study_app.verb("remove")
 def remove(
     session: Annotated[int, typer.Argument(metavar="SESSION", help="The number of a session.", min=1)],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False,
@@ -136,7 +136,7 @@ def remove(
     return views.removed(client().studies.remove(found.study, found.id))
 
 
-@app.verb("compare")
+@study_app.verb("compare")
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="The number of a session, or a study's name.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another session of the same study.")],

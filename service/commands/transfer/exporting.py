@@ -80,9 +80,9 @@ def _verb(what: Exportable) -> Callable[..., None]:
     return verb
 
 
-app = Noun("Write everything of one kind to a file, or public boards as a web site.")
+export_app = Noun("Write everything of one kind to a file, or public boards as a web site.")
 for each in Exportable:
-    app.verb(each.value)(_verb(each))
+    export_app.verb(each.value)(_verb(each))
 
 
 class ReceivedCount:

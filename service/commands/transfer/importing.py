@@ -1,4 +1,4 @@
-"""`kernelwatch import`: measurements made elsewhere."""
+"""`kernelwatch import` and `kernelwatch sample`: measurements made elsewhere, and those of an H200 to look at."""
 
 from collections.abc import Collection
 from contextlib import closing
@@ -10,7 +10,8 @@ import typer
 from kernels.cases import Role
 from service.commands import views
 from service.commands.connection import client
-from service.commands.noun import single
+from service.commands.noun import Noun, Where, single
+from service.commands.output.console import out
 from service.commands.output.views import View
 from service.domain.exports import IMPORTED_ROLES
 from service.errors import BadInput
@@ -52,7 +53,7 @@ def import_command(
     return views.machine.imported(stored, target, left_out)
 
 
-app = single(import_command)
+import_app = single(import_command)
 
 
 def _check_kept(target: str, stored: Collection["BatchItem"]) -> None:
@@ -68,3 +69,31 @@ def _check_kept(target: str, stored: Collection["BatchItem"]) -> None:
             f"Batch {min(gone)} was stored within the last day and deleted since, so the server does not store it "
             "again: import it a day later, or with other notes."
         )
+
+
+sample_app = Noun("Load or remove the sample: a repository as it was measured on an H200.", where=Where.ONLY_HERE)
+
+
+@sample_app.verb("load")
+def load() -> None:
+    """Add real measurements of an H200 as a paused target."""
+    from service.db import migrate
+    from service.ledger.intake import samples
+    from service.settings import settings
+
+    migrate.upgrade()
+    loaded = samples.load()
+    said = f"{loaded.runs} runs with {loaded.measurements} measurements of an NVIDIA H200"
+    out.print(f"{'Loaded' if loaded.new else 'Already there'}: {said}.", markup=False, soft_wrap=True)
+    for name in loaded.names:
+        out.print(f"  {settings().address}/targets/{name}", markup=False, soft_wrap=True)
+    out.print("`kernelwatch sample remove` deletes it.", markup=False, soft_wrap=True)
+
+
+@sample_app.verb("remove")
+def remove() -> None:
+    """Delete the sample with all its measurements."""
+    from service.ledger.intake import samples
+
+    names = samples.remove()
+    out.print(f"Removed {' and '.join(names)}." if names else "There is no sample.", markup=False, soft_wrap=True)

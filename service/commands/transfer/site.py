@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from service.commands.noun import Where
-from service.commands.transfer.exporting import app
+from service.commands.transfer.exporting import export_app
 from service.errors import BadInput
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
 
 
-@app.verb("site", where=Where.ONLY_HERE)
+@export_app.verb("site", where=Where.ONLY_HERE)
 def site(
     folder: Annotated[
         Path, typer.Argument(help="A new folder, or one that this command made, which is then replaced.")

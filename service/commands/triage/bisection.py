@@ -15,12 +15,12 @@ from service.errors import BadInput
 if TYPE_CHECKING:
     from kernelwatch.client.models import BisectionDocument
 
-app = Noun("Find the revision that made a case slower.")
+bisection_app = Noun("Find the revision that made a case slower.")
 Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch bisection list`.")]
 EVERY_S = 1.0
 
 
-@app.verb("start")
+@bisection_app.verb("start")
 def start(
     target: str,
     revisions: Annotated[
@@ -70,7 +70,7 @@ def _until_done(bisection_id: int) -> "BisectionDocument":
     return found
 
 
-@app.verb("list")
+@bisection_app.verb("list")
 def list_bisections(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
@@ -82,13 +82,13 @@ def list_bisections(
     )
 
 
-@app.verb("show", watch=True)
+@bisection_app.verb("show", watch=True)
 def show(bisection_id: Number) -> View:
     """Show one bisection with its steps.  The exit codes are those of `start --wait`."""
     return views.bisections.whole(client().bisections.get(bisection_id))
 
 
-@app.verb("stop")
+@bisection_app.verb("stop")
 def stop(bisection_id: Number) -> View:
     """Stop a bisection.  Its steps are kept."""
     return views.bisections.stopped(client().bisections.stop(bisection_id))

@@ -1,4 +1,4 @@
-"""`kernelwatch regression`: list, show and change regressions."""
+"""`kernelwatch regression` and `kernelwatch incident`: list, show and change regressions, and those with one cause."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from service.commands.noun import Noun
 from service.commands.output.views import View
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 
-app = Noun("List, show and change confirmed regressions.")
+regression_app = Noun("List, show and change confirmed regressions.")
 
 Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch regression list`.")]
 OfIncident = Annotated[bool, typer.Option("--incident", help="ID is an incident: apply to all of its regressions.")]
@@ -20,7 +20,7 @@ Who = Annotated[str | None, typer.Option("--as", help="The person; by default th
 _DAY = ["%Y-%m-%d"]
 
 
-@app.verb("list")
+@regression_app.verb("list")
 def list_regressions(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     state: Annotated[
@@ -36,13 +36,13 @@ def list_regressions(
     return views.regressions.listed(first(found, limit), limit, every=every or bool(state))
 
 
-@app.verb("show")
+@regression_app.verb("show")
 def show(regression_id: Number) -> View:
     """Show a regression with its history."""
     return views.regressions.whole(client().regressions.get(regression_id))
 
 
-@app.verb("acknowledge")
+@regression_app.verb("acknowledge")
 def acknowledge(
     regression_id: Number,
     reason: Annotated[str, typer.Option(help="Why it is accepted.")] = "",
@@ -56,7 +56,7 @@ def acknowledge(
     return _changed(regression_id, of_incident, who, "acknowledge", reason, until=_utc(until))
 
 
-@app.verb("dismiss")
+@regression_app.verb("dismiss")
 def dismiss(
     regression_id: Number,
     reason: Annotated[str, typer.Option(help="Why it is no regression.")] = "",
@@ -67,7 +67,7 @@ def dismiss(
     return _changed(regression_id, of_incident, who, "dismiss", reason)
 
 
-@app.verb("reopen")
+@regression_app.verb("reopen")
 def reopen(
     regression_id: Number,
     reason: Annotated[str | None, typer.Option(help="Why it is reopened.")] = None,
@@ -78,7 +78,7 @@ def reopen(
     return _changed(regression_id, of_incident, who, "reopen", reason=reason)
 
 
-@app.verb("assign")
+@regression_app.verb("assign")
 def assign(
     regression_id: Number,
     assignee: Annotated[str | None, typer.Argument(help="A person; leave it out for nobody.")] = None,
@@ -89,13 +89,13 @@ def assign(
     return _changed(regression_id, of_incident, who, "assign", assignee)
 
 
-@app.verb("note")
+@regression_app.verb("note")
 def note(regression_id: Number, text: str, of_incident: OfIncident = False, who: Who = None) -> View:
     """Add a note to the history of a regression."""
     return _changed(regression_id, of_incident, who, "note", text)
 
 
-@app.verb("due")
+@regression_app.verb("due")
 def due(
     regression_id: Number,
     day: Annotated[datetime | None, typer.Argument(formats=_DAY, help="A day (UTC); leave it out for none.")] = None,
@@ -119,3 +119,26 @@ def _changed(number: int, of_incident: bool, who: str | None, change: str, *valu
 
 def _utc(day: datetime | None) -> datetime | None:
     return day.replace(tzinfo=UTC) if day else None
+
+
+incident_app = Noun("List and show incidents: regressions with one cause.")
+
+
+@incident_app.verb("list")
+def list_incidents(
+    target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include closed incidents.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number of incidents, the newest.", min=1, max=1000)] = 50,
+) -> View:
+    """List incidents with their regressions, the newest first."""
+    closed = every or None
+    pages = client().targets.incidents(target, closed=closed) if target else client().incidents.list(closed=closed)
+    return views.regressions.incidents(first(pages, limit), limit, every=every)
+
+
+@incident_app.verb("show")
+def show_incident(
+    incident_id: Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch incident list`.")],
+) -> View:
+    """Show an incident with its regressions."""
+    return views.regressions.incident(client().incidents.get(incident_id))

@@ -1,1 +1,0 @@
-"""Commands about keys, people and what was changed."""
