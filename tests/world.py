@@ -1,12 +1,13 @@
 """Rows that tests of the ledger begin with.  What a test does not name has a usual value; any column may be named."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
+from kernels.cases import Case, Role
 from service.db.engine import transaction
 from service.db.models import (
     Base,
@@ -27,7 +28,9 @@ from service.db.models import (
 from service.domain.metrics import SeriesKey
 from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.calibration import sessions
+from service.ledger.runs import queue, recording
 from service.ledger.targets import series_of
 
 _numbers = count()
@@ -37,17 +40,22 @@ Row = TypeVar("Row", bound=Base)
 def target(recipe: str = "", name: str = "norms", **columns: Any) -> Target:
     """Register a repository with this recipe, in a transaction of its own."""
     with transaction() as session:
-        usual = {"kind": TargetKind.GIT, "location": "/nowhere", "created_at": 0.0}
-        if columns.get("forge"):
-            usual["forge_kind"] = ForgeKind.GITHUB
-        made = _added(session, Target(name=name, **usual | columns))
-        made.recipe_id = recipe_of(session, made.id, recipe).id
+        return registered(session, recipe, name, **columns)
+
+
+def registered(session: Session, recipe: str = "", name: str = "norms", **columns: Any) -> Target:
+    """Register a repository with this recipe."""
+    usual = {"kind": TargetKind.GIT, "location": "/nowhere", "created_at": 0.0}
+    if columns.get("forge"):
+        usual["forge_kind"] = ForgeKind.GITHUB
+    made = _added(session, Target(name=name, **usual | columns))
+    made.recipe_id = recipe_of(session, made.id, recipe, "0" * 64).id
     return made
 
 
-def recipe_of(session: Session, target_id: int, text: str) -> RecipeRow:
+def recipe_of(session: Session, target_id: int, text: str, digest: str | None = None) -> RecipeRow:
     """Add a version of the target's recipe, which its next runs do not use yet."""
-    digest = f"{next(_numbers):064}"
+    digest = digest or f"{next(_numbers) + 1:064}"
     return _added(session, RecipeRow(target_id=target_id, digest=digest, text=text, adapters={}, created_at=0.0))
 
 
@@ -135,6 +143,41 @@ def worker(session: Session, name: str, device: str = "cpu", **columns: Any) -> 
     """Add a worker, which was last seen in 1970 by default."""
     usual = {"description": "", "started_at": 0.0, "seen_at": 0.0}
     return _added(session, Worker(name=name, device=device, **usual | columns))
+
+
+def leased(worker: str = "worker") -> queue.Lease:
+    """Take the next run of the CPU, as a worker does."""
+    with transaction() as session:
+        lease = queue.next_run(session, "cpu", worker, 60)
+    assert lease
+    return lease
+
+
+def took(
+    role: Role,
+    case: str,
+    us: float = 100.0,
+    provider: str = "norms",
+    state: CellState = CellState.MEASURED,
+    facts: Mapping[str, Any] | None = None,
+) -> ContenderResult:
+    """What a session saw of a contender: two times three trials that hardly vary, unless its `state` says otherwise."""
+    if state is not CellState.MEASURED:
+        return ContenderResult(role, provider, Case.parse(case), state, "y is wrong")
+    trials = tuple((us * first, us * second) for first, second in ((1, 1.002), (1.001, 1), (1, 1.001)))
+    return ContenderResult(role, provider, Case.parse(case), state, None, trials, trials, facts or {})
+
+
+def session_of(taken: Iterable[ContenderResult], baseline: str | None, **rest: Any) -> SessionResult:
+    """A session in a sandbox against a baseline."""
+    usual = {"notes": (), "stack": {"torch": "2.13.0"}, "telemetry": {}, "sandboxed": True}
+    return SessionResult(tuple(taken), baseline, **usual | rest)
+
+
+def recorded(lease: queue.Lease, found: SessionResult) -> Run:
+    """Record a session in a transaction of its own, as a worker does."""
+    with transaction() as session:
+        return recording.record(session, lease, found)
 
 
 def totalled(session: Session) -> None:

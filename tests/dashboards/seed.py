@@ -15,9 +15,7 @@ from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, disconnect, transaction
-from service.domain.metrics import SeriesKey
-from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
-from service.ledger.targets import series_of
+from service.domain.states import CellState, OutboxState, RegressionState, RunState, TargetKind
 from service.settings import settings
 from tests import world
 from tests.databases import copy_migrated, copy_sown
@@ -147,45 +145,30 @@ STORY = (
 def seed(session: Session, now: float = NOW) -> Seeded:
     """Two targets (one without anything yet), twelve runs, two open regressions, a gap to SOTA, two workers."""
     seeded = Seeded()
-    target = m.Target(
-        name="norms",
-        kind=TargetKind.GIT,
-        location="https://github.com/example/norms",
-        branch="main",
-        forge="example/norms",
-        trusted=True,
-        created_at=now - 99 * HOUR,
-        poll_at=now + 40,
-    )
-    empty = m.Target(
-        name="liger",
-        kind=TargetKind.PACKAGE,
-        location="https://index.example/simple",
-        package="liger-kernel",
-        created_at=now,
-        poll_failures=3,
-        poll_error="index.example does not answer: the name is not known",
-        poll_at=now + 300,
-    )
-    session.add_all([target, empty])
+    at_github = {
+        "location": "https://github.com/example/norms",
+        "branch": "main",
+        "forge": "example/norms",
+        "forge_kind": None,
+    }
+    target = world.registered(session, RECIPE, **at_github, trusted=True, created_at=now - 99 * HOUR, poll_at=now + 40)
+    at_index = {"kind": TargetKind.PACKAGE, "location": "https://index.example/simple", "package": "liger-kernel"}
+    failed = {"poll_failures": 3, "poll_error": "index.example does not answer: the name is not known"}
+    session.add(m.Target(name="liger", **at_index, **failed, created_at=now, poll_at=now + 300))
+    versions = {"torch": "2.13.0", "triton": "3.7.1", "cuda": "13.0", "driver": "590.44", "quack": "0.6.1"}
+    stack = m.Stack(digest="5" * 64, versions=versions)
+    session.add(stack)
     session.flush()
-    recipe = m.RecipeRow(target_id=target.id, digest="a" * 64, text=RECIPE, adapters={}, created_at=now)
-    stack = m.Stack(
-        digest="5" * 64,
-        versions={"torch": "2.13.0", "triton": "3.7.1", "cuda": "13.0", "driver": "590.44", "quack": "0.6.1"},
-    )
-    session.add_all([recipe, stack])
-    session.flush()
-    target.recipe_id = recipe.id
     revisions: dict[str, m.Revision] = {}
     chance = random.Random(7)
     for place, told in enumerate(STORY):
         at = now - (len(STORY) - place) * 3 * HOUR
         if told.subject not in revisions:
             before = [r for r in revisions.values() if r.ordinal is not None]
-            revisions[told.subject] = m.Revision(
-                target_id=target.id,
-                sha="".join(chance.choices("0123456789abcdef", k=40)),
+            revisions[told.subject] = world.commit(
+                session,
+                target.id,
+                "".join(chance.choices("0123456789abcdef", k=40)),
                 parent=before[-1].sha if before else None,
                 ordinal=None if told.pull else len(before),
                 subject=told.subject,
@@ -193,60 +176,31 @@ def seed(session: Session, now: float = NOW) -> Seeded:
                 committed_at=at,
                 paths=["norms/forward.py"],
             )
-            session.add(revisions[told.subject])
-            session.flush()
-        run = _run(session, target, recipe, stack, revisions[told.subject], told, at)
+        run = _run(session, stack, revisions[told.subject], told, at)
         seeded.runs[told.name] = run.id
         if told.state is RunState.DONE:
             _numbers(session, run, told, chance, first=place == 0)
-    _standing_matters(session, target, stack, seeded, now)
+    _standing_matters(session, stack, seeded, now)
     world.totalled(session)
     return seeded
 
 
-def _run(
-    session: Session, target: m.Target, recipe: m.RecipeRow, stack: m.Stack, revision: m.Revision, told: Told, at: float
-) -> m.Run:
+def _run(session: Session, stack: m.Stack, revision: m.Revision, told: Told, at: float) -> m.Run:
     over = told.state in (RunState.DONE, RunState.FAILED)
-    begun = over or told.state is RunState.LEASED
-    run = m.Run(
-        dedupe=f"norms:{told.name}",
-        target_id=target.id,
-        revision_id=revision.id,
-        baseline=revision.parent,
-        recipe_id=recipe.id,
-        pull=told.pull,
-        device=told.device,
-        suite="norms",
-        trusted=True,
-        priority=Priority.MAINLINE,
-        state=told.state,
-        attempt=1 if begun else 0,
-        worker=f"{told.device}-box" if begun else None,
-        created_at=at,
-        started_at=at + 20 if begun else None,
-        finished_at=at + 320 if over else None,
-        stage="measuring: trial 2, case 3 of 6" if told.state is RunState.LEASED else None,
-        reason=told.reason,
-        log=told.log,
-        sandboxed=told.device != "cpu" if begun else None,
-        stack_id=stack.id if over else None,
-        telemetry=TELEMETRY | (UNSANDBOXED if told.device == "cpu" else {}) if over else None,
-    )
-    session.add(run)
-    session.flush()
-    if begun:
-        outcome = told.state.value if over else None
-        session.add(
-            m.Attempt(
-                run_id=run.id,
-                attempt=1,
-                worker=run.worker or "",
-                started_at=at + 20,
-                finished_at=run.finished_at,
-                outcome=outcome,
-            )
-        )
+    columns: dict[str, Any] = {"pull": told.pull, "device": told.device, "reason": told.reason, "log": told.log}
+    columns |= {"dedupe": f"norms:{told.name}", "suite": "norms", "state": told.state, "created_at": at}
+    if over or told.state is RunState.LEASED:
+        columns |= {"attempt": 1, "worker": f"{told.device}-box", "started_at": at + 20}
+        columns |= {"sandboxed": told.device != "cpu"}
+    if over:
+        telemetry = TELEMETRY | (UNSANDBOXED if told.device == "cpu" else {})
+        columns |= {"finished_at": at + 320, "stack_id": stack.id, "telemetry": telemetry}
+    elif told.state is RunState.LEASED:
+        columns["stage"] = "measuring: trial 2, case 3 of 6"
+    run = world.run(session, revision, **columns)
+    if run.worker:
+        times = {"started_at": at + 20, "finished_at": run.finished_at, "outcome": told.state.value if over else None}
+        session.add(m.Attempt(run_id=run.id, attempt=1, worker=run.worker, **times))
     return run
 
 
@@ -254,87 +208,41 @@ def _numbers(session: Session, run: m.Run, told: Told, chance: random.Random, *,
     slowdown = 40.0 if told.device == "cpu" else 1.0
     for case in CASES:
         ratio = told.ratios.get(case, 1 + chance.uniform(-0.004, 0.004))
-        parent_us = USUAL_US[case] * slowdown
-        head = parent_us * ratio
-        wrong = case in told.invalid
-        changed = case in told.ratios
-        session.add_all(
-            _measurements(run, case, head, parent_us, QUACK_US[case] * slowdown, changed, wrong, first, chance)
-        )
-        session.add(_verdict(run, case, ratio, told, wrong, first, chance))
-        against = head / (QUACK_US[case] * slowdown)
+        parent_us, quack_us = USUAL_US[case] * slowdown, QUACK_US[case] * slowdown
+        head, wrong = parent_us * ratio, case in told.invalid
+        control = parent_us * chance.uniform(0.997, 1.003)
+        times = {"head": head} | ({} if first else {"parent": parent_us}) | {"control": control, "sota": quack_us}
+        for role, us in times.items():
+            _measured(session, run, role, case, us, chance, changed=case in told.ratios, wrong=wrong)
+        _judged(session, run, case, ratio, told, chance, first=first)
+        against = head / quack_us
         behind = against > 1.1 and not wrong
-        session.add(
-            m.VerdictRow(
-                run_id=run.id,
-                provider="norms",
-                case=case,
-                baseline_kind="sota",
-                outcome="behind" if behind else "steady",
-                ratio=None if wrong else against,
-                low=None if wrong else against * 0.995,
-                high=None if wrong else against * 1.005,
-                trials=3,
-                rounds=60,
-                behind_sota=behind,
-                reason="behind quack since the first measurement (3f2a)" if behind else "within 5 % of quack",
-            )
-        )
+        why = "behind quack since the first measurement (3f2a)" if behind else "within 5 % of quack"
+        known = {} if wrong else {"ratio": against, "low": against * 0.995, "high": against * 1.005}
+        of_sota = {"baseline_kind": "sota", "outcome": "behind" if behind else "steady", "behind_sota": behind}
+        world.judged(session, run, case, **of_sota, **known, trials=3, rounds=60, reason=why)
 
 
-def _measurements(
-    run: m.Run,
-    case: str,
-    head: float,
-    parent: float,
-    quack: float,
-    changed: bool,
-    wrong: bool,
-    first: bool,
-    chance: random.Random,
-) -> list[m.Measurement]:
-    facts: dict[str, Any] = {
-        "code": "c0de",
-        "kernels": 1,
-        "registers": 40,
-        "spills": 0,
-        "shared": 2048,
-        "config": {"num_warps": 4},
-    }
-    other = {**facts, "code": "beef", "registers": 64, "spills": 12, "config": {"num_warps": 16}} if changed else facts
-    times = {"head": head, "parent": parent, "control": parent * chance.uniform(0.997, 1.003), "sota": quack}
-    if first:
-        times.pop("parent")
-    rows = []
-    for role, us in times.items():
-        provider = "quack" if role == "sota" else "norms"
-        bad = wrong and role == "head"
-        rows.append(
-            m.Measurement(
-                run_id=run.id,
-                contender=f"{role}:{provider}",
-                role=role,
-                provider=provider,
-                case=case,
-                state=CellState.INVALID if bad else CellState.MEASURED,
-                reason=WRONG if bad else None,
-                median=None if bad else us,
-                gb_s=None if bad else Case.parse(case).least_bytes / us / 1e3,
-                trials=3,
-                rounds=60,
-                facts=other if role == "head" else facts,
-                samples=None
-                if bad
-                else m.pack([[us * chance.uniform(0.99, 1.01) for _ in range(20)] for _ in range(3)], []),
-            )
-        )
-    return rows
+def _measured(
+    session: Session, run: m.Run, role: str, case: str, us: float, chance: random.Random, *, changed: bool, wrong: bool
+) -> None:
+    facts = {"code": "c0de", "kernels": 1, "registers": 40, "spills": 0, "shared": 2048, "config": {"num_warps": 4}}
+    if role == "head" and changed:
+        facts |= {"code": "beef", "registers": 64, "spills": 12, "config": {"num_warps": 16}}
+    columns: dict[str, Any] = {"facts": facts, "trials": 3, "rounds": 60, "role": role}
+    columns["provider"] = "quack" if role == "sota" else "norms"
+    if wrong and role == "head":
+        world.measured(session, run, case, state=CellState.INVALID, reason=WRONG, **columns)
+        return
+    samples = m.pack([[us * chance.uniform(0.99, 1.01) for _ in range(20)] for _ in range(3)], [])
+    world.measured(session, run, case, us, gb_s=Case.parse(case).least_bytes / us / 1e3, samples=samples, **columns)
 
 
-def _verdict(
-    run: m.Run, case: str, ratio: float, told: Told, wrong: bool, first: bool, chance: random.Random
-) -> m.VerdictRow:
-    outcome, reason, confirmed = "steady", "within 2% of its parent", False
+def _judged(
+    session: Session, run: m.Run, case: str, ratio: float, told: Told, chance: random.Random, *, first: bool
+) -> None:
+    wrong = case in told.invalid
+    outcome, reason = "steady", "within 2% of its parent"
     if first:
         outcome, reason = "new", "there is no earlier revision to compare with"
     elif wrong:
@@ -344,94 +252,34 @@ def _verdict(
     elif abs(ratio - 1) > 0.02:
         outcome = "regression" if ratio > 1 else "improvement"
         word = "slower" if ratio > 1 else "faster"
-        reason, confirmed = f"{abs(ratio - 1):.1%} {word} than its parent, confirmed by 3 fresh trials", True
+        reason = f"{abs(ratio - 1):.1%} {word} than its parent, confirmed by 3 fresh trials"
     half = 0.06 if outcome == "inconclusive" else chance.uniform(0.003, 0.008)
-    none = first or wrong
-    return m.VerdictRow(
-        run_id=run.id,
-        provider="norms",
-        case=case,
-        baseline_kind="parent",
-        outcome=outcome,
-        ratio=None if none else ratio,
-        low=None if none else ratio - half,
-        high=None if none else ratio + half,
-        trials=0 if none else 3,
-        rounds=0 if none else 60,
-        confirmed=confirmed,
-        control=None if none else chance.uniform(0.997, 1.003),
-        reason=reason,
-    )
+    known: dict[str, Any] = {"trials": 0, "rounds": 0}
+    if not first and not wrong:
+        known = {"ratio": ratio, "low": ratio - half, "high": ratio + half, "trials": 3, "rounds": 60}
+        known["control"] = chance.uniform(0.997, 1.003)
+    confirmed = outcome in ("regression", "improvement")
+    world.judged(session, run, case, outcome=outcome, reason=reason, confirmed=confirmed, **known)
 
 
-def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded: Seeded, now: float) -> None:
-    slow, fast = seeded.runs["slow"], seeded.runs["fast"]
-    for case, ratio, by in ((CASES[1], 1.214, fast), (CASES[3], 1.087, None)):
-        session.add(
-            m.RegressionRow(
-                series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", case)),
-                run_id=slow,
-                ratio=ratio,
-                opened_at=now - 20 * HOUR,
-                state=RegressionState.FIXED if by else RegressionState.OPEN,
-                fixed_at=now - 12 * HOUR if by else None,
-                fixed_by=by,
-            )
-        )
-    session.add(
-        m.Gap(
-            series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", CASES[3])),
-            behind_sota=True,
-            since_run_id=seeded.runs["first"],
-            last_run_id=fast,
-            ratio_then=1.293,
-            ratio_now=1.189,
-            own=369.8,
-            sota=311.0,
-            stack_id=stack.id,
-        )
-    )
-    session.add_all(
-        [
-            m.Worker(
-                name="h200-box",
-                device="h200",
-                description="NVIDIA H200, driver 590.44",
-                sandbox=None,
-                started_at=now - 30 * HOUR,
-                seen_at=now,
-                run_id=seeded.runs["running"],
-            ),
-            m.Worker(
-                name="cpu-box",
-                device="cpu",
-                description="2 cores of an old processor",
-                sandbox="user namespaces are refused here",
-                started_at=now - 30 * HOUR,
-                seen_at=now - 900,
-            ),
-        ]
-    )
-    session.add_all(
-        [
-            m.OutboxMessage(
-                key="comment:norms:7",
-                kind="comment",
-                target_id=target.id,
-                run_id=seeded.runs["pull"],
-                payload={},
-                state=OutboxState.WAITING,
-            ),
-            m.OutboxMessage(
-                key="check:norms:7",
-                kind="check",
-                target_id=target.id,
-                run_id=seeded.runs["pull"],
-                payload={},
-                state=OutboxState.SENT,
-            ),
-        ]
-    )
+def _standing_matters(session: Session, stack: m.Stack, seeded: Seeded, now: float) -> None:
+    slow = session.get_one(m.Run, seeded.runs["slow"])
+    fast, pull = seeded.runs["fast"], seeded.runs["pull"]
+    over = {"state": RegressionState.FIXED, "fixed_at": now - 12 * HOUR, "fixed_by": fast}
+    world.regression(session, slow, CASES[1], 1.214, opened_at=now - 20 * HOUR, **over)
+    world.regression(session, slow, CASES[3], 1.087, opened_at=now - 20 * HOUR)
+    runs = {"since_run_id": seeded.runs["first"], "last_run_id": fast, "stack_id": stack.id}
+    numbers = {"ratio_then": 1.293, "ratio_now": 1.189, "own": 369.8, "sota": 311.0}
+    series_id = world.series(session, slow.target_id, CASES[3], "h200")
+    session.add(m.Gap(series_id=series_id, behind_sota=True, **runs, **numbers))
+    begun = {"started_at": now - 30 * HOUR}
+    of_gpu = {"description": "NVIDIA H200, driver 590.44", "seen_at": now, "run_id": seeded.runs["running"]}
+    world.worker(session, "h200-box", "h200", **of_gpu, **begun)
+    of_cpu = {"description": "2 cores of an old processor", "sandbox": "user namespaces are refused here"}
+    world.worker(session, "cpu-box", **of_cpu, **begun, seen_at=now - 900)
+    for kind, state in (("comment", OutboxState.WAITING), ("check", OutboxState.SENT)):
+        of_pull = {"target_id": slow.target_id, "run_id": pull, "payload": {}}
+        session.add(m.OutboxMessage(key=f"{kind}:norms:7", kind=kind, state=state, **of_pull))
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.codefacts.texts import KernelText
-from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
 from service.domain.states import (
     FoundBy,
@@ -24,12 +23,13 @@ from service.domain.states import (
 )
 from service.domain.verdicts.totals import Summary
 from service.ledger import code_texts
-from service.ledger.targets import series_of, target_named
+from service.ledger.targets import target_named
 from tests import world
 from tests.dashboards import seed as base
 
 HOUR = 3600.0
 SPILLS = "slower because the kernel now spills 12 registers"
+FASTEST = "takes 1.33 times as long as inductor, the fastest here"
 NOT_YOURS = "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"
 QUARANTINED = "9 of 60 copies differed from their original, and 3 are nominal"
 
@@ -87,34 +87,19 @@ def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
     """The other baselines of one run, a quarantined case, and one that the recipe no longer has."""
     run = session.get_one(m.Run, run_id)
     run.last_good, run.pinned = "0123456789" * 4, "v1.2"
-    shared = {"run_id": run_id, "provider": "norms", "trials": 3, "rounds": 60}
-    session.add_all(
-        [
-            m.VerdictRow(
-                **shared, case=cases[3], baseline_kind="last_good", baseline="0123456789" * 4, outcome="steady",
-                ratio=1.0, low=0.99, high=1.01, reason="not more than 2% slower than 0123456789",
-            ),
-            m.VerdictRow(
-                **shared, case=cases[5], baseline_kind="last_good", baseline="0123456789" * 4, outcome="regression",
-                ratio=1.031, low=1.025, high=1.037,
-                reason="3.1% slower than 0123456789",
-            ),
-            m.VerdictRow(
-                **shared, case=cases[4], baseline_kind="pinned", baseline="v1.2", outcome="regression",
-                ratio=1.041, low=1.036, high=1.046, q=0.002,
-                reason="4.1% slower than v1.2",
-            ),
-            m.VerdictRow(
-                **shared, case=cases[1], baseline_kind="best", baseline="inductor", outcome="regression",
-                ratio=1.33, low=1.32, high=1.34, behind_sota=True, cause_kind="baseline", cause_text=NOT_YOURS,
-                reason="takes 1.33 times as long as inductor, the fastest here",
-            ),
-            m.VerdictRow(
-                **(shared | {"trials": 0, "rounds": 0}), case="rmsnorm.fwd.64x64.bf16-fp32", baseline_kind="parent",
-                outcome="removed", reason="the recipe asks for it no longer",
-            ),
-        ]
-    )  # fmt: skip
+    numbers = ("outcome", "ratio", "low", "high", "reason")
+    behind = {"behind_sota": True, "cause_kind": "baseline", "cause_text": NOT_YOURS}
+    good, pinned, best = ("last_good", "0123456789" * 4), ("pinned", "v1.2"), ("best", "inductor")
+    for case, (kind, baseline), *values, more in (
+        (cases[3], good, "steady", 1.0, 0.99, 1.01, "not more than 2% slower than 0123456789", {}),
+        (cases[5], good, "regression", 1.031, 1.025, 1.037, "3.1% slower than 0123456789", {}),
+        (cases[4], pinned, "regression", 1.041, 1.036, 1.046, "4.1% slower than v1.2", {"q": 0.002}),
+        (cases[1], best, "regression", 1.33, 1.32, 1.34, FASTEST, behind),
+    ):
+        columns = dict(zip(numbers, values, strict=True)) | more
+        world.judged(session, run, case, baseline_kind=kind, baseline=baseline, trials=3, rounds=60, **columns)
+    gone = {"outcome": "removed", "reason": "the recipe asks for it no longer"}
+    world.judged(session, run, "rmsnorm.fwd.64x64.bf16-fp32", **gone)
     noisy = select(m.VerdictRow).where(
         m.VerdictRow.run_id == run_id, m.VerdictRow.case == cases[0], m.VerdictRow.baseline_kind == "parent"
     )
@@ -126,10 +111,9 @@ def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
 def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tuple[str, ...], now: float) -> None:
     """One incident of two regressions (one fixed, one blamed by a bisection), one accepted, one that history found."""
     slow = session.get_one(m.Run, runs["slow"])
-    incident = m.Incident(
-        target_id=target.id, device="h200", revision_id=slow.revision_id, opened_at=now - 20 * HOUR,
-        cause_kind="code", cause_text=SPILLS,
-    )  # fmt: skip
+    cause = {"cause_kind": "code", "cause_text": SPILLS}
+    of = {"target_id": target.id, "device": "h200", "revision_id": slow.revision_id}
+    incident = m.Incident(**of, **cause, opened_at=now - 20 * HOUR)
     session.add(incident)
     session.flush()
     found = _bisection(session, target, runs, cases, incident, now)
@@ -143,60 +127,38 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     _event(session, fixed, "fixed", now - 12 * HOUR, RegressionState.FIXED, run_id=runs["fast"])
     blamed.state, blamed.assignee, blamed.due_at = RegressionState.BLAMED, "ada", now + 48 * HOUR
     _event(session, blamed, "assigned", now - 15 * HOUR, RegressionState.BLAMED, who="grace", words="ada")
-    _event(
-        session, blamed, "note", now - 14 * HOUR, RegressionState.BLAMED, who="ada",
-        words="Two blocks would do; <b>see</b> the plan.",
-    )  # fmt: skip
-    series = [series_of(session, SeriesKey.of(target.id, "h200", "norms", case)) for case in cases]
-    accepted = m.RegressionRow(
-        series_id=series[0], run_id=runs["steady"], ratio=1.034, low=1.03, high=1.038, opened_at=now - 50 * HOUR,
-        state=RegressionState.ACKNOWLEDGED, reason="exact sums are worth 3 %", until=now + 700 * HOUR,
-    )  # fmt: skip
-    crept = m.RegressionRow(
-        series_id=series[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
-        found_by=FoundBy.HISTORY, good="0123456789" * 4, cause_kind="unknown",
-        cause_text="not certain: no fact of the code explains it",
-    )  # fmt: skip
-    session.add_all([accepted, crept])
-    session.flush()
-    session.add(
-        m.GapEvent(
-            series_id=series[3], run_id=runs["first"], at=now - 60 * HOUR, behind_sota=True, ratio=1.293, own=402.0,
-            sota=311.0,
-        )
-    )  # fmt: skip
-    session.add(
-        m.ConfigurationDrift(
-            series_id=series[3], run_id=runs["fast"], earlier_run_id=slow.id, at=now - 30 * HOUR,
-            before="_backward num_warps=4", now="_backward num_warps=8",
-        )
-    )  # fmt: skip
+    note = "Two blocks would do; <b>see</b> the plan."
+    _event(session, blamed, "note", now - 14 * HOUR, RegressionState.BLAMED, who="ada", words=note)
+    steady, fast = (session.get_one(m.Run, runs[name]) for name in ("steady", "fast"))
+    known = {"state": RegressionState.ACKNOWLEDGED, "reason": "exact sums are worth 3 %", "until": now + 700 * HOUR}
+    accepted = world.regression(
+        session, steady, cases[0], 1.034, low=1.03, high=1.038, opened_at=now - 50 * HOUR, **known
+    )
+    known = {"found_by": FoundBy.HISTORY, "good": "0123456789" * 4, "cause_kind": "unknown"}
+    known |= {"cause_text": "not certain: no fact of the code explains it", "opened_at": now - 9 * HOUR}
+    crept = world.regression(session, slow, cases[5], 1.031, low=1.025, high=1.037, **known)
+    gap = {"series_id": world.series(session, target.id, cases[3], "h200"), "run_id": runs["first"]}
+    session.add(m.GapEvent(**gap, at=now - 60 * HOUR, behind_sota=True, ratio=1.293, own=402.0, sota=311.0))
+    moved = {"before": "_backward num_warps=4", "now": "_backward num_warps=8"}
+    world.drift(session, fast, slow, cases[3], at=now - 30 * HOUR, **moved)
     _event(session, accepted, "opened", now - 50 * HOUR, RegressionState.OPEN, run_id=runs["steady"])
-    _event(
-        session, accepted, "acknowledged", now - 49 * HOUR, RegressionState.ACKNOWLEDGED, who="grace",
-        words=accepted.reason,
-    )  # fmt: skip
+    why = {"who": "grace", "words": accepted.reason}
+    _event(session, accepted, "acknowledged", now - 49 * HOUR, RegressionState.ACKNOWLEDGED, **why)
     _event(session, crept, "opened", now - 9 * HOUR, RegressionState.OPEN, words="history found it")
-    before = session.get_one(m.Run, runs["steady"]).revision_id
-    step = {"before_id": before, "revision_id": slow.revision_id, "p": 1e-6, "found_at": now - 10 * HOUR}
-    session.add_all(
-        [
-            m.ChangePoint(
-                **step, series_id=series[5], ratio=1.031, low=1.025, high=1.037, level="notify",
-                state=PointState.CONFIRMED, regression_id=crept.id, bisection_id=found.id,
-            ),
-            m.ChangePoint(
-                **step, series_id=series[1], ratio=1.21, low=1.2, high=1.22, level="block",
-                state=PointState.CONFIRMED, regression_id=fixed.id,
-                reason_code=PointReason.REGRESSION.value, reason_args={"regression": fixed.id},
-            ),
-            m.ChangePoint(
-                **step, series_id=series[2], ratio=1.012, low=1.008, high=1.016, level="notify",
-                state=PointState.CLOSED,
-                reason_code=PointReason.NOT_REPEATED.value, reason_args={"bisection": found.id, "sessions": 2},
-            ),
-        ]
-    )  # fmt: skip
+    sides = [session.get_one(m.Revision, run.revision_id) for run in (steady, slow)]
+    confirmed, closed = (
+        {"found_at": now - 10 * HOUR, "state": one} for one in (PointState.CONFIRMED, PointState.CLOSED)
+    )
+    confirmed |= {"device": "h200"}
+    closed |= {"device": "h200"}
+    found_by = {"regression_id": crept.id, "bisection_id": found.id}
+    world.change_point(session, *sides, cases[5], 1.031, low=1.025, high=1.037, **confirmed, **found_by)
+    explained = {"reason_code": PointReason.REGRESSION.value, "reason_args": {"regression": fixed.id}}
+    of_pair = {"level": "block", "regression_id": fixed.id, **explained}
+    world.change_point(session, *sides, cases[1], 1.21, **confirmed, **of_pair)
+    args = {"bisection": found.id, "sessions": 2}
+    refuted = {"state": PointState.CLOSED, "reason_code": PointReason.NOT_REPEATED.value, "reason_args": args}
+    world.change_point(session, *sides, cases[2], 1.012, low=1.008, high=1.016, **(confirmed | refuted))
 
 
 def _bisection(
@@ -205,16 +167,12 @@ def _bisection(
     """A search that named the slow revision, with its steps as runs."""
     line = [session.get_one(m.Revision, session.get_one(m.Run, runs[name]).revision_id)
             for name in ("first", "steady", "docs", "slow")]  # fmt: skip
-    found = m.Bisection(
-        target_id=target.id, device="h200", suite="norms", cases=[cases[1], cases[3]], good=line[0].sha,
-        bad=line[-1].sha, line=[one.sha for one in line], state=SearchState.FOUND, asked_by="kernelwatch",
-        incident_id=incident.id, max_runs=24, culprit=line[-1].sha, created_at=now - 19 * HOUR,
-        finished_at=now - 16 * HOUR,
-        reason=f"{line[-1].short} is 21.4 % slower than its parent {line[-2].short}, confirmed by 3 fresh trials",
-    )  # fmt: skip
-    session.add(found)
-    session.flush()
     first, second, third, last = line
+    why = f"{last.short} is 21.4 % slower than its parent {third.short}, confirmed by 3 fresh trials"
+    ended = {"state": SearchState.FOUND, "culprit": last.sha, "finished_at": now - 16 * HOUR, "reason": why}
+    asked = {"asked_by": "kernelwatch", "incident_id": incident.id, "max_runs": 24, "created_at": now - 19 * HOUR}
+    moved = cases[1], cases[3]
+    found = world.bisection(session, line, *moved, device="h200", suite="norms", **asked, **ended)
     steps = (
         (last, first, 1.21, "regression"),
         (second, first, 1.0, "steady"),
@@ -222,64 +180,43 @@ def _bisection(
         (last, third, 1.214, "regression"),
     )
     for place, (head, baseline, ratio, outcome) in enumerate(steps):
-        at = now - (19 - place / 2) * HOUR
-        run = m.Run(
-            dedupe=f"bisection:{found.id}:{place}", target_id=target.id, revision_id=head.id, baseline=baseline.sha,
-            recipe_id=target.recipe_id or 0, device="h200", suite="norms", purpose=Purpose.BISECTION,
-            only_cases=[cases[1], cases[3]], bisection_id=found.id, trusted=True, priority=Priority.BISECTION,
-            state=RunState.DONE, attempt=1, worker="h200-box", created_at=at, started_at=at + 10,
-            finished_at=at + 200,
-        )  # fmt: skip
-        session.add(run)
-        session.flush()
-        session.add_all(
-            m.VerdictRow(
-                run_id=run.id, provider="norms", case=case, baseline_kind="parent", baseline=baseline.sha,
-                outcome=outcome,
-                ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, trials=3, rounds=60,
-                confirmed=outcome == "regression", reason="as the search asked",
-            )
-            for case in (cases[1], cases[3])
-        )  # fmt: skip
+        of = {"dedupe": f"bisection:{found.id}:{place}", "only_cases": list(moved), "bisection_id": found.id}
+        run = _internal(session, head, baseline.sha, Purpose.BISECTION, now - (19 - place / 2) * HOUR, **of)
+        for case in moved:
+            numbers = {"ratio": ratio, "low": ratio - 0.005, "high": ratio + 0.005, "trials": 3, "rounds": 60}
+            told = {"outcome": outcome, "confirmed": outcome == "regression", "reason": "as the search asked"}
+            world.judged(session, run, case, baseline=baseline.sha, **numbers, **told)
     return found
+
+
+def _internal(
+    session: Session, head: m.Revision, baseline: str, purpose: Purpose, at: float, **columns: object
+) -> m.Run:
+    """A run that nobody pushed."""
+    done = {"state": RunState.DONE, "attempt": 1, "worker": "h200-box", "device": "h200", "suite": "norms"}
+    times = {"created_at": at, "started_at": at + 10, "finished_at": at + 200}
+    columns |= {"purpose": purpose, "priority": Priority[purpose.name], "baseline": baseline}
+    return world.run(session, head, **done, **times, **columns)
 
 
 def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases: tuple[str, ...], now: float) -> None:
     """Equal code against itself: one fair case, one that alarms too often and is quarantined, one that was released."""
-    recipe = session.get_one(m.Run, runs["first"]).recipe_id
-    series = [series_of(session, SeriesKey.of(target.id, "h200", "norms", case)) for case in cases]
+    steady = session.get_one(m.Revision, session.get_one(m.Run, runs["steady"]).revision_id)
+    series = [world.series(session, target.id, case, "h200") for case in cases]
     for night in range(24):
         at = now - (24 - night) * 24 * HOUR
-        revision = session.get_one(m.Run, runs["steady"]).revision_id
-        sha = session.get_one(m.Revision, revision).sha
-        run = m.Run(
-            dedupe=f"calibration:{night}", target_id=target.id, revision_id=revision, baseline=sha, recipe_id=recipe,
-            device="h200", suite="norms", purpose=Purpose.CALIBRATION, only_worker="h200-box", trusted=True,
-            priority=Priority.CALIBRATION, state=RunState.DONE, attempt=1, worker="h200-box", created_at=at,
-            started_at=at + 10, finished_at=at + 200,
-        )  # fmt: skip
-        session.add(run)
-        session.flush()
+        of = {"dedupe": f"calibration:{night}", "only_worker": "h200-box"}
+        run = _internal(session, steady, steady.sha, Purpose.CALIBRATION, at, **of)
         for place, series_id in enumerate(series):
             odd = place == 0 and night % 3 == 0
-            session.add(
-                m.Calibration(
-                    series_id=series_id, run_id=run.id, worker="h200-box", ratio=1.02 if odd else 1.001,
-                    p=0.004 if odd else 0.1 + 0.03 * ((night + place) % 24), trials=3, alarmed=False, at=at,
-                )
-            )  # fmt: skip
-    session.add_all(
-        [
-            m.Quarantine(
-                series_id=series[0], since=now - 30 * HOUR, by="kernelwatch",
-                reason="8 of 24 copies differed from their original; on a fair machine 1 of 20 does",
-            ),
-            m.Quarantine(
-                series_id=series[4], since=now - 400 * HOUR, by="ada", reason="its clocks were not locked",
-                released_at=now - 300 * HOUR, released_by="ada", released_why="they are locked now",
-            ),
-        ]
-    )  # fmt: skip
+            numbers = {"ratio": 1.02, "p": 0.004} if odd else {"ratio": 1.001, "p": 0.1 + 0.03 * ((night + place) % 24)}
+            told = {"worker": "h200-box", "trials": 3, "alarmed": False, "at": at}
+            session.add(m.Calibration(series_id=series_id, run_id=run.id, **numbers, **told))
+    why = "8 of 24 copies differed from their original; on a fair machine 1 of 20 does"
+    session.add(m.Quarantine(series_id=series[0], since=now - 30 * HOUR, by="kernelwatch", reason=why))
+    released = {"released_at": now - 300 * HOUR, "released_by": "ada", "released_why": "they are locked now"}
+    by_hand = {"since": now - 400 * HOUR, "by": "ada", "reason": "its clocks were not locked"}
+    session.add(m.Quarantine(series_id=series[4], **by_hand, **released))
 
 
 def _event(

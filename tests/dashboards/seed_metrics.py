@@ -7,9 +7,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Case, Metric
 from service.db import models as m
-from service.domain.metrics import SeriesKey
-from service.domain.states import CellState, Priority, RunState, TargetKind
-from service.ledger.targets import series_of
+from service.domain.states import CellState, RunState
 from tests import world
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
@@ -120,33 +118,23 @@ class Metrics:
 
 
 def seed(session: Session, now: float) -> Metrics:
-    target = m.Target(
-        name="blocks", kind=TargetKind.GIT, location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
+    target = world.registered(
+        session, RECIPE, "blocks", location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
     )
-    session.add(target)
-    session.flush()
-    recipe = m.RecipeRow(target_id=target.id, digest="b" * 64, text=RECIPE, adapters={}, created_at=now)
-    session.add(recipe)
-    session.flush()
-    target.recipe_id = recipe.id
-    runs = [_run(session, target, recipe, place, now) for place in (0, 1)]
-    session.add(
-        m.RegressionRow(
-            series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", f"{SHAPE}.memory")),
-            run_id=runs[1],
-            ratio=1.125,
-            opened_at=now,
-        )
-    )
+    first, second = (_run(session, target, place, now) for place in (0, 1))
+    world.regression(session, second, f"{SHAPE}.memory", 1.125, opened_at=now)
     world.totalled(session)
-    return Metrics(*runs)
+    return Metrics(first.id, second.id)
 
 
-def _run(session: Session, target: m.Target, recipe: m.RecipeRow, place: int, now: float) -> int:
+def _run(session: Session, target: m.Target, place: int, now: float) -> m.Run:
     stack = m.Stack(digest=str(place) * 64, versions=STACKS[place])
-    revision = m.Revision(
-        target_id=target.id,
-        sha=f"{place}abc" * 10,
+    session.add(stack)
+    session.flush()
+    revision = world.commit(
+        session,
+        target.id,
+        f"{place}abc" * 10,
         parent="0abc" * 10 if place else None,
         ordinal=place,
         subject="Keep the sum of the rows" if place else "Norms, a first version",
@@ -154,77 +142,39 @@ def _run(session: Session, target: m.Target, recipe: m.RecipeRow, place: int, no
         committed_at=now - 3600,
         paths=["norms.py"],
     )
-    session.add_all([stack, revision])
-    session.flush()
-    run = m.Run(
-        dedupe=f"blocks:{place}",
-        target_id=target.id,
-        revision_id=revision.id,
-        baseline=revision.parent,
-        recipe_id=recipe.id,
-        device="h200",
-        suite="mine",
-        trusted=True,
-        priority=Priority.MAINLINE,
-        state=RunState.DONE,
-        attempt=1,
-        worker="h200-box",
-        created_at=now - 600,
-        started_at=now - 580,
-        finished_at=now - 500,
-        sandboxed=True,
-        stack_id=stack.id,
-        telemetry=TELEMETRY | {"began": now - 580},
-    )
-    session.add(run)
-    session.flush()
+    done = {"state": RunState.DONE, "attempt": 1, "worker": "h200-box", "sandboxed": True, "stack_id": stack.id}
+    times = {"created_at": now - 600, "started_at": now - 580, "finished_at": now - 500}
+    of = {"dedupe": f"blocks:{place}", "device": "h200", "suite": "mine", "telemetry": TELEMETRY | {"began": now - 580}}
+    run = world.run(session, revision, **done, **times, **of)
     for case, (head, parent) in TAKEN.items():
-        _case(session, run.id, case, head if place else parent, parent if place else None)
-    session.add(
-        _measured(run.id, "head", UNSUPPORTED, None, {}, state=CellState.UNSUPPORTED, reason="norms has no layernorm")
-    )
-    return run.id
+        _case(session, run, case, head if place else parent, parent if place else None)
+    unsupported = {"state": CellState.UNSUPPORTED, "reason": "norms has no layernorm"}
+    world.measured(session, run, UNSUPPORTED, trials=3, rounds=60, **unsupported)
+    return run
 
 
-def _case(session: Session, run_id: int, case: str, head: float, parent: float | None) -> None:
+def _case(session: Session, run: m.Run, case: str, head: float, parent: float | None) -> None:
     facts = FACTS.get(case, {})
-    session.add(_measured(run_id, "head", case, head, facts))
-    session.add(_measured(run_id, "sota", case, head * 0.98, {}))
+    _measured(session, run, "head", case, head, facts)
+    _measured(session, run, "sota", case, head * 0.98, {})
+    both = {"trials": 3, "rounds": 60}
     if parent is None:
         told: dict[str, Any] = {"outcome": "new", "reason": "there is no earlier revision to compare with"}
     else:
-        session.add(_measured(run_id, "parent", case, parent, {**facts, "repeatable": True}))
+        _measured(session, run, "parent", case, parent, {**facts, "repeatable": True})
         ratio = head / parent
         worse = ratio > 1.1
-        told = {
-            "outcome": "regression" if worse else "steady",
-            "reason": "confirmed by 3 fresh trials" if worse else "within its limit of its baseline",
-            "confirmed": worse,
-            "ratio": ratio,
-            "low": ratio - 0.002,
-            "high": ratio + 0.002,
-        }
-    both = {"run_id": run_id, "provider": "norms", "case": case, "trials": 3, "rounds": 60}
-    session.add(m.VerdictRow(**both, baseline_kind="parent", **told))
+        told = {"outcome": "regression", "reason": "confirmed by 3 fresh trials"} if worse else {}
+        told = {"reason": "within its limit of its baseline", "confirmed": worse, "ratio": ratio} | told
+        told |= {"low": ratio - 0.002, "high": ratio + 0.002}
+    world.judged(session, run, case, **both, **told)
     near = {"outcome": "steady", "ratio": 1 / 0.98, "low": 1.018, "high": 1.023, "reason": "within 5% of quack"}
-    session.add(m.VerdictRow(**both, baseline_kind="sota", **near))
+    world.judged(session, run, case, **both, baseline_kind="sota", **near)
 
 
-def _measured(
-    run_id: int, role: str, case: str, median: float | None, facts: dict[str, Any], **rest: Any
-) -> m.Measurement:
-    provider = "quack" if role == "sota" else "norms"
+def _measured(session: Session, run: m.Run, role: str, case: str, median: float, facts: dict[str, Any]) -> None:
     parsed = Case.parse(case)
-    return m.Measurement(
-        run_id=run_id,
-        contender=f"{role}:{provider}",
-        role=role,
-        provider=provider,
-        case=case,
-        median=median,
-        gb_s=parsed.least_bytes / median / 1e3 if median and parsed.metric is Metric.KERNEL else None,
-        trials=3,
-        rounds=60,
-        facts=facts,
-        **{"state": CellState.MEASURED, **rest},
-    )
+    gb_s = parsed.least_bytes / median / 1e3 if parsed.metric is Metric.KERNEL else None
+    provider = "quack" if role == "sota" else "norms"
+    of = {"role": role, "provider": provider, "facts": facts, "trials": 3, "rounds": 60, "gb_s": gb_s}
+    world.measured(session, run, case, median, **of)

@@ -13,10 +13,9 @@ from kernels.suites import SUITES
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
-from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState, ForgeKind, OutboxState, Priority, RunState, TargetKind
-from service.ledger.targets import series_ids
+from service.domain.states import CellState, OutboxState, Priority, RunState
+from tests import world
 
 HOUR = 3600.0
 HOSTILE = '"><img src=x onerror=alert(1)>'
@@ -61,7 +60,6 @@ class _Writer:
 
     session: Session
     target: m.Target
-    recipe: m.RecipeRow
     stack: m.Stack
     policy_id: int
     chance: random.Random
@@ -75,30 +73,10 @@ class _Writer:
         self.verdicts.clear()
 
     def run(self, revision: m.Revision, device: str, at: float, **given: Any) -> m.Run:
-        values: dict[str, Any] = {
-            "dedupe": f"wide:{self.chance.random()}",
-            "target_id": self.target.id,
-            "revision_id": revision.id,
-            "baseline": revision.parent,
-            "recipe_id": self.recipe.id,
-            "device": device,
-            "suite": "all",
-            "trusted": True,
-            "priority": Priority.MAINLINE,
-            "state": RunState.DONE,
-            "attempt": 1,
-            "worker": f"{device}-box",
-            "created_at": at,
-            "started_at": at + 20,
-            "finished_at": at + 300,
-            "sandboxed": True,
-            "stack_id": self.stack.id,
-            "telemetry": telemetry(CASES),
-        }
-        run = m.Run(**(values | given))
-        self.session.add(run)
-        self.session.flush()
-        return run
+        done = {"state": RunState.DONE, "attempt": 1, "worker": f"{device}-box", "sandboxed": True, "suite": "all"}
+        times = {"created_at": at, "started_at": at + 20, "finished_at": at + 300, "telemetry": telemetry(CASES)}
+        of = {"dedupe": f"wide:{self.chance.random()}", "device": device, "stack_id": self.stack.id}
+        return world.run(self.session, revision, **(done | times | of | given))
 
     def numbers(self, run: m.Run, ratios: dict[str, float], provider: str = "norms") -> None:
         """The times and verdicts of all cases; those in `ratios` moved by one cause."""
@@ -195,27 +173,23 @@ def seed(session: Session, now: float = 1_790_000_000.0) -> WideSeeded:
     session.add_all([row, stack])
     session.flush()
     norms = _target(session, now, "norms", "example/norms")
-    write = _Writer(session, *norms, stack, row.id, chance)
-    base = _revision(session, norms[0], chance, 0, None, "Name the block sizes", now - 30 * HOUR)
-    slow = _revision(session, norms[0], chance, 1, base.sha, "Sixteen warps from 8,192 columns", now - 2 * HOUR)
+    write = _Writer(session, norms, stack, row.id, chance)
+    base = _revision(session, norms, chance, 0, None, "Name the block sizes", now - 30 * HOUR)
+    slow = _revision(session, norms, chance, 1, base.sha, "Sixteen warps from 8,192 columns", now - 2 * HOUR)
     seeded.runs["base"] = write.run(base, "h200", now - 30 * HOUR).id
     seeded.runs["slow"] = _slow(write, slow, now)
     for place, subject in enumerate(("Try sixteen warps everywhere", "Only where a row is long")):
         at = now - (3 - place) * HOUR
-        head = _revision(session, norms[0], chance, None, base.sha, subject, at)
+        head = _revision(session, norms, chance, None, base.sha, subject, at)
         for device in ("h200", "h100"):
             run = write.run(head, device, at, pull=PULL, priority=Priority.PULL_REQUEST)
             ratios = SLOW if place == 0 else dict(list(SLOW.items())[:2]) if device == "h200" else {}
             write.numbers(run, ratios)
             seeded.runs[f"{device}-{place}"] = run.id
     newest = session.get_one(m.Run, seeded.runs["h200-1"])
-    session.add(m.Pull(target_id=norms[0].id, number=PULL, head=head.sha, updated_at=now))
-    session.add(
-        m.OutboxMessage(
-            key=f"comment:{norms[0].id}:{PULL}", kind="comment", target_id=norms[0].id, run_id=newest.id, payload={},
-            state=OutboxState.SENT,
-        )
-    )  # fmt: skip
+    session.add(m.Pull(target_id=norms.id, number=PULL, head=head.sha, updated_at=now))
+    of_pull = {"key": f"comment:{norms.id}:{PULL}", "kind": "comment", "target_id": norms.id, "run_id": newest.id}
+    session.add(m.OutboxMessage(**of_pull, payload={}, state=OutboxState.SENT))
     write.flush()
     seeded.runs["hostile"] = _hostile(session, stack, row.id, chance, now)
     return seeded
@@ -232,25 +206,19 @@ def _slow(write: _Writer, revision: m.Revision, now: float) -> int:
     )  # fmt: skip
     session.add(incident)
     session.flush()
-    keys = {case: SeriesKey.of(target.id, "h200", "norms", case) for case in SLOW}
-    ids = series_ids(session, list(keys.values()))
+    known = {"incident_id": incident.id, "good": revision.parent, "culprit": revision.sha, "cause_kind": "code"}
+    known |= {"cause_text": incident.cause_text, "opened_at": now - HOUR}
     for case, ratio in SLOW.items():
-        session.add(
-            m.RegressionRow(
-                series_id=ids[keys[case]], run_id=run.id, incident_id=incident.id, ratio=ratio, low=ratio - 0.002,
-                high=ratio + 0.002, opened_at=now - HOUR, good=revision.parent, culprit=revision.sha,
-                cause_kind="code", cause_text=incident.cause_text,
-            )
-        )  # fmt: skip
+        world.regression(session, run, case, ratio, low=ratio - 0.002, high=ratio + 0.002, **known)
     return run.id
 
 
 def _hostile(session: Session, stack: m.Stack, policy_id: int, chance: random.Random, now: float) -> int:
     """A run in which subject, author, provider, reason, worker, facts and stage hold markup or no space."""
     target = _target(session, now, HOSTILE, None)
-    base = _revision(session, target[0], chance, 0, None, LONG, now - 9 * HOUR, RTL)
-    head = _revision(session, target[0], chance, 1, base.sha, HOSTILE * 8, now - 8 * HOUR, RTL)
-    write = _Writer(session, *target, stack, policy_id, chance)
+    base = _revision(session, target, chance, 0, None, LONG, now - 9 * HOUR, RTL)
+    head = _revision(session, target, chance, 1, base.sha, HOSTILE * 8, now - 8 * HOUR, RTL)
+    write = _Writer(session, target, stack, policy_id, chance)
     run = write.run(head, "h200", now - 8 * HOUR, reason=LONG, worker="w" * 110)
     write.numbers(run, SLOW, provider="p" * 78 + "<b")
     for one in write.measurements:
@@ -261,22 +229,12 @@ def _hostile(session: Session, stack: m.Stack, policy_id: int, chance: random.Ra
     return run.id
 
 
-def _target(session: Session, now: float, name: str, forge: str | None) -> tuple[m.Target, m.RecipeRow]:
+def _target(session: Session, now: float, name: str, forge: str | None) -> m.Target:
     location = f"https://github.com/{forge}" if forge else f"https://git.example/{'deep/' * 30}x?<script>alert(1)"
-    target = m.Target(
-        name=name, kind=TargetKind.GIT, location=location, branch="main", forge=forge,
-        forge_kind=ForgeKind.GITHUB if forge else None, trusted=True,
-        created_at=now - 99 * HOUR, poll_at=now + 40,
-    )  # fmt: skip
-    session.add(target)
-    session.flush()
     listed = "\n".join(f'  "{case}",' for case in CASES)
     text = f'devices = ["h200", "h100"]\nsota = "quack"\nsuite = "all"\nbaselines = ["inductor"]\n\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n\n[suites]\nall = [\n{listed}\n]\n\n[policy]\nsmallest_change = 0.02\n'  # noqa: E501
-    recipe = m.RecipeRow(target_id=target.id, digest="b" * 64, text=text, adapters={}, created_at=now)
-    session.add(recipe)
-    session.flush()
-    target.recipe_id = recipe.id
-    return target, recipe
+    known = {"location": location, "branch": "main", "forge": forge, "trusted": True}
+    return world.registered(session, text, name, **known, created_at=now - 99 * HOUR, poll_at=now + 40)
 
 
 def _revision(
@@ -290,13 +248,8 @@ def _revision(
     author: str = "Ada Example",
 ) -> m.Revision:
     sha = "".join(chance.choices("0123456789abcdef", k=40))
-    revision = m.Revision(
-        target_id=target.id, sha=sha, parent=parent, ordinal=ordinal, subject=subject, author=author,
-        committed_at=at, paths=["kernels/rmsnorm.py"],
-    )  # fmt: skip
-    session.add(revision)
-    session.flush()
-    return revision
+    known = {"parent": parent, "ordinal": ordinal, "subject": subject, "author": author, "committed_at": at}
+    return world.commit(session, target.id, sha, **known, paths=["kernels/rmsnorm.py"])
 
 
 if __name__ == "__main__":  # python -m tests.dashboards.runs.seed_wide: into the database of the settings
