@@ -24,10 +24,10 @@ from service.db.models import (
 )
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
+from service.domain.verdicts.session_result import ContenderResult
 from service.domain.verdicts.totals import Summary
 from service.ledger.reading.queries import found_in
-from service.ledger.runs import baselines, queue, recording, replays
+from service.ledger.runs import baselines, replays
 from service.reports import words
 from service.reports.report import Report
 from tests import world
@@ -96,21 +96,10 @@ class Ledger:
         with transaction() as session:
             revision = world.commit(session, self.target_id, place)
             world.run(session, revision, **{"suite": "two"} | columns)
-        with transaction() as session:
-            lease = queue.next_run(session, "cpu", "worker", 60)
-            assert lease
-            evidence = SessionResult(
-                tuple(one for each in took for one in each.taken()),
-                revision.parent if baseline == "" else baseline,
-                (),
-                stack,
-                {},
-                True,
-                last_good={("norms", case): sha for case, sha in (good or {}).items()},
-                pinned=slow,
-            )
-            recording.record(session, lease, evidence)
-        return lease.run_id
+        sides = {"pinned": slow, "last_good": {("norms", case): sha for case, sha in (good or {}).items()}}
+        taken = [one for each in took for one in each.taken()]
+        found = world.session_of(taken, revision.parent if baseline == "" else baseline, stack=stack, **sides)
+        return world.recorded(world.leased(), found).id
 
     def rows(self, run_id: int, against: str) -> dict[str, VerdictRow]:
         with reading() as session:

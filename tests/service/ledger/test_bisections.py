@@ -8,16 +8,14 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import func, select, update
-from typer.testing import CliRunner
 
-from kernels.cases import Case, Role
-from service import cli
+from kernels.cases import Role
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
-from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
+from service.domain.states import FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
+from service.domain.verdicts.session_result import SessionResult
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.steps import moved_between
@@ -25,6 +23,7 @@ from service.ledger.runs import queue, recording
 from service.reports.views import BisectionView
 from service.sources.source import Found
 from tests import world
+from tests.shell import attempt
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -91,8 +90,9 @@ class Mainline:
         taken = []
         for case in run.only_cases or (FAST, WIDE):
             slow = self.slowness.get(case, lambda place: 1.0)
-            taken += [took(Role.HEAD, case, slow(head)), took(Role.PARENT, case, slow(base))]
-        return SessionResult(tuple(taken), f"c{base}", (), {"torch": "2.13.0"}, {}, True)
+            sides = ((Role.HEAD, head), (Role.PARENT, base))
+            taken += [world.took(role, case, 100 * slow(place)) for role, place in sides]
+        return world.session_of(taken, f"c{base}")
 
     def see(self, bisection_id: int) -> BisectionView:
         with reading() as session:
@@ -119,11 +119,6 @@ class Mainline:
 def watched(session, place: int, baseline: str, **values: object) -> Run:
     known = {"baseline": baseline, "suite": "both", "state": RunState.DONE}
     return world.run(session, world.commit(session, 1, place), **known | values)
-
-
-def took(role: Role, case: str, ratio: float) -> ContenderResult:
-    rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
-    return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 
 def slow_from(place: int, ratio: float = 1.5) -> Callable[[int], float]:
@@ -374,9 +369,9 @@ def test_a_script_learns_the_end_from_the_exit_code(mainline, slow, broken, most
     mainline.slowness, mainline.broken = {WIDE: slow}, broken
     search = mainline.start(max_runs=most)
     show = ("bisection", "show", str(search), "--format", "md")
-    assert CliRunner().invoke(cli.app, show).exit_code == 0, "it goes on"
+    assert attempt(*show).exit_code == 0, "it goes on"
     mainline.settle()
-    shown = CliRunner().invoke(cli.app, show)
+    shown = attempt(*show)
     assert shown.exit_code == code
     assert shown.stdout.startswith(f"bisection {search} of norms on cpu: ")
     assert f"{mainline.see(search).row.state}: " in shown.stdout
@@ -387,7 +382,7 @@ def test_an_end_that_stays_undecided_is_not_said_to_be_steady(mainline):
     search = mainline.start()
     mainline.settle()
     assert "stayed undecided in 3 sessions" in mainline.see(search).words
-    assert CliRunner().invoke(cli.app, ("bisection", "show", str(search))).exit_code == 3
+    assert attempt("bisection", "show", str(search)).exit_code == 3
 
 
 # -- lines

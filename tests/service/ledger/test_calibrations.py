@@ -23,7 +23,7 @@ from service.domain.states import CellState, Priority, Purpose, RunState
 from service.domain.verdicts.analysis import NONE_KNOWN
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
+from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import quarantines, sessions
 from service.ledger.calibration.error_rates import by_metric, rates
@@ -58,14 +58,14 @@ class House:
         """A revision of the mainline, measured together with its parent."""
         with transaction() as session:
             world.run(session, world.commit(session, self.target_id, place))
-        state = CellState.INVALID if wrong else CellState.MEASURED
-        taken = [took(role, CASE, 100.0, state if role is Role.HEAD else CellState.MEASURED) for role in ROLES]
+        wrong_one = {Role.HEAD: CellState.INVALID if wrong else CellState.MEASURED}
+        taken = [world.took(role, CASE, state=wrong_one.get(role, CellState.MEASURED)) for role in ROLES]
         return self.recorded(taken, f"c{place - 1}")
 
     def night(self, ratio: float = 1.0, worker: str = "one") -> Run:
         """One calibration, queued and measured: the copy took `ratio` times as long as its original."""
         assert calibrations.plan_due() == 1
-        return self.recorded([took(Role.HEAD, CASE, 100.0 * ratio), took(Role.PARENT, CASE, 100.0)], None, worker)
+        return self.recorded([world.took(Role.HEAD, CASE, 100 * ratio), world.took(Role.PARENT, CASE)], None, worker)
 
     def hours_go_by(self, hours: float) -> None:
         with transaction() as session:
@@ -73,13 +73,10 @@ class House:
             session.execute(asked.values(created_at=Run.created_at - hours * HOUR, dedupe=Run.dedupe + " of old"))
 
     def recorded(self, taken: Sequence[ContenderResult], baseline: str | None, worker: str = "one") -> Run:
-        with transaction() as session:
-            lease = queue.next_run(session, "cpu", worker, 60)
-            assert lease
-        with transaction() as session:
+        lease = world.leased(worker)
+        with reading() as session:
             beside = baseline or session.get_one(Run, lease.run_id).baseline
-            found = SessionResult(tuple(taken), beside, (), {"torch": "2.13.0"}, {}, True)
-            return recording.record(session, lease, found)
+        return world.recorded(lease, world.session_of(taken, beside))
 
     def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None, known_h: float = 48) -> None:
         with transaction() as session:
@@ -94,12 +91,6 @@ class House:
 
 
 ROLES = (Role.HEAD, Role.PARENT, Role.CONTROL)
-
-
-def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED) -> ContenderResult:
-    trials = tuple((us * (1 + 0.0001 * trial), us) for trial in range(3)) if state is CellState.MEASURED else ()
-    reason = None if state is CellState.MEASURED else "y is wrong"
-    return ContenderResult(role, "norms", Case.parse(case), state, reason, trials, trials[:2])
 
 
 @pytest.fixture
@@ -257,8 +248,8 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
         run = session.execute(select(Run)).scalar_one()
         run.trusted = False
         session.flush()
-        taken = tuple(took(role, CASE, 100.0) for role in ROLES)
-        sessions.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy(), NONE_KNOWN)
+        found = world.session_of((world.took(role, CASE) for role in ROLES), "c0")
+        sessions.compared(session, run, found, Policy(), NONE_KNOWN)
         assert session.execute(select(Calibration)).first() is None
 
 
@@ -312,15 +303,13 @@ def test_worker_judge_and_replay_know_the_same(house, monkeypatch):
     with transaction() as session:
         session.execute(update(Target).values(allow_unsandboxed=True))  # no run is measured here
         world.run(session, world.commit(session, house.target_id, 7))
-    with transaction() as session:
-        lease = queue.next_run(session, "cpu", "one", 60)
+    lease = world.leased("one")
     asked_with = assigned(lease).known
     assert asked_with[Metric.KERNEL].usual
     taken = [vary(7, role, case) for role in ROLES for case in (CASE, OTHER)]
     with monkeypatch.context() as patch:
         patch.setattr(recording, "known_variances", noted)
-        with transaction() as session:
-            recording.record(session, lease, SessionResult(tuple(taken), "c6", (), {"torch": "2.13.0"}, {}, True))
+        world.recorded(lease, world.session_of(taken, "c6"))
     varied(house, 8)
     with monkeypatch.context() as patch, reading() as session:
         patch.setattr(replays, "known_variances", noted)
@@ -481,7 +470,7 @@ def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
         session.execute(delete(Calibration))
         session.execute(delete(VerdictRow))
         world.run(session, world.commit(session, house.target_id, 1))
-    house.recorded([took(Role.HEAD, CASE, 150.0), took(Role.PARENT, CASE, 100.0)], "c0")
+    house.recorded([world.took(Role.HEAD, CASE, 150.0), world.took(Role.PARENT, CASE)], "c0")
     with reading() as session:
         row = session.execute(select(VerdictRow).where(VerdictRow.baseline_kind == "parent")).scalar_one()
     assert (row.outcome, row.ratio) == ("inconclusive", pytest.approx(1.5))

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import joinedload
 
-from kernels.cases import Case, Role
+from kernels.cases import Role
 from service.db.engine import reading, transaction
 from service.db.models import (
     ChangePoint,
@@ -33,12 +33,11 @@ from service.domain.states import (
     RunState,
     SearchState,
 )
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.bisections import advance, bisections
 from service.ledger.calibration.error_rates import error_rates
 from service.ledger.changepoints import follow_up, load, scan
 from service.ledger.changepoints.load import histories, mainline
-from service.ledger.runs import queue, recording
+from service.ledger.runs import queue
 from service.reports.words import of_point_reason
 from tests import world
 from tests.made_histories import Made, store
@@ -147,9 +146,9 @@ class Watched:
         taken = []
         for case in run.only_cases or CASES:
             level = self.true.get(case, lambda place: 1.0)
-            taken += [took(Role.HEAD, case, level(head)), took(Role.PARENT, case, level(base))]
-        with transaction() as session:
-            recording.record(session, lease, SessionResult(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
+            sides = ((Role.HEAD, head), (Role.PARENT, base))
+            taken += [world.took(role, case, 500 * level(place)) for role, place in sides]
+        world.recorded(lease, world.session_of(taken, run.baseline))
         return True
 
     def points(self, case: str | None = None, state: PointState | None = None) -> list[load.ChangePointView]:
@@ -160,13 +159,6 @@ class Watched:
     def searches(self) -> list[Run]:
         with reading() as session:
             return list(session.scalars(select(Run).where(Run.purpose == Purpose.BISECTION).order_by(Run.id)))
-
-
-def took(role: Role, case: str, ratio: float) -> ContenderResult:
-    """What a session takes of 500 us: its trials differ by a part in a thousand."""
-    trials = np.array([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0], [0, 2, 1, 1]])
-    rounds = tuple(map(tuple, 500.0 * ratio * (1 + 1e-3 * (trials - 1))))
-    return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 
 @pytest.fixture

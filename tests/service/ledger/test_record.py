@@ -1,7 +1,7 @@
 """Recording a session: possible baselines, open regressions, and two workers at once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Barrier
 
 import pytest
@@ -53,25 +53,12 @@ class Ledger:
         """Measure a commit: the ratio of each case to its baseline, or "invalid"; `was` says what the baseline is."""
         lease = self.leased(place, pull)
         beside = place - 1 if baseline == -1 else baseline
-        with transaction() as session:
-            recording.record(session, lease, self.found(fast, wide, beside, was or {}, sota_us))
-        return lease.run_id
+        return world.recorded(lease, self.found(fast, wide, beside, was or {}, sota_us)).id
 
     def leased(self, place: int, pull: int | None = None) -> queue.Lease:
         with transaction() as session:
             world.run(session, world.commit(session, self.target_id, place), pull=pull)
-        return self.next()
-
-    def leased_again(self, run_id: int) -> queue.Lease:
-        lease = self.next()
-        assert lease.run_id == run_id
-        return lease
-
-    def next(self) -> queue.Lease:
-        with transaction() as session:
-            lease = queue.next_run(session, "cpu", "worker", 60)
-        assert lease
-        return lease
+        return world.leased()
 
     def found(
         self, fast: float | str, wide: float | str, baseline: int | None, was: dict[str, str], sota_us: float = 100.0
@@ -84,7 +71,7 @@ class Ledger:
             taken.append(took(Role.SOTA, case, sota_us / 100, "inductor"))
         passed = () if baseline is not None else ("there is no earlier revision to compare with",)
         sha = None if baseline is None else f"c{baseline}"
-        return SessionResult(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
+        return world.session_of(taken, sha, notes=passed)
 
     def fitness(self, place: int) -> Fitness:
         with reading() as session:
@@ -103,9 +90,8 @@ class Ledger:
 
 def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> ContenderResult:
     if isinstance(ratio, str):
-        return ContenderResult(role, provider, Case.parse(case), CellState(ratio), "y is wrong")
-    rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
-    return ContenderResult(role, provider, Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+        return world.took(role, case, provider=provider, state=CellState(ratio))
+    return world.took(role, case, 100 * ratio, provider)
 
 
 @pytest.fixture
@@ -195,11 +181,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     ledger.run(0, baseline=None)
     lease = ledger.leased(1)
     evidence = ledger.found(1.0, 1.2, 0, {})
-    unconfirmed = tuple(
-        ContenderResult(one.role, one.provider, one.case, one.state, None, one.screened) for one in evidence.taken
-    )
-    with transaction() as session:
-        recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))
+    world.recorded(lease, world.session_of((replace(one, confirmed=()) for one in evidence.taken), "c0"))
     with reading() as session:
         rows = select(VerdictRow).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
         [row] = session.execute(rows.where(VerdictRow.baseline_kind == "sota")).scalars()
@@ -216,8 +198,7 @@ def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
         for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 100.2))
     ]
     taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
-    with transaction() as session:
-        recording.record(session, lease, SessionResult((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
+    world.recorded(lease, world.session_of([*taken, *drifting], "c0"))
     told = ledger.report(lease.run_id)
     ratios = {row.provider: row.control_ratio for row in told.rows}
     assert ratios == {"norms": pytest.approx(1.002), "compiled": pytest.approx(1.002)}
@@ -229,24 +210,12 @@ def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
 def session_of(control: float, *, head: float = 1.2) -> SessionResult:
     """A head that is slower, and a copy of its baseline that is as well."""
     us = {Role.HEAD: 100.0 * head, Role.PARENT: 100.0, Role.CONTROL: 100.0 * control}
-    rounds = tuple((1 + n / 1000,) * 2 for n in range(5))
-    taken = [
-        ContenderResult(
-            role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds))
-        )
-        for role, at in us.items()
-    ]
-    return SessionResult(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
-
-
-def scaled(trials: tuple[tuple[float, ...], ...], us: float) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(us * one for one in trial) for trial in trials)
+    return world.session_of((world.took(role, FAST, at) for role, at in us.items()), "c0")
 
 
 def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
     lease = ledger.leased(1)
-    with transaction() as session:
-        recording.record(session, lease, session_of(1.1))
+    world.recorded(lease, session_of(1.1))
     with reading() as session:
         run = session.get_one(Run, lease.run_id)
         assert (run.state, run.repeated, run.attempt < run.max_attempts) == (RunState.QUEUED, True, True)
@@ -254,9 +223,9 @@ def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
         [off] = session.execute(select(Calibration.ratio)).scalars()
         assert off == pytest.approx(1.1), "what it says of equal code is kept"
 
-    again = ledger.leased_again(lease.run_id)
-    with transaction() as session:
-        recording.record(session, again, session_of(1.1))
+    again = world.leased()
+    assert again.run_id == lease.run_id
+    world.recorded(again, session_of(1.1))
     found = ledger.report(lease.run_id)
     assert (found.state, found.repeated) == (RunState.DONE, True), "never more than once"
     [row] = found.rows
@@ -265,10 +234,8 @@ def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
 
 def test_the_second_session_decides_where_its_control_holds(ledger):
     lease = ledger.leased(1)
-    with transaction() as session:
-        recording.record(session, lease, session_of(1.1))
-    with transaction() as session:
-        recording.record(session, ledger.leased_again(lease.run_id), session_of(1.0))
+    world.recorded(lease, session_of(1.1))
+    world.recorded(world.leased(), session_of(1.0))
     found = ledger.report(lease.run_id)
     assert ([row.outcome for row in found.rows], found.repeated) == ([Outcome.REGRESSION], True)
 
@@ -282,8 +249,7 @@ def test_two_workers_on_a_new_stack_both_keep_their_sessions(ledger):
 
     def end(lease: queue.Lease) -> None:
         together.wait()
-        with transaction() as session:
-            recording.record(session, lease, ledger.found(1.0, 1.0, None, {}))
+        world.recorded(lease, ledger.found(1.0, 1.0, None, {}))
 
     with ThreadPoolExecutor(2) as workers:
         list(workers.map(end, leases))
@@ -301,8 +267,7 @@ def test_workers_that_record_a_mainline_at_once_leave_what_they_would_one_after_
     def end(place: int) -> None:
         found = ledger.found(1.0, 1.5 if place == 2 else 1.0, place - 1, {}, sota_us=50.0)
         together.wait()
-        with transaction() as session:
-            recording.record(session, leases[place], found)
+        world.recorded(leases[place], found)
 
     with ThreadPoolExecutor(len(leases)) as workers:
         list(workers.map(end, leases))
@@ -325,16 +290,14 @@ def metrics_found(held: float, baseline: int | None) -> SessionResult:
     taken.append(ContenderResult(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
     stack = {"torch": "2.13.0" if baseline is None else "2.14.0"}
     sha = None if baseline is None else f"c{baseline}"
-    return SessionResult(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)
+    return world.session_of(taken, sha, stack=stack, telemetry={"ceilings": {"copy_gb_s": 40.0}})
 
 
 def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
     runs = []
     for place, held in ((0, 1.0), (1, 1.015)):
         lease = ledger.leased(place)
-        with transaction() as session:
-            recording.record(session, lease, metrics_found(held, place - 1 if place else None))
-        runs.append(lease.run_id)
+        runs.append(world.recorded(lease, metrics_found(held, place - 1 if place else None)).id)
     told = ledger.report(runs[1])
     assert {row.case: row.outcome for row in told.rows} == {FAST: Outcome.STEADY, HELD: Outcome.REGRESSION}
     assert [(one.case, one.reason) for one in told.unsupported] == [(WIDE, "at most 1024 columns")]

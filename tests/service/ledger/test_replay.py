@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
-from typer.testing import CliRunner
 
-from kernels.cases import Case, Metric, Role
-from service.cli import app
+from kernels.cases import Metric, Role
 from service.db.engine import reading, transaction
 from service.db.models import Base, RegressionRow, Run, VerdictRow, pack
 from service.domain.policy.policy import NOTHING, Policy, read
@@ -21,11 +19,12 @@ from service.domain.verdicts.judge import Verdict, judge
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Pairs
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
-from service.ledger.runs import queue, recording, replays
+from service.domain.verdicts.session_result import ContenderResult
+from service.ledger.runs import replays
 from service.reports import words
 from service.reports.views import Replay
 from tests import world
+from tests.shell import attempt
 
 LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
 
@@ -134,34 +133,19 @@ class Ledger:
         """Measure a commit: the ratio of each case to the commit before."""
         with transaction() as session:
             world.run(session, world.commit(session, self.target_id, place), purpose=purpose)
-        with transaction() as session:
-            lease = queue.next_run(session, "cpu", "worker", 60)
-            assert lease
         taken = [one for case, ratio in ((LONG, long), (SHORT, short)) for one in self.took(case, ratio, place)]
-        with transaction() as session:
-            recording.record(session, lease, SessionResult(tuple(taken), f"c{place - 1}", (), {"torch": "2"}, {}, True))
-        return lease.run_id
+        return world.recorded(world.leased(), world.session_of(taken, f"c{place - 1}")).id
 
     def took(self, case: str, ratio: float, seed: int) -> list[ContenderResult]:
         if ratio < 0:  # wrong at both
-            return [
-                ContenderResult(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
-                for role in (Role.HEAD, Role.PARENT)
-            ]
-        screened, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
-        sides = {Role.HEAD: (screened.candidate, fresh.candidate), Role.PARENT: (screened.baseline, fresh.baseline)}
-        sides[Role.CONTROL] = sides[Role.PARENT]
-        sides[Role.SOTA] = (screened.baseline, ())
+            return [world.took(role, case, state=CellState.INVALID) for role in (Role.HEAD, Role.PARENT)]
+        first, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
+        sides = {Role.HEAD: (first.candidate, fresh.candidate), Role.PARENT: (first.baseline, fresh.baseline)}
+        sides |= {Role.CONTROL: sides[Role.PARENT], Role.SOTA: (first.baseline, ())}
+        names = {Role.SOTA: "inductor"}
         return [
-            ContenderResult(
-                role,
-                "norms" if role is not Role.SOTA else "inductor",
-                Case.parse(case),
-                CellState.MEASURED,
-                None,
-                *both,
-            )
-            for role, both in sides.items()
+            replace(world.took(role, case, provider=names.get(role, "norms")), screened=screened, confirmed=confirmed)
+            for role, (screened, confirmed) in sides.items()
         ]
 
 
@@ -286,9 +270,7 @@ def test_the_command_only_reads(history, tmp_path):
             }
 
     def said(*words: str) -> str:
-        done = CliRunner().invoke(
-            app, ["policy", "replay", "norms", "--policy", str(file), *words], env={"COLUMNS": "250"}
-        )
+        done = attempt("policy", "replay", "norms", "--policy", str(file), *words, env={"COLUMNS": "250"})
         assert done.exit_code == 0, done.output or done.exception
         return str(done.stdout)
 

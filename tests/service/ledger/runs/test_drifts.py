@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from kernels.cases import Case, Role
+from kernels.cases import Role
 from service.db.engine import reading, transaction
 from service.db.models import ConfigurationDrift, Target
-from service.domain.states import CellState, MovedBy
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
+from service.domain.states import MovedBy
+from service.domain.verdicts.session_result import ContenderResult
 from service.ledger.health.overview import drifted_since
 from service.ledger.intake import registry
 from service.ledger.reading.histories import drift_page, drifts, drifts_of, facts_over
-from service.ledger.runs import queue, recording
 from tests import world
 
 CASE = "rmsnorm.fwd.512x512.fp32"
@@ -23,13 +22,12 @@ devices = ["cpu"]
 [providers.norms]
 rmsnorm.fwd = "norms:rmsnorm"
 """
-ROUNDS = ((100.0, 100.2), (100.1, 100.0), (100.0, 100.1))
 pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
 def took(role: Role, warps: int) -> ContenderResult:
     facts: dict[str, Any] = {"code": f"{warps:x}", "triton": [{"name": "_forward", "warps": warps, "stages": 1}]}
-    return ContenderResult(role, "norms", Case.parse(CASE), CellState.MEASURED, None, ROUNDS, facts=facts)
+    return world.took(role, CASE, facts=facts)
 
 
 def measure(
@@ -39,13 +37,8 @@ def measure(
     taken = [took(Role.HEAD, head)] + ([took(Role.PARENT, parent)] if parent is not None else [])
     with transaction() as session:
         world.run(session, world.commit(session, target.id, place), pull=pull)
-    with transaction() as session:
-        lease = queue.next_run(session, "cpu", "worker", 60)
-        assert lease
     baseline = f"c{place - 1}" if parent is not None else None
-    with transaction() as session:
-        recording.record(session, lease, SessionResult(tuple(taken), baseline, (), {"torch": torch}, {}, True))
-    return lease.run_id
+    return world.recorded(world.leased(), world.session_of(taken, baseline, stack={"torch": torch})).id
 
 
 def noted(by: MovedBy = MovedBy.NOTHING) -> list[tuple[int, int, str, str]]:

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from kernels.cases import Case, Role
+from kernels.cases import Role
 from service.db.engine import clock, reading, transaction
 from service.db.models import Measurement, RegressionRow, Run, Series, Target, VerdictRow
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState, RegressionState, RunState
-from service.domain.verdicts.session_result import ContenderResult, SessionResult
+from service.domain.states import RegressionState, RunState
 from service.errors import BadInput
 from service.ledger import targets
 from service.ledger.regressions import after_run
-from service.ledger.runs import queue, recording
 from tests import world
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
@@ -96,16 +94,9 @@ def test_what_a_run_by_the_older_recipe_finds_is_stored_under_the_name_of_now(ta
         run = world.run(session, world.commit(session, row.id, 2))
     adopt(target, RENAMED)
 
-    with transaction() as session:
-        lease = queue.next_run(session, "cpu", "box", 60)
-        assert lease is not None
-        assert lease.run_id == run.id
-        rounds = ((10.0,) * 8,) * 3
-        taken = tuple(
-            ContenderResult(role, name, Case.parse(CASE), CellState.MEASURED, None, rounds)
-            for role, name in ((Role.HEAD, "norms"), (Role.PARENT, "norms"), (Role.SOTA, "quack"))
-        )
-        recording.record(session, lease, SessionResult(taken, "c1", (), {}, {}, sandboxed=True))
+    sides = {Role.HEAD: "norms", Role.PARENT: "norms", Role.SOTA: "quack"}
+    taken = [world.took(role, CASE, provider=name) for role, name in sides.items()]
+    assert world.recorded(world.leased(), world.session_of(taken, "c1")).id == run.id
     assert providers() == {"fast-norms"}
     assert {name for name, _ in contenders()} == {"fast-norms", "quack"}
     with reading() as session:
