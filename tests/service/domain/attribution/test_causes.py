@@ -1,6 +1,8 @@
 """Why it moved, as a table of stories: what was stored, and the sentence that a person reads."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,81 +39,57 @@ def of_kernel(settings: dict[str, int], stores: dict[str, int]) -> list[dict[str
     return [{"name": "_backward", "warps": 8, "stages": 2, "settings": settings, "stores": stores}]
 
 
-STORIES = [
+SPILLS = "slower, probably because the kernel now spills 50 registers at N=16384"
+OF_THE_CODE = [
     # -- the commit's own facts, the one that explains most first
-    (now(spills=50), Kind.CODE, False, "slower, probably because the kernel now spills 50 registers at N=16384"),
+    (now(spills=50), SPILLS),
     (
         replace(now(spills=50), case="rmsnorm.bwd.4096x32x128s6144.bf16"),
-        Kind.CODE,
-        False,
         "slower, probably because the kernel now spills 50 registers at N=128",
     ),
     (
         now(spills=50, registers=255),
-        Kind.CODE,
-        False,
         "slower, probably because the kernel now spills 50 registers at N=16384; also the kernel now takes "
         "255 registers a thread instead of 128",
     ),
     (
         replace(now(spills=50), baseline={**BASE, "spills": 20}),
-        Kind.CODE,
-        False,
         "slower, probably because the kernel now spills 50 registers instead of 20 at N=16384",
     ),
     (
         replace(now(FASTER), baseline={**BASE, "spills": 50}),
-        Kind.CODE,
-        False,
         "faster, probably because the kernel no longer spills (50 registers before) at N=16384",
     ),
-    (
-        now(triton=WARPS),
-        Kind.CODE,
-        False,
-        "slower, probably because its configuration is num_warps=16 instead of num_warps=8 at N=16384",
-    ),
+    (now(triton=WARPS), "slower, probably because its configuration is num_warps=16 instead of num_warps=8 at N=16384"),
     (
         now(triton=WARPS, spills=12, registers=64, shared=2048),
-        Kind.CODE,
-        False,
         "slower, probably because its configuration is num_warps=16 instead of num_warps=8, and the kernel "
         "now spills 12 registers at N=16384; also the kernel now takes 2,048 bytes of shared memory instead "
         "of 1,024",
     ),
-    (now(kernels=3), Kind.CODE, False, "slower, probably because it now launches 3 kernels instead of 1"),
+    (now(kernels=3), "slower, probably because it now launches 3 kernels instead of 1"),
     (
         replace(now(FASTER), baseline={**BASE, "kernels": 2}),
-        Kind.CODE,
-        False,
         "faster, probably because it now launches 1 kernel instead of 2",
     ),
     (
         replace(
             now(graph_breaks=3, code="h"), case="rmsnorm.fwd.64x4096.fp32.compile", baseline={**BASE, "graph_breaks": 0}
         ),
-        Kind.CODE,
-        False,
         "slower, probably because torch.compile now has 3 graph breaks instead of 0",
     ),
     # -- facts that explain it only perhaps
     (
         now(registers=168),
-        Kind.CODE,
-        False,
         "slower, probably because the kernel now takes 168 registers a thread instead of 128 at N=16384 "
         "(estimate: up to 14 %, of 8 %)",
     ),
     (
         now(shared=65536),
-        Kind.CODE,
-        False,
         "slower, probably because the kernel now takes 65,536 bytes of shared memory instead of 1,024 at N=16384",
     ),
     (
         now(replace(SLOWER, confirmed=False), spills=50),
-        Kind.CODE,
-        False,
         "slower, perhaps because the kernel now spills 50 registers at N=16384",
     ),
     # -- differences without a size are named where nothing explains
@@ -120,126 +98,70 @@ STORIES = [
             now(triton=of_kernel({"BLOCK": 4096}, {"16": 40, "4": 2})),
             baseline={**BASE, "triton": of_kernel({"BLOCK": 4096, "rows": 63}, {"16": 40, "2": 2})},
         ),
-        Kind.CODE,
-        False,
         "slower, probably because the code changed (no constant rows=63 any more and stores of 2 → 4 bytes), with the "
         "same spills, registers, bytes of shared memory and number of kernels; nothing recorded explains its size",
     ),
     # -- facts that point the other way explain nothing, and are not named
     (
         replace(now(), baseline={**BASE, "spills": 50}),
-        Kind.CODE,
-        False,
         "slower, probably because the code changed, with the same registers, bytes of shared memory, number of kernels "
         "and configuration; nothing recorded explains its size",
     ),
     (
         now(FASTER, registers=255),
-        Kind.CODE,
-        False,
         "faster, probably because the code changed, with the same spills, bytes of shared memory, number of kernels "
         "and configuration; nothing recorded explains its size",
     ),
     (
         now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), spills=50),
-        Kind.CODE,
-        False,
         "more memory, probably because the code changed, with the same registers, bytes of shared memory, number of "
         "kernels and configuration; nothing recorded explains its size",
     ),
     # -- only the hash changed
     (
         SLOWER,
-        Kind.CODE,
-        False,
         "slower, probably because the code changed, with the same spills, registers, bytes of shared memory, number of "
         "kernels and configuration; nothing recorded explains its size",
     ),
     (
         replace(SLOWER, head={**EAGER, "code": "f"}, baseline=EAGER),
-        Kind.CODE,
-        False,
         "slower, probably because other operators ran, with the same number of kernels; nothing recorded "
         "explains its size",
     ),
     (
         replace(SLOWER, head={"code": "b"}, baseline={"code": "a"}),
-        Kind.CODE,
-        False,
         "slower, probably because the code changed; nothing recorded explains its size",
     ),
     # -- nothing is known
     (
         replace(SLOWER, head={}, baseline={}),
-        Kind.CODE,
-        False,
         "probably the code: both ran in turn on one machine and stack, and the compiled code is not known",
     ),
     # -- the same code
-    (SAME, Kind.MACHINE, False, "probably the machine: both ran the same compiled kernels, launched the same way"),
-    (
-        replace(SAME, head={**BASE, "sm_mhz": 1860}),
-        Kind.MACHINE,
-        True,
-        "the machine: both ran the same compiled kernels, launched the same way, and the SM clock was 6.1 % lower "
-        "while the head ran",
-    ),
-    (
-        replace(SAME, machine=MachineReadings(control=0.031)),
-        Kind.MACHINE,
-        True,
-        "the machine: both ran the same compiled kernels, launched the same way, and the A/A control differed by 3.1 % "
-        "in this session",
-    ),
     (
         replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.call", head=BASE),
-        Kind.CODE,
-        False,
         "probably the Python code around the kernels: the compiled kernels are the same",
     ),
     (
         replace(SLOWER, head=EAGER, baseline=EAGER),
-        Kind.CODE,
-        False,
         "probably the Python code around the kernels: the same operators ran",
-    ),
-    (
-        replace(SLOWER, head=COMPILED, baseline=COMPILED),
-        Kind.MACHINE,
-        False,
-        "probably the machine: torch.compile generated the same code",
-    ),
-    (
-        replace(SLOWER, head={**COMPILED, "triton": WARPS}, baseline={**COMPILED, "triton": BASE["triton"]}),
-        Kind.UNKNOWN,
-        False,
-        "not certain: torch.compile generated the same code, but its configuration is num_warps=16 instead of "
-        "num_warps=8",
     ),
     # -- the revisions are releases
     (
         RELEASED,
-        Kind.CODE,
-        False,
         "slower with Triton 3.7.1 instead of 3.6.0, although the PTX of the kernels is the same; nothing recorded "
         "explains its size",
     ),
     (
         now(RELEASED, code="b", spills=50),
-        Kind.CODE,
-        False,
         "slower with Triton 3.7.1 instead of 3.6.0, probably because the kernel now spills 50 registers at N=16384",
     ),
     (
-        now(RELEASED, spills=50),  # from the same PTX, by another ptxas
-        Kind.CODE,
-        False,
+        now(RELEASED, spills=50),
         "slower with Triton 3.7.1 instead of 3.6.0, probably because the kernel now spills 50 registers at N=16384",
-    ),
+    ),  # from the same PTX, by another ptxas
     (
         now(RELEASED, code="b"),
-        Kind.CODE,
-        False,
         "slower with Triton 3.7.1 instead of 3.6.0, probably because the code changed, with the same spills, "
         "registers, bytes of shared memory, number of kernels and configuration; nothing recorded explains its size",
     ),
@@ -249,131 +171,124 @@ STORIES = [
             head={**COMPILED, "replaced": {"torch": "2.13.0", "triton": "3.7.1"}},
             baseline={**COMPILED, "replaced": {"torch": "2.12.0", "triton": "3.6.0"}},
         ),
-        Kind.CODE,
-        False,
         "slower with torch 2.13.0 instead of 2.12.0 and Triton 3.7.1 instead of 3.6.0, although torch.compile "
         "generated the same code; nothing recorded explains its size",
     ),
     (
         replace(RELEASED, head={"replaced": {"quack": "0.6.5"}}, baseline={"replaced": {"quack": "0.6.4"}}),
-        Kind.CODE,
-        False,
         "probably Quack 0.6.5 instead of 0.6.4: both ran in turn on one machine, and the compiled code is not known",
     ),
     (
         replace(SLOWER, head={**BASE, **LIGER}, baseline={**BASE, "replaced": {"liger": "0.5.9"}}, case=f"{WIDE}.call"),
-        Kind.CODE,
-        False,
         "probably the Python code around the kernels, with Liger 0.6.0 instead of 0.5.9: the compiled kernels are the "
         "same",
     ),
+    # -- the session
+    (
+        now(replace(SLOWER, machine=MachineReadings(control=0.025)), spills=50),
+        "slower, probably because the kernel now spills 50 registers at N=16384; but the A/A control differed "
+        "by 2.5 % in this session",
+    ),
+    # -- readings that explain nothing are not named
+    (now(replace(SLOWER, machine=MachineReadings(lost=0.12)), spills=50), SPILLS),
+    (now(replace(SLOWER, machine=MachineReadings(same_code_moved=1)), spills=50), SPILLS),
+    (now(spills=50, sm_mhz=2130), SPILLS),
+    (now(replace(SLOWER, ratio=1.60), spills=50, sm_mhz=1860), SPILLS),
+    # -- what strangers say
+    (
+        now(spills="many", registers=True, kernels=-3, shared=1e9),
+        "slower, probably because the code changed, with the same configuration; nothing recorded explains its size",
+    ),
+    (
+        now(replace(SLOWER, case="a case of another version"), spills=50),
+        "slower, probably because the kernel now spills 50 registers",
+    ),
+    (
+        now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), kernels=3),
+        "more memory, probably because it now launches 3 kernels instead of 1",
+    ),
+]
+OF_THE_MACHINE = [
+    # -- the same code
+    (SAME, "probably the machine: both ran the same compiled kernels, launched the same way"),
+    (replace(SLOWER, head=COMPILED, baseline=COMPILED), "probably the machine: torch.compile generated the same code"),
+    # -- the revisions are releases
     (
         replace(RELEASED, machine=MachineReadings(control=0.031)),
-        Kind.MACHINE,
-        False,
         "probably the machine: the compiled kernels are the same, and the A/A control differed by 3.1 % in this "
         "session",
     ),
     # -- the session
     (
         replace(SLOWER, machine=MachineReadings(control=-0.025), confirmed=False),
-        Kind.MACHINE,
-        False,
         "probably the machine: the A/A control differed by 2.5 % in this session; the code changed as well",
     ),
     (
-        now(replace(SLOWER, machine=MachineReadings(control=0.025)), spills=50),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers at N=16384; but the A/A control differed "
-        "by 2.5 % in this session",
-    ),
-    (
         replace(SLOWER, head={**OTHER, "sm_mhz": 1860}),
-        Kind.MACHINE,
-        False,
         "probably the machine: the SM clock was 6.1 % lower while the head ran; the code changed as well",
     ),
     (
         replace(FASTER, head={**OTHER, "sm_mhz": 2130}),
-        Kind.MACHINE,
-        False,
         "probably the machine: the SM clock was 7.6 % higher while the head ran; the code changed as well",
     ),
     (
         replace(SLOWER, confirmed=False, machine=MachineReadings(lost=0.12, throttled=("hw_thermal", "hw_slowdown"))),
-        Kind.MACHINE,
-        False,
         "probably the machine: throttling (hw_thermal and hw_slowdown) spoiled 12 % of the rounds; the code changed "
         "as well",
     ),
     (
         replace(SLOWER, machine=MachineReadings(same_code_moved=5)),
-        Kind.MACHINE,
-        False,
         "probably the machine: 5 other cases moved the same way although their code is the same; the code changed as "
         "well",
     ),
     (
         replace(SLOWER, machine=MachineReadings(elsewhere=("liger", "quack")), head={}, baseline={}),
-        Kind.MACHINE,
-        False,
         "probably the machine: liger and quack moved the same way on this machine at that time",
     ),
+]
+CERTAINLY_OF_THE_MACHINE = [
     (
-        replace(SLOWER, confirmed=False, refuted=True),
-        Kind.NOISE,
-        False,
-        "probably noise: fresh trials did not repeat it",
-    ),
-    # -- readings that explain nothing are not named
-    (
-        now(replace(SLOWER, machine=MachineReadings(lost=0.12)), spills=50),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers at N=16384",
+        replace(SAME, head={**BASE, "sm_mhz": 1860}),
+        "the machine: both ran the same compiled kernels, launched the same way, and the SM clock was 6.1 % lower "
+        "while the head ran",
     ),
     (
-        now(replace(SLOWER, machine=MachineReadings(same_code_moved=1)), spills=50),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers at N=16384",
-    ),
-    (
-        now(spills=50, sm_mhz=2130),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers at N=16384",
-    ),
-    (
-        now(replace(SLOWER, ratio=1.60), spills=50, sm_mhz=1860),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers at N=16384",
-    ),
-    # -- what strangers say
-    (
-        now(spills="many", registers=True, kernels=-3, shared=1e9),
-        Kind.CODE,
-        False,
-        "slower, probably because the code changed, with the same configuration; nothing recorded explains its size",
-    ),
-    (
-        now(replace(SLOWER, case="a case of another version"), spills=50),
-        Kind.CODE,
-        False,
-        "slower, probably because the kernel now spills 50 registers",
-    ),
-    (
-        now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), kernels=3),
-        Kind.CODE,
-        False,
-        "more memory, probably because it now launches 3 kernels instead of 1",
+        replace(SAME, machine=MachineReadings(control=0.031)),
+        "the machine: both ran the same compiled kernels, launched the same way, and the A/A control differed by 3.1 % "
+        "in this session",
     ),
 ]
 
 
-@pytest.mark.parametrize(("move", "kind", "certain", "said"), STORIES, ids=[story[3][:60] for story in STORIES])
+def told(kind: Kind, certain: bool, stories: list[tuple[CaseMove, str]]) -> Iterator[Any]:
+    for move, said in stories:
+        yield pytest.param(move, kind, certain, said, id=said[:60])
+
+
+STORIES = [
+    *told(Kind.CODE, False, OF_THE_CODE),
+    *told(Kind.MACHINE, False, OF_THE_MACHINE),
+    *told(Kind.MACHINE, True, CERTAINLY_OF_THE_MACHINE),
+    *told(
+        Kind.UNKNOWN,
+        False,
+        [
+            (
+                replace(SLOWER, head={**COMPILED, "triton": WARPS}, baseline={**COMPILED, "triton": BASE["triton"]}),
+                "not certain: torch.compile generated the same code, but its configuration is num_warps=16 instead of "
+                "num_warps=8",
+            )
+        ],
+    ),
+    *told(
+        Kind.NOISE,
+        False,
+        [(replace(SLOWER, confirmed=False, refuted=True), "probably noise: fresh trials did not repeat it")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("move", "kind", "certain", "said"), STORIES)
 def test_why_it_moved(move: CaseMove, kind: Kind, certain: bool, said: str):
     found = cause(move)
 
