@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import event
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import engine
 from tests.dashboards.asking import asking
 from tests.dashboards.seed import Seeded
+from tests.shell import attempt
 
 # A list that loads one of these takes half a second of processor time where there are many cases.
 LARGE = ("runs.telemetry", "runs.summary", "runs.log", "measurements.samples", "measurements.facts", "effects.payload")
@@ -58,7 +57,7 @@ def test_a_list_loads_no_large_column(statements: list[str], path: str) -> None:
 
 
 def test_status_loads_no_large_column(statements: list[str]) -> None:
-    assert CliRunner().invoke(cli.app, ("status",)).exit_code == 0
+    assert attempt("status").exit_code == 0
     assert statements
     assert _large(statements) == []
 

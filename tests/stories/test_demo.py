@@ -9,14 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading, transaction
 from service.ledger import targets
 from service.ledger.runs import queue
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
+from tests.shell import attempt
 from workers import environments
 from workers.run.heartbeat import Assignment, assigned
 from workers.sandbox import sandbox
@@ -63,7 +62,7 @@ def no_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started() -> str:
     """What starting the demo prints."""
-    done = CliRunner().invoke(cli.app, ["demo"])
+    done = attempt("demo")
     assert done.exit_code == 0, done.output
     return " ".join(done.stdout.split())
 
@@ -91,7 +90,7 @@ def test_the_name_of_the_demo_allows_nothing(state: Path, no_bubblewrap: None) -
     recipe = (demo.EXAMPLE / "recipe.toml").read_text()
     with transaction() as session:
         targets.register(session, "demo", location="https://github.com/mallory/demo", recipe_text=recipe, trusted=True)
-    done = CliRunner().invoke(cli.app, ["demo"])
+    done = attempt("demo")
     assert "watches https://github.com/mallory/demo already" in str(done.exception)
     with reading() as session:
         assert not targets.target_named(session, "demo").allow_unsandboxed

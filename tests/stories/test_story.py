@@ -21,9 +21,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 from sqlalchemy import select, update
-from typer.testing import CliRunner
 
-from service import cli
 from service.app import create_app
 from service.db.engine import reading, transaction
 from service.db.models import (
@@ -48,6 +46,7 @@ from service.settings import settings
 from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import scripted_python, served
 from tests.fakes.repository import MEASURED_ANYWHERE
+from tests.shell import attempt
 from workers import control, environments
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -563,7 +562,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     assert story.outcomes(mended) == {FAST: "steady", WIDE: "improvement"}
     good = story.run_of(mended)
     assert "58 59 60" in story.api("GET", f"/api/v1/runs/{good.id}/log").text, "a build that went well has one too"
-    printed = CliRunner().invoke(cli.app, ["run", "logs", str(good.id)])
+    printed = attempt("run", "logs", str(good.id))
     assert (printed.exit_code, "58 59 60" in printed.stdout) == (0, True)
 
     with transaction() as session:

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from click.testing import Result
 from sqlalchemy import select
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow, Run, Target
 from service.domain.states import FoundBy, RegressionState, RunState
@@ -18,12 +15,9 @@ from service.ledger.bisections import advance, bisections
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
 from service.reports.views import BisectionView
+from tests.shell import attempt
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
-
-
-def kernelwatch(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 class Eight:
@@ -140,9 +134,9 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     # The culprit is a merge, and what is offered leads into it.
     [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisection start")]
     with eight.others_at_work():
-        waited = kernelwatch(*offered.split()[1:], "--case", "*64x4096*", "--wait")
+        waited = attempt(*offered.split()[1:], "--case", "*64x4096*", "--wait")
     assert waited.exit_code == 0, waited.output
-    shown = kernelwatch("bisection", "show", str(search + 1), "--format", "json")
+    shown = attempt("bisection", "show", str(search + 1), "--format", "json")
     assert shown.exit_code == 0
     inside = json.loads(shown.stdout)
     assert (inside["state"], inside["culprit"], inside["cases"]) == ("found", eight.slow, [WIDE])
@@ -164,10 +158,10 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
         "main~1..main --device h200": "not measured on h200; its recipe says cpu",
         "main~1..main --case nothing*": "No case of suite story matches 'nothing*'",
     }.items():
-        done = kernelwatch("bisection", "start", "norms", *ends.split())
+        done = attempt("bisection", "start", "norms", *ends.split())
         assert said in str(done.exception), ends
-    assert json.loads(kernelwatch("bisection", "list", "norms", "--format", "json").stdout)["items"] == []
-    assert kernelwatch("bisection", "start", "norms", "main~1..main").exit_code == 0
-    assert kernelwatch("bisection", "stop", "1").stdout.startswith("Stopped by ")
-    assert kernelwatch("bisection", "show", "1").exit_code == 2
-    assert "stopped" in kernelwatch("bisection", "list").stdout
+    assert json.loads(attempt("bisection", "list", "norms", "--format", "json").stdout)["items"] == []
+    assert attempt("bisection", "start", "norms", "main~1..main").exit_code == 0
+    assert attempt("bisection", "stop", "1").stdout.startswith("Stopped by ")
+    assert attempt("bisection", "show", "1").exit_code == 2
+    assert "stopped" in attempt("bisection", "list").stdout

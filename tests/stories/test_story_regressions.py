@@ -1,25 +1,16 @@
 """The manual of regressions as a story: opened, accepted for a while, dismissed, blamed, fixed, and what comes back."""
 
 import json
-import shlex
 
-from click.testing import Result
 from sqlalchemy import update
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
 from service.ledger.bisections import bisections
 from service.ledger.regressions import listing, transitions
 from service.reports.views import RegressionHistory
+from tests.shell import kernelwatch
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
-
-
-def kernelwatch(command: str) -> Result:
-    done = CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def standing(command: str = "regression list norms --format json") -> dict[str, str]:

@@ -6,14 +6,13 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import transaction
 from service.db.models import SignIn
 from service.settings import settings
 from tests.dashboards.acting.site import PEOPLE, Site
 from tests.fakes.api import new_key
+from tests.shell import attempt
 
 
 @contextmanager
@@ -156,7 +155,7 @@ def test_a_key_acts_with_its_own_name(site: Site) -> None:
 
 
 def link() -> str:
-    done = CliRunner().invoke(cli.app, ["person", "sign-in"], catch_exceptions=False)
+    done = attempt("person", "sign-in", catch_exceptions=False)
     assert done.exit_code == 0
     return done.stdout.strip()
 

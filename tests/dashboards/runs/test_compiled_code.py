@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, update
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import CodeText, KernelTextRow, RegressionRow, Target
 from service.ledger import code_texts
 from service.ledger.intake import registry
 from tests.dashboards.asking import words
 from tests.fakes.api import Api
+from tests.shell import attempt
 from tests.stories.test_story import WIDE, Story, story
 from tests.stories.test_story_facts import _an_h200_as_well, compiled, compiles_to, compiling
 
@@ -98,10 +97,10 @@ def test_the_page_of_a_case_has_it_too_and_equal_code_is_not_stored(story: Story
     assert {one["contender"] for one in listed} == {"head:norms", "last_good:norms"}, "its parent has equal code"
     assert "Left the last good revision" in words(api.at(f"/runs/{later['id']}/code/ptx?case={WIDE}&provider=norms"))
 
-    printed = CliRunner().invoke(cli.app, ["run", "texts", str(run_id), "--case", WIDE, "--format", "json"])
+    printed = attempt("run", "texts", str(run_id), "--case", WIDE, "--format", "json")
     found = [one for one in json.loads(printed.stdout)["items"] if one["contender"] == "head:norms"]
     [sha256] = [one["sha256"] for one in found if (one["kernel"], one["kind"]) == ("_forward", "ptx")]
-    assert CliRunner().invoke(cli.app, ["run", "text", str(run_id), sha256]).stdout.startswith(NARROW)
+    assert attempt("run", "text", str(run_id), sha256).stdout.startswith(NARROW)
 
     assert api.get("/runs/1/code").json()["items"] == [], "the first run has nothing to differ from"
     gone = api.at(f"/runs/1/code/ptx?case={WIDE}&provider=norms")

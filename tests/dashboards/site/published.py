@@ -6,15 +6,14 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import transaction
 from service.db.models import Run, Target
 from service.domain.states import ForgeKind, RunState, TargetKind
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, RECIPE, watched
+from tests.shell import attempt
 
 HOSTILE = 'evil"><img src=x onerror=alert(1)>/../..'
 SECRET = "zq-secret"
@@ -76,7 +75,7 @@ def measure_again() -> None:
 
 def kernelwatch(*arguments: object) -> tuple[int, str]:
     """The exit code of a command, and what it printed or raised."""
-    found = CliRunner().invoke(cli.app, [str(one) for one in arguments])
+    found = attempt(*[str(one) for one in arguments])
     return found.exit_code, f"{found.output}{found.exception or ''}"
 
 

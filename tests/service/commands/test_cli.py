@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from kernels.cases import QUACK
 from service import cli
@@ -25,12 +23,9 @@ from service.ledger.reading import queries
 from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
+from tests.shell import attempt
 from workers import device, environments
 from workers.device import DeviceHere
-
-
-def kernelwatch(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 def requested(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> None:
@@ -49,32 +44,10 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
         yield story
 
 
-@pytest.mark.parametrize(
-    ("runs", "code"),
-    [
-        (["steady"], 0),
-        (["slow"], 1),
-        (["docs"], 2),  # a full disk says nothing about the revision
-        (["broken"], 125),
-        (["wrong"], 125),
-        (["broken", "slow"], 1),  # a regression on one device is not hidden by trouble on another
-        (["docs", "slow", "steady"], 1),
-        (["docs", "steady"], 2),
-    ],
-)
-def test_a_script_learns_the_verdict_from_the_exit_code(
-    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, runs: list[str], code: int
-) -> None:
-    requested(monkeypatch, [seeded.runs[name] for name in runs])
-    assert kernelwatch("run", "start", "norms", "main", "--wait").exit_code == code
-    if len(runs) == 1:
-        assert kernelwatch("report", str(seeded.runs[runs[0]])).exit_code == code
-
-
 def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(name: str) -> str:
         requested(monkeypatch, [seeded.runs[name]])
-        done = kernelwatch("run", "start", "norms", "main")
+        done = attempt("run", "start", "norms", "main")
         assert done.exit_code == 0
         return done.stdout
 
@@ -87,37 +60,10 @@ def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: p
     assert f"`kernelwatch run approve {seeded.runs['held']}`" in said("held")
 
 
-def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    requested(monkeypatch, ids)
-    done = kernelwatch("run", "start", "norms", "main", "--wait", "--format", "json")
-    assert [report["id"] for report in json.loads(done.stdout)] == ids
-    assert done.stderr.startswith("Already measured: run ")
-
-
-def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    requested(monkeypatch, ids)
-    done = kernelwatch("run", "start", "norms", "main", "--wait", "--format", "md")
-    assert done.stdout.count("<!-- kernelwatch") == 1
-    assert "Queued" not in done.stdout
-
-
-def test_what_a_calibration_finds_is_no_regression(seeded: Seeded) -> None:
-    """Its code is equal on both sides: whatever differs is false."""
-    with transaction() as session:
-        session.get_one(Run, seeded.runs["slow"]).purpose = Purpose.CALIBRATION
-    try:
-        assert kernelwatch("report", str(seeded.runs["slow"])).exit_code == 0
-    finally:
-        with transaction() as session:
-            session.get_one(Run, seeded.runs["slow"]).purpose = Purpose.WATCH
-
-
 def test_a_calibration_is_queued_by_hand(seeded: Seeded) -> None:
-    refused = kernelwatch("calibration", "start", "norms", "--device", "mi300")
+    refused = attempt("calibration", "start", "norms", "--device", "mi300")
     assert "no device mi300" in str(refused.exception)
-    said = kernelwatch("calibration", "start", "norms", "--device", "h200").stdout
+    said = attempt("calibration", "start", "norms", "--device", "h200").stdout
     number = int(said.split("run ")[1].split(":")[0])
     with transaction() as session:
         run = session.get_one(Run, number)
@@ -129,7 +75,7 @@ def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> No
     with transaction() as session:
         [waiting] = session.query(Run).filter_by(state=RunState.QUEUED).limit(1)
         waiting.purpose, waiting.only_worker = Purpose.CALIBRATION, "h200-box"
-    said = kernelwatch("status").stdout
+    said = attempt("status").stdout
     assert "target norms: 1 open regression, 1 case behind SOTA" in said
     assert "calibration" in said
 
@@ -138,16 +84,16 @@ def test_the_status_says_until_when_nothing_is_sent_and_why(seeded: Seeded) -> N
     with transaction() as session:
         target = session.query(Target).filter_by(name="norms").one()
         target.forge_paused_until, target.forge_error = clock(session) + 600, "GitHub answered 403: rate limit"
-    said = kernelwatch("status").stdout
+    said = attempt("status").stdout
     assert "comments and checks are sent in " in said
     assert "min: GitHub answered 403: rate limit" in said
 
 
 def test_where_there_is_nothing_it_says_so(state: Path) -> None:
-    assert "The queue is empty." in kernelwatch("status").stdout
-    assert "No bisections." in kernelwatch("bisection", "list").stdout
-    assert "No open regressions." in kernelwatch("regression", "list").stdout
-    assert "No calibrations yet." in kernelwatch("calibration", "show").stdout
+    assert "The queue is empty." in attempt("status").stdout
+    assert "No bisections." in attempt("bisection", "list").stdout
+    assert "No open regressions." in attempt("regression", "list").stdout
+    assert "No calibrations yet." in attempt("calibration", "show").stdout
 
 
 def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
@@ -155,15 +101,15 @@ def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
         target = session.query(Target).filter_by(name="liger").one()
         target.poll_error = "fatal: [/x] [red]not\x1b[2J here"
         session.get_one(Run, seeded.runs["queued"]).stage = "[/x]"
-    assert "fatal: [/x] [red]not here" in kernelwatch("target", "list").stdout
-    assert "[/x]" in kernelwatch("status").stdout
+    assert "fatal: [/x] [red]not here" in attempt("target", "list").stdout
+    assert "[/x]" in attempt("status").stdout
 
 
 def test_stacks_are_listed_plainly_for_scripts(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environments.adopt_stack("host", Path("/usr/bin/python3"), [])
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "10")
-    assert kernelwatch("stack", "list", "--format", "csv").stdout == "name,python,paths\nhost,/usr/bin/python3,[]\n"
+    assert attempt("stack", "list", "--format", "csv").stdout == "name,python,paths\nhost,/usr/bin/python3,[]\n"
 
 
 def test_without_a_recipe_the_one_in_the_repository_is_taken(
@@ -177,16 +123,16 @@ def test_without_a_recipe_the_one_in_the_repository_is_taken(
         )
         identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
         subprocess.run(["git", "-C", repository, *identity, *command], check=True)
-    added = kernelwatch("target", "add", "norms", str(repository))
+    added = attempt("target", "add", "norms", str(repository))
     alone = "No worker has ever run on cpu: runs for it wait until one is started there.\n"
     assert added.stdout == f"Added target norms; queued 1 run.\n{alone}"
-    again = kernelwatch("target", "add", "norms", str(repository))
+    again = attempt("target", "add", "norms", str(repository))
     assert again.stdout == f"Target norms exists already, and is now as described; queued 0 runs.\n{alone}"
     for number in range(4):
         (repository / "norms.py").write_text(f"{number}\n")
         for command in (["add", "."], ["commit", "--quiet", "-m", "change"]):
             subprocess.run(["git", "-C", repository, *identity, *command], check=True)
-    sampled = kernelwatch("run", "backfill", "norms", "main~4..main", "--sample", "2")
+    sampled = attempt("run", "backfill", "norms", "main~4..main", "--sample", "2")
     assert sampled.stdout == "Queued 2 runs.\n", "nothing was measured yet, so how long it takes is unknown"
     with transaction() as session:
         assert targets.target_named(session, "norms").recipe_from_branch
@@ -204,7 +150,7 @@ def test_the_demo_has_a_worker_for_the_processor_beside_that_of_the_gpu(
     state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "ask", lambda: DeviceHere("h200", "NVIDIA H200", "GPU-5ca1ab1e", 0, 0))
-    assert kernelwatch("up", "--demo").exit_code == 0
+    assert attempt("up", "--demo").exit_code == 0
     assert set(started) == {"api", "control", "worker", "worker-cpu"}
     assert "KERNELWATCH_DEVICE=cpu" in started["worker-cpu"]
 
@@ -213,7 +159,7 @@ def test_where_there_is_no_gpu_one_worker_is_enough(
     state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "ask", lambda: DeviceHere("cpu", "a processor"))
-    assert kernelwatch("up", "--demo").exit_code == 0
+    assert attempt("up", "--demo").exit_code == 0
     assert set(started) == {"api", "control", "worker"}
 
 
@@ -221,7 +167,7 @@ def test_a_second_start_leaves_the_database_alone(state: Path, monkeypatch: pyte
     touched: list[str] = []
     monkeypatch.setattr(migrate, "upgrade", lambda: touched.append("migrated"))
     monkeypatch.setattr(supervisor, "_take", lambda _: False)
-    assert kernelwatch("up").exit_code == 0
+    assert attempt("up").exit_code == 0
     assert touched == []
 
 
@@ -239,7 +185,7 @@ def test_a_stack_on_a_gpu_machine_has_quack(
         raise RuntimeError("no such package [/x]")
 
     monkeypatch.setattr(torch_install, "install", install)
-    done = kernelwatch("stack", "create", "host")
+    done = attempt("stack", "create", "host")
     assert (done.exit_code, asked) == (0, installed)
     assert ("Quack was not installed: no such package [/x]" in done.stderr) is driver
 
@@ -296,9 +242,9 @@ def test_a_worker_is_paused_by_its_name_in_the_list(seeded: Seeded) -> None:
     with transaction() as session:
         now = clock(session)
         session.add(Worker(name=name, device="h200", description="NVIDIA H200", started_at=now, seen_at=now))
-    assert name in kernelwatch("worker", "list").stdout
+    assert name in attempt("worker", "list").stdout
     for verb, paused in (("pause", True), ("drain", True), ("resume", False)):
-        done = kernelwatch("worker", verb, name, "--format", "json")
+        done = attempt("worker", verb, name, "--format", "json")
         assert (done.exit_code, json.loads(done.stdout)["paused_at"] is not None) == (0, paused)
 
 

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from pyarrow import parquet
 from sqlalchemy import update
-from typer.testing import CliRunner
 
 from kernels.cases import Role
-from service import cli
 from service.commands.transfer.exporting import ReceivedCount
 from service.db.engine import transaction
 from service.db.models import Revision
@@ -30,6 +27,7 @@ from tests import world
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import CASES, Seeded, watched
 from tests.fakes.api import Api, new_key
+from tests.shell import attempt, kernelwatch
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,18 +38,8 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
         yield story
 
 
-def kernelwatch(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(one) for one in arguments])
-
-
-def done(*arguments: object) -> Result:
-    found = kernelwatch(*arguments)
-    assert found.exit_code == 0, found.output
-    return found
-
-
 def error(*arguments: object) -> str:
-    found = kernelwatch(*arguments)
+    found = attempt(*arguments)
     assert found.exit_code != 0, found.output
     return str(found.exception)
 
@@ -60,18 +48,18 @@ def error(*arguments: object) -> str:
 def test_stdout_has_what_the_api_sends() -> None:
     for form in FileFormat:
         sent = Api().get("/export/runs", params={"format": form, "device": "h200"})
-        assert done("export", "runs", "--device", "h200", "--format", form).stdout_bytes == sent.content
-    assert done("export", "runs").stdout.startswith("id,target,revision,")
+        assert kernelwatch("export", "runs", "--device", "h200", "--format", form).stdout_bytes == sent.content
+    assert kernelwatch("export", "runs").stdout.startswith("id,target,revision,")
 
 
 @pytest.mark.usefixtures("seeded")
 def test_the_suffix_chooses_the_format_and_stderr_has_the_rows(tmp_path: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(done("export", "verdicts").stdout, newline="")))
+    rows = list(csv.DictReader(io.StringIO(kernelwatch("export", "verdicts").stdout, newline="")))
     for name in ("verdicts.csv", "verdicts.ndjson"):
-        found = done("export", "verdicts", "--output", tmp_path / name)
+        found = kernelwatch("export", "verdicts", "--output", tmp_path / name)
         assert found.stdout == ""
         assert f"{name}: {len(rows):,} rows, 0." in found.stderr
-    done("export", "verdicts", "--output", tmp_path / "verdicts.parquet")
+    kernelwatch("export", "verdicts", "--output", tmp_path / "verdicts.parquet")
     assert parquet.read_metadata(tmp_path / "verdicts.parquet").num_rows == len(rows)
     assert (tmp_path / "verdicts.csv").stat().st_mode & 0o777 == 0o666 & ~umask()
 
@@ -117,7 +105,7 @@ def test_a_terminal_gets_text_that_cannot_control_it() -> None:
     assert code == 0
     assert "gone" in shown
     assert not {"\x1b", "\x07"} & {*shown}
-    assert "\x1b[2Jgone" in done("export", "revisions").stdout
+    assert "\x1b[2Jgone" in kernelwatch("export", "revisions").stdout
 
 
 def series(api: Api, case: str, provider: str = "norms", target: str = "liger") -> list[dict[str, Any]]:
@@ -138,12 +126,12 @@ def test_exported_samples_become_the_same_series_elsewhere(form: str, tmp_path: 
     with watched(tmp_path / "state") as story, reachable() as server:
         api = Api()
         runs = [story.runs[name] for name in ("steady", "slow", "fast")]
-        done("export", "samples", "--target", "norms", "--device", "h200", "--output", path)
+        kernelwatch("export", "samples", "--target", "norms", "--device", "h200", "--output", path)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KERNELWATCH_KEY", new_key("ingest:liger"))
             send = ("import", path, "--target", "liger", "--server", server)
-            first = done(*send, "--format", "json")
-            assert json.loads(done(*send, "--format", "json").stdout) == json.loads(first.stdout)
+            first = kernelwatch(*send, "--format", "json")
+            assert json.loads(kernelwatch(*send, "--format", "json").stdout) == json.loads(first.stdout)
         stored = {one["notes"]["run_id"]: one for one in json.loads(first.stdout)}
         assert len(api.get("/targets/liger/ingested").json()["items"]) == len(stored)
         for run_id in runs:
@@ -162,8 +150,8 @@ def test_exported_samples_become_the_same_series_elsewhere(form: str, tmp_path: 
 def test_only_what_a_role_measured_is_imported_under_its_revision(tmp_path: Path) -> None:
     path = tmp_path / "samples.csv"
     with watched(tmp_path / "state") as story:
-        done("export", "samples", "--device", "h200", "--output", path)
-        shown = done("import", path, "--target", "liger", "--role", "parent").stdout
+        kernelwatch("export", "samples", "--device", "h200", "--output", path)
+        shown = kernelwatch("import", path, "--target", "liger", "--role", "parent").stdout
         assert "Left out: " in shown
         api = Api()
         runs = [api.get(f"/runs/{story.runs[name]}").json() for name in ("steady", "slow", "fast", "wrong", "pull")]
@@ -186,10 +174,10 @@ def test_the_format_of_the_ingest_endpoint_is_sent_as_it_is(compressed: bool, tm
     path = written(tmp_path / "measured.ndjson", {"batch": BATCH}, LINE, LINE | {"revision": "2.0"})
     if compressed:
         path.write_bytes(gzip.compress(path.read_bytes()))
-    shown = done("import", path, "--target", "norms").stdout
+    shown = kernelwatch("import", path, "--target", "norms").stdout
     assert "1 batch with 4 samples of norms, as measurements made elsewhere:" in shown
     assert [one["samples"] for one in series(Api(), CASES[0], target="norms")] == [[7.31, 7.29]] * 2
-    done("import", path, "--target", "norms")
+    kernelwatch("import", path, "--target", "norms")
     assert len(Api().get("/targets/norms/ingested").json()["items"]) == 1
 
     assert Api().with_key("ingest:norms").request("DELETE", "/ingested/1").status_code == 204

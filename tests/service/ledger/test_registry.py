@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from typer.testing import CliRunner
 
 from service import cli
 from service.db.engine import reading, transaction
@@ -21,6 +20,7 @@ from service.settings import settings
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import asking, words
 from tests.fakes.repository import Repository
+from tests.shell import attempt
 
 RECIPE = """
 devices = ["cpu"]
@@ -211,8 +211,8 @@ def test_a_paused_target_takes_nothing_new_until_it_resumes(norms: Repository, t
     assert "‖ paused" in words(ask("/"))
     assert re.search("Paused since .* kernelwatch target resume norms", words(ask("/targets/norms")))
     assert ask("/api/v1/targets/norms").json()["paused_at"] is not None
-    assert ", paused" in CliRunner().invoke(cli.app, ("status",)).stdout
-    assert "  paused" in CliRunner().invoke(cli.app, ("target", "list")).stdout
+    assert ", paused" in attempt("status").stdout
+    assert "  paused" in attempt("target", "list").stdout
 
     assert kernelwatch("target", "resume", "norms").exit_code == 0
     assert kernelwatch("target", "resume", "norms").exit_code == 2
@@ -230,7 +230,7 @@ def test_a_removed_target_leaves_nothing(either: str) -> None:
     assert (busy.exit_code, rows()) == (2, full)
     assert f"`kernelwatch run cancel {seeded.runs['running']}`" in str(busy.exception)
     assert kernelwatch("run", "cancel", str(seeded.runs["running"])).exit_code == 0
-    asked = CliRunner().invoke(cli.app, ("target", "remove", seeded.target), input="n\n")
+    asked = attempt("target", "remove", seeded.target, input="n\n")
     assert f"Delete target norms: {full['revisions']} revisions" in asked.stderr
     assert (asked.exit_code, rows()) == (1, full)
 

@@ -6,9 +6,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import transaction
 from service.db.models import VerdictRow
 from service.domain.states import OPEN_REGRESSIONS
@@ -16,6 +14,7 @@ from service.ledger.intake import deliveries
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import Seeded, watched
+from tests.shell import attempt
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ OPEN = "&".join(f"state={one}" for one in OPEN_REGRESSIONS)
 
 def printed(command: str) -> Any:
     """What a command prints as JSON, whatever its exit code."""
-    return json.loads(CliRunner().invoke(cli.app, [*command.split(), "--format", "json"]).stdout)
+    return json.loads(attempt(*command.split(), "--format", "json").stdout)
 
 
 @pytest.mark.parametrize(

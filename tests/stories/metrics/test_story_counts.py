@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading
 from service.db.models import VerdictRow
 from service.reports.words import of_verdict
+from tests.shell import attempt
 from tests.stories.test_story import FAST, RECIPE, WIDE, Story, told
 
 KERNELS, BREAKS = f"{FAST}.kernels", f"{FAST}.breaks"
@@ -111,7 +110,7 @@ def test_a_commit_that_changes_a_configuration_is_listed_exported_and_shown_as_a
     [item] = story.api("GET", "/api/v1/targets/norms/drifts?by=commit").json()["items"]
     assert (item["case"], item["revision"], item["run_id"]) == (KERNELS, sha, story.run_of(sha).id)
     assert story.api("GET", "/api/v1/targets/norms/drifts?by=nothing").json()["items"] == []
-    printed = CliRunner().invoke(cli.app, ["target", "drifts", "norms"])
+    printed = attempt("target", "drifts", "norms")
     assert printed.exit_code == 0, printed.output
     assert "a commit" in printed.output
     assert "_forward num_warps=8 num_stages=1" in printed.output

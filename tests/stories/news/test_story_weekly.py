@@ -1,31 +1,22 @@
 """Weekly report, feeds and badges as a story: slower, accepted, fixed, behind SOTA and ahead again."""
 
 import json
-import shlex
 from unittest.mock import ANY
 from xml.etree import ElementTree
 
 import feedparser
 import pytest
-from click.testing import Result
 from sqlalchemy import update
-from typer.testing import CliRunner
 
 from kernelwatch.client import Client
-from service import cli
 from service.db.engine import clock, reading, transaction
 from service.db.models import GapEvent, RegressionEvent, RegressionRow, Run
 from service.domain.weekly.weeks import Week
+from tests.shell import kernelwatch
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 
 NASTY = "</title><script>alert(1)</script> & ]]> \u202e{{ 7*7 }} \x1b[31m"
 WEEK_S = 7 * 86_400.0
-
-
-def kernelwatch(command: str) -> Result:
-    done = CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def report(options: str = "") -> dict:

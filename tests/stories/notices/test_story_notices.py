@@ -2,34 +2,25 @@
 
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from apprise.plugins.slack import NotifySlack
-from click.testing import Result
 from standardwebhooks import Webhook
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import transaction
 from service.db.models import Target
 from service.ops import doctor
 from service.settings import settings, without_secrets
 from tests.fakes.api import Api
 from tests.fakes.receivers import Receiver, receiving
+from tests.shell import kernelwatch
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
 SECRET = "whsec_" + "QUJD" * 8
 TOKENS = "T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
-
-
-def kernelwatch(command: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return done
 
 
 @dataclass

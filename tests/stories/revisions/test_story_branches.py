@@ -4,12 +4,11 @@ import json
 
 import pytest
 from markupsafe import escape
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading
 from service.domain.states import RunState
 from service.ledger.regressions import listing
+from tests.shell import attempt
 from tests.stories.test_story import FAST, WIDE, Story, story
 from workers import control
 
@@ -91,7 +90,7 @@ def test_a_job_and_the_webhook_compare_a_pull_request_to_a_release_branch_alike(
     body["pull_request"]["base"] |= {"ref": "release/1", "sha": tip}
     story.deliver(name, body)
 
-    done = CliRunner().invoke(cli.app, ["run", "start", "norms", head, "--wait", "--format", "json"])
+    done = attempt("run", "start", "norms", head, "--wait", "--format", "json")
 
     assert done.exit_code == 0, done.output
     [told] = json.loads(done.stdout)
@@ -124,14 +123,14 @@ def test_a_branch_may_have_any_name_that_git_allows(story: Story, branch: str) -
     first = story.git("rev-parse", "main")
     story.git("checkout", "--quiet", "-b", branch)
     slow = story.commit("wide rows in two passes", wide=260.0)
-    edited = CliRunner().invoke(cli.app, ["target", "edit", "norms", "--branch", branch])
+    edited = attempt("target", "edit", "norms", "--branch", branch)
     assert edited.exit_code == 0, edited.output
 
     name, body = story.push_event(first, slow)
     story.deliver(name, body | {"ref": f"refs/heads/{branch}"})
 
     assert blamed() == [(WIDE, "open", slow)], "it is the mainline now"
-    done = CliRunner().invoke(cli.app, ["run", "start", "norms", branch, "--wait", "--format", "json"])
+    done = attempt("run", "start", "norms", branch, "--wait", "--format", "json")
     assert (done.exit_code, [one["id"] for one in json.loads(done.stdout)]) == (1, [story.run_of(slow).id])
     assert escape(branch) in story.api("GET", "/targets/norms").text
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from typer.testing import CliRunner
 
-from service import cli
 from service.ledger.intake import deliveries
+from tests.shell import kernelwatch
 from tests.stories.test_story import FAST, RECIPE, WIDE, Story, story, told
 from workers import environments
 
@@ -43,12 +42,6 @@ class Measured(Story):
         return super().commit(message, **speeds)
 
 
-def kernelwatch(*words: str) -> str:
-    done = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 def recipe_becomes(text: str, folder: Path) -> None:
     """Save another recipe for the target."""
     file = folder / "norms.toml"
@@ -64,7 +57,7 @@ def edit(told: Story, message: str) -> str:
 
 def regression(state: str) -> dict[str, object]:
     """The one regression that was ever recorded, which is in this state."""
-    [one] = json.loads(kernelwatch("regression", "list", "--all", "--format", "json"))["items"]
+    [one] = json.loads(kernelwatch("regression", "list", "--all", "--format", "json").stdout)["items"]
     assert one["state"] == state
     return one
 
@@ -78,7 +71,7 @@ def test_a_case_that_the_recipe_drops_closes_its_regression_and_says_why(story: 
 
     assert story.outcomes(after) == {FAST: "steady", WIDE: "removed"}
     regression("removed")
-    assert f"the recipe has no {WIDE} of norms on cpu any more" in kernelwatch("regression", "show", "1")
+    assert f"the recipe has no {WIDE} of norms on cpu any more" in kernelwatch("regression", "show", "1").stdout
     assert after[:10] in story.api("GET", "/regressions/1").text, "the revision that showed it"
     assert story.api("GET", "/badges/norms/status.json").json()["message"] == "no regressions"
     assert story.status(after).startswith("success: ")

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from kernels.studies import measuring
 from kernels.studies.records import StudyFile, StudyWriter
-from service import cli
 from service.errors import BadInput, ServiceError
 from tests.service.ledger.studies.literal import GRID, session_file
+from tests.shell import attempt, kernelwatch
 from workers import environments
 
 ROOT = Path(__file__).parents[3]
@@ -36,13 +35,8 @@ def started(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def kernelwatch(*arguments: str) -> str:
-    """What a command prints.  Raises its error."""
-    return CliRunner().invoke(cli.app, arguments, catch_exceptions=False).stdout
-
-
 def as_json(*arguments: str) -> Any:
-    return json.loads(kernelwatch(*arguments, "--format", "json"))
+    return json.loads(kernelwatch(*arguments, "--format", "json").stdout)
 
 
 def written(folder: Path, name: str, file: StudyFile) -> str:
@@ -89,7 +83,7 @@ def test_without_a_clone_studies_are_stored_and_shown_but_not_measured(
 ) -> None:
     monkeypatch.setattr(measuring, "BENCHMARKS", host / "benchmarks")
     kernelwatch("study", "add", written(host, "one.jsonl", session_file()))
-    assert "s3" in kernelwatch("study", "list")
+    assert "s3" in kernelwatch("study", "list").stdout
     assert as_json("study", "show", "s3")["done"] == 4
     with pytest.raises(BadInput, match=r"their programs are in benchmarks/ of a clone of kernelwatch"):
         kernelwatch("study", "run", "s3", "--device", "cpu")
@@ -99,8 +93,8 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     first = written(host, "first.jsonl", session_file(times=GRID))
     second = written(host, "second.jsonl", session_file(device="b200", speed=2.0, times=GRID))
 
-    assert "Session 1: s3 on h200, 24 of 80 cases, 144 new records." in kernelwatch("study", "add", first)
-    assert "Session 1: s3 on h200, 24 of 80 cases, nothing new." in kernelwatch("study", "add", first)
+    assert "Session 1: s3 on h200, 24 of 80 cases, 144 new records." in kernelwatch("study", "add", first).stdout
+    assert "Session 1: s3 on h200, 24 of 80 cases, nothing new." in kernelwatch("study", "add", first).stdout
     [added] = as_json("study", "add", second)
     assert (added["session"]["id"], added["records"]) == (2, 144)
 
@@ -108,7 +102,7 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     [s3] = [one for one in listed if one["name"] == "s3"]
     assert s3["claims"] == {"hold": 2, "fail": 0, "undecided": 1}  # of the b200
     assert s3["sessions"] == {"h200": 1, "b200": 1}
-    shown = kernelwatch("study", "show", "s3", "--device", "h200", "--format", "md")
+    shown = kernelwatch("study", "show", "s3", "--device", "h200", "--format", "md").stdout
     assert "| Up to 2048 columns the fused sum is faster | " in shown
     assert "| 256 | 1.41 … 0.95 | 1.250 … 1.250 |" in shown
 
@@ -120,7 +114,7 @@ def test_files_of_another_machine_are_stored_and_compared(host: Path) -> None:
     assert halved["time"]["low"] < 0.5 < halved["time"]["high"]
     assert (halved["baseline"], halved["relative"]["ratio"]) == ("separate", pytest.approx(0.5, rel=1e-4))
     assert changes["rmsnorm.bwd.4096x256.bf16-fp32", "tree"]["time"]["ratio"] == 1.0
-    assert "The sessions differ in device: h200 in A, b200 in B." in kernelwatch("study", "compare", "1", "2")
+    assert "The sessions differ in device: h200 in A, b200 in B." in kernelwatch("study", "compare", "1", "2").stdout
 
 
 def add_three_sessions(host: Path) -> None:
@@ -132,16 +126,16 @@ def add_three_sessions(host: Path) -> None:
 def test_sessions_are_listed_in_pages_and_removed(host: Path) -> None:
     add_three_sessions(host)
 
-    newest = kernelwatch("study", "sessions", "s3", "--limit", "2")
+    newest = kernelwatch("study", "sessions", "s3", "--limit", "2").stdout
     assert re.findall("2026-11-[0-9]+", newest) == ["2026-11-22", "2026-11-21"]
     assert "These are the first 2; --limit shows more." in newest
     assert [one["id"] for one in as_json("study", "sessions", "s3")["items"]] == [3, 2, 1]
-    assert "No sessions. `kernelwatch study run s1` measures one." in kernelwatch("study", "sessions", "s1")
+    assert "No sessions. `kernelwatch study run s1` measures one." in kernelwatch("study", "sessions", "s1").stdout
 
-    asked = CliRunner().invoke(cli.app, ["study", "remove", "2"], input="n\n")
+    asked = attempt("study", "remove", "2", input="n\n")
     assert "Delete session 2 of s3 on h200, begun 2026-11-21 03:02 UTC, with 4 of 80 cases?" in asked.stderr
     assert "Nothing was deleted." in str(asked.exception)
-    assert "Deleted session 2 of s3 on h200" in kernelwatch("study", "remove", "2", "--yes")
+    assert "Deleted session 2 of s3 on h200" in kernelwatch("study", "remove", "2", "--yes").stdout
     assert [one["id"] for one in as_json("study", "sessions", "s3")["items"]] == [3, 1]
     assert as_json("study", "show", "s3")["id"] == 3
 

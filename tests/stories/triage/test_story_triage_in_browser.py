@@ -6,15 +6,14 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import update
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.engine import reading, transaction
 from service.db.models import Incident, RegressionRow
 from service.domain.states import RegressionState
 from service.ledger.regressions import transitions
 from service.settings import settings
 from tests.dashboards.conftest import browser  # noqa: F401  (a fixture)
+from tests.shell import attempt
 from tests.stories.test_story import Story, story  # noqa: F401  (a fixture)
 from tests.stories.test_story_bisect import Eight
 
@@ -28,7 +27,7 @@ def operator(opened: Browser, told: Story, patch: pytest.MonkeyPatch) -> Iterato
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.goto(CliRunner().invoke(cli.app, ["person", "sign-in"]).stdout.strip())
+    page.goto(attempt("person", "sign-in").stdout.strip())
     yield page
     context.close()
     assert complaints == []

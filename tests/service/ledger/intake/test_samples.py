@@ -6,11 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from sqlalchemy import func, select
-from typer.testing import CliRunner
 
-from service import cli
 from service.db.check import check
 from service.db.engine import engine, reading, transaction
 from service.db.models import Base, Measurement, OutboxMessage, Run, Target, VerdictRow, unpack
@@ -19,14 +16,11 @@ from service.errors import Conflict
 from service.ledger.intake import samples
 from tests import world
 from tests.dashboards.asking import asking, words
+from tests.shell import attempt
 from workers import control
 
 STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-28-h200-histories/second/liger.db.xz"
 RUNS, MEASUREMENTS = 10, 480
-
-
-def kernelwatch(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 def rows() -> dict[str, int]:
@@ -99,11 +93,11 @@ def test_a_name_that_is_taken_is_not_touched(state: Path) -> None:
 def test_the_command_and_the_pages(state: Path) -> None:
     for page in ("/", "/board"):
         assert "kernelwatch sample load" in words(asking()(page))
-    answer = kernelwatch("sample", "load")
+    answer = attempt("sample", "load")
     assert answer.exit_code == 0
     assert "Loaded: 10 runs with 480 measurements of an NVIDIA H200." in answer.output
     assert "/targets/sample-liger" in answer.output
-    assert "Already there: 10 runs" in kernelwatch("sample", "load").output
+    assert "Already there: 10 runs" in attempt("sample", "load").output
     get = asking()
     for page in ("/", "/board"):
         assert "kernelwatch sample load" not in words(get(page))
@@ -122,6 +116,6 @@ def test_the_command_and_the_pages(state: Path) -> None:
         device = session.scalar(select(Run.device).limit(1))
     assert "This is the sample" in words(get(f"/targets/sample-liger/board?device={device}"))
     assert {get(f"/runs/{run_id}").status_code for run_id in ids} == {200}
-    assert kernelwatch("sample", "remove").output == "Removed sample-liger.\n"
-    assert kernelwatch("sample", "remove").output == "There is no sample.\n"
+    assert attempt("sample", "remove").output == "Removed sample-liger.\n"
+    assert attempt("sample", "remove").output == "There is no sample.\n"
     assert "sample-" not in get("/board").text

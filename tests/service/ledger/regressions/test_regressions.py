@@ -5,7 +5,6 @@ Of each kind of change one test runs on PostgreSQL as well.
 
 import json
 import os
-import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,9 +14,7 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import func, select, update
-from typer.testing import CliRunner
 
-from service import cli
 from service.commands import arguments
 from service.db.engine import clock, reading, transaction
 from service.db.models import (
@@ -44,6 +41,7 @@ from service.ledger.runs import revisions
 from service.ledger.targets import series_ids
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 from tests import world
+from tests.shell import kernelwatch
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -723,46 +721,42 @@ def test_history_opens_a_regression_once(line):
 # -- at a terminal
 
 
-def kernelwatch(command: str) -> str:
-    return CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False).stdout
-
-
 def test_the_command_lists_what_stands_by_incident(line):
-    assert kernelwatch("regression list") == "No open regressions. Use `--all` to include closed ones.\n"
+    assert kernelwatch("regression list").stdout == "No open regressions. Use `--all` to include closed ones.\n"
     line.measured(1, wide=1.5, fast=1.02, why="the kernel now spills 50 registers")
     kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
     kernelwatch("regression assign 1 bob --as ada")
     kernelwatch("regression due 1 2999-11-30 --as ada")
-    assert kernelwatch("regression list norms") == (
+    assert kernelwatch("regression list norms").stdout == (
         "incident 1 of norms on cpu, by c1: the kernel now spills 50 registers\n"
         "id  case                      provider  change         state         note\n"
         " 2  rmsnorm.fwd.64x4096.fp32  norms     50.0 % slower  open\n"
         " 1  rmsnorm.fwd.512x512.fp32  norms     2.0 % slower   acknowledged"
         '  until 2999-12-24, bob, due 2999-11-30, "exact sums first"\n'
     )
-    [one] = json.loads(kernelwatch("regression list --state acknowledged --format json"))["items"]
+    [one] = json.loads(kernelwatch("regression list --state acknowledged --format json").stdout)["items"]
     assert (one["assignee"], one["acknowledged_until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00Z", "c1")
     line.measured(2, wide=0.66)
-    assert "50.0 % slower" not in kernelwatch("regression list")
-    assert "50.0 % slower  fixed" in kernelwatch("regression list --all")
+    assert "50.0 % slower" not in kernelwatch("regression list").stdout
+    assert "50.0 % slower  fixed" in kernelwatch("regression list --all").stdout
 
 
 def test_the_command_shows_a_whole_life(line):
     line.measured(1, wide=1.5, fast=1.02)
     kernelwatch("regression note 2 'it is the wide path' --as ada")
-    shown = kernelwatch("regression show 2")
+    shown = kernelwatch("regression show 2").stdout
     assert "regression 2: norms rmsnorm.fwd.64x4096.fp32 of norms on cpu" in shown
     assert "50.0 % slower (1.485 to 1.515), found at c1 in run 2 against c0" in shown
     assert "incident: 1, 2 regressions" in shown
     assert "note by ada: it is the wide path" in shown
-    assert len(json.loads(kernelwatch("incident show 1 --format json"))["regressions"]) == 2
-    document = json.loads(kernelwatch("regression show 2 --format json"))
+    assert len(json.loads(kernelwatch("incident show 1 --format json").stdout)["regressions"]) == 2
+    document = json.loads(kernelwatch("regression show 2 --format json").stdout)
     assert [event["action"] for event in document["events"]] == ["opened", "note"]
 
 
 def test_the_command_does_the_same_to_a_whole_incident(line):
     line.measured(1, wide=1.5, fast=1.02)
-    assert kernelwatch("regression dismiss 1 --reason 'the machine' --incident") == (
+    assert kernelwatch("regression dismiss 1 --reason 'the machine' --incident").stdout == (
         "regression 1 (rmsnorm.fwd.512x512.fp32) is dismissed.\nregression 2 (rmsnorm.fwd.64x4096.fp32) is dismissed.\n"
     )
     kernelwatch("regression reopen 2 --reason 'it is not the machine'")
