@@ -118,13 +118,6 @@ def test_a_person_elsewhere_changes_what_a_person_on_the_server_could(
     assert "ada" in by, "the server records the name of the key"
 
 
-def test_a_key_that_may_only_read_changes_nothing(server: str, kernelwatch: Run) -> None:
-    assert kernelwatch("login", server, "--key", new_key("read"))[0] == 0
-    for words in ("target pause norms", "run cancel 1", "regression note 1 hello", "worker pause cpu-box"):
-        code, printed, why = kernelwatch(*words.split())
-        assert (code, printed, "does not have the scope" in why) == (2, "", True), words
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -53,7 +53,11 @@ def test_what_cannot_be_read_is_answered_with_what_to_write(line: str, advice: s
 
 
 @pytest.mark.parametrize(
-    "line", ["", " ", "/", "kernelwatch run", " /kernelwatch run", "/kernelwatch: run", "/kernelwatchrun"]
+    "line",
+    [
+        *("", " ", "/", "kernelwatch run", " /kernelwatch run", "/kernelwatch: run", "/kernelwatchrun"),
+        *("> /kernelwatch run", "`/kernelwatch run`", "/Kernelwatch run"),
+    ],
 )
 def test_other_lines_are_no_commands(line: str) -> None:
     assert not is_command(line)

@@ -203,22 +203,6 @@ def test_bots_and_kernelwatch_itself_command_nothing(written: Story) -> None:
     assert written.answers() == []
 
 
-def test_only_the_exact_first_line_is_a_command(written: Story) -> None:
-    head = written.pull(7, action="opened", wide=206.0)
-    for text in (
-        "> /kernelwatch rerun",
-        "Please\n/kernelwatch rerun",
-        " /kernelwatch rerun",
-        "/kernelwatchrerun",
-        "`/kernelwatch rerun`",
-        "/Kernelwatch rerun",
-        "",
-    ):
-        written.comment(7, text)
-    assert len(written.runs(head)) == 1
-    assert written.answers() == []
-
-
 def test_a_command_is_carried_out_once_however_often_it_is_delivered(written: Story) -> None:
     head = written.pull(7, action="opened", wide=214.0)
     comment = written.comment(7, "/kernelwatch rerun")
