@@ -41,7 +41,7 @@ def compare(
     from service.commands.arguments import read_recipe
     from service.commands.output.console import err, line
     from service.commands.output.progress import progress
-    from service.commands.output.wording import some
+    from service.domain.text import counted
     from service.errors import BadInput
     from service.log import only_warnings
     from service.sources.checkout import Checkout
@@ -54,7 +54,7 @@ def compare(
     if shas[0] == shas[1]:
         raise BadInput(f"{base} and {head} are the same commit; name two that differ.")
     if head == "HEAD" and (changed := found.uncommitted()):
-        line(f"Not measured: {some(changed, 'file')} with changes that are not committed.", to=err)
+        line(f"Not measured: {counted(changed, 'file')} with changes that are not committed.", to=err)
     wanted = checkouts.Wanted(found, *shas, text, adapters, suite, python, allow_unsandboxed)
     with only_warnings(), checkouts.prepared(wanted), progress() as shown:
         run_id = checkouts.measured(wanted, lambda said: shown.show(0, said, None))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -48,6 +49,16 @@ class Table(Generic[T]):
 def text(*parts: str | tuple[str, str]) -> Sentence:
     """Return a sentence."""
     return Sentence(parts)
+
+
+def minute(moment: datetime | None) -> str:
+    """`2026-11-21 03:02`, in UTC; empty for none."""
+    return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def day(moment: datetime | None) -> str:
+    """`2026-11-21`, in UTC; empty for none."""
+    return minute(moment)[:10]
 
 
 def more(limit: int | None, following: str | None) -> list[Sentence]:

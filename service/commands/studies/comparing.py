@@ -5,8 +5,7 @@ from kernels.studies.results import Estimate, Results
 from kernels.studies.tabulating import times
 from kernelwatch.client.models import StudySessionDocument
 from kernelwatch.documents.base import Document
-from service.commands.output.views import Column, Columns, Part, View, text
-from service.commands.output.wording import minute
+from service.commands.output.views import Column, Columns, Part, View, minute, text
 from service.domain.studies import sessions
 
 

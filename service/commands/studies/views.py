@@ -14,9 +14,9 @@ from kernelwatch.client.models import (
     StudyStackItem,
     StudyTableItem,
 )
-from service.commands.output.views import Column, Columns, Part, Table, View, more, text
-from service.commands.output.wording import minute, some
+from service.commands.output.views import Column, Columns, Part, Table, View, minute, more, text
 from service.domain.studies.sessions import UNFINISHED
+from service.domain.text import counted
 from service.ledger.studies.sessions import StoredSession
 
 HOLDS = {True: "holds", False: "does not hold", None: "undecided"}
@@ -153,7 +153,7 @@ def measured(found: StudySessionDocument, left: int) -> View:
     view = whole(found)
     if not left:
         return view
-    goes_on = f"{some(left, 'case')} left. The same command measures the rest."
+    goes_on = f"{counted(left, 'case')} left. The same command measures the rest."
     return View(found, [*view.parts, text((goes_on, "yellow"))], code=UNFINISHED)
 
 
@@ -169,5 +169,5 @@ def added(stored: Sequence[tuple[StoredSession, StudySessionDocument]]) -> View:
 
 def _added(one: AddedItem) -> str:
     what = f"{one.session.study} on {one.session.device}, {measured_of(one.session)} cases"
-    new = some(one.records, "new record") if one.records else "nothing new"
+    new = counted(one.records, "new record") if one.records else "nothing new"
     return f"Session {one.session.id}: {what}, {new}."

@@ -15,8 +15,7 @@ from kernelwatch.client.models import (
     SubscriptionItem,
     TrialDocument,
 )
-from service.commands.output.views import Column, Columns, Sentence, View, text
-from service.commands.output.wording import day, minute
+from service.commands.output.views import Column, Columns, Sentence, View, day, minute, text
 from service.domain.states import NOT_MEASURED
 
 KEYS = Columns(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from kernelwatch.client.models import BatchItem, ChannelItem, QueueItem, TargetDocument, WorkerItem
-from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
-from service.commands.output.wording import minute, some
+from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, minute, text
 from service.commands.views import access
 from service.commands.views.runs import QUEUE, WORKERS
-from service.domain.text import in_bytes, lasted
+from service.domain.text import counted, in_bytes, lasted
 
 if TYPE_CHECKING:  # both import Alembic, which an installation without the extra `server` lacks
     from service.db.check import Checked
@@ -125,10 +124,10 @@ BATCHES = Columns(
 def imported(stored: Sequence[BatchItem], target: str, left_out: int) -> View:
     """What was stored of imported files."""
     batches = f"{len(stored):,} batch{'es' * (len(stored) != 1)}"
-    samples = some(sum(one.samples for one in stored), "sample")
+    samples = counted(sum(one.samples for one in stored), "sample")
     lines = [text(f"{batches} with {samples} of ", (target, "bold"), ", as measurements made elsewhere:")]
     if left_out:
-        lines.append(text(f"Left out: {some(left_out, 'measurement')} in other roles or without samples."))
+        lines.append(text(f"Left out: {counted(left_out, 'measurement')} in other roles or without samples."))
     return View(list(stored), [lines[0], BATCHES.table(stored), *lines[1:]])
 
 
@@ -160,7 +159,7 @@ def status(
 
 
 def _target(one: TargetDocument) -> list[Sentence]:
-    counts = f": {some(one.open_regressions, 'open regression')}, {some(one.behind_sota, 'case')} behind SOTA"
+    counts = f": {counted(one.open_regressions, 'open regression')}, {counted(one.behind_sota, 'case')} behind SOTA"
     size = f", mirror {in_bytes(one.mirror_bytes)}" if one.mirror_bytes else ""
     found = [text("target ", (one.name, "bold"), f"{counts}{size}{', paused' if one.paused_at else ''}")]
     if one.poll_error:

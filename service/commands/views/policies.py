@@ -4,8 +4,7 @@ import json
 
 from kernels.cases import Metric
 from kernelwatch.client.models import PolicyDocument, PolicyItem, ReplayDocument, ReplayedItem, ReplayGroupItem
-from service.commands.output.views import Column, Columns, Part, Table, View, text
-from service.commands.output.wording import day, minute
+from service.commands.output.views import Column, Columns, Part, Table, View, day, minute, text
 from service.domain.metrics import WORDS, metric_of, percent
 
 COLUMNS = Columns(

@@ -5,10 +5,9 @@ from typing import Any
 
 from kernelwatch.client import Page
 from kernelwatch.client.models import IncidentItem, IncidentMemberItem, RegressionDocument, RegressionItem
-from service.commands.output.views import Column, Columns, Sentence, Table, View, more, text
-from service.commands.output.wording import day, minute, some
+from service.commands.output.views import Column, Columns, Sentence, Table, View, day, minute, more, text
 from service.domain.metrics import metric_of, percent
-from service.domain.text import interval, short
+from service.domain.text import counted, interval, short
 
 
 def size(one: RegressionItem | RegressionDocument | IncidentMemberItem) -> str:
@@ -82,7 +81,7 @@ def whole(found: RegressionDocument) -> View:
         "culprit": found.culprit,
         "assignee": found.assignee,
         "due": day(found.due_at),
-        "incident": found.incident and f"{found.incident.id}, {some(len(found.incident.regressions), 'regression')}",
+        "incident": found.incident and f"{found.incident.id}, {counted(len(found.incident.regressions), 'regression')}",
         "bisections": ", ".join(str(search.id) for search in found.bisections),
     }
     lines: list[Sentence] = [

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from kernels.cases import Metric
 from kernelwatch.client.models import MeasurementItem, RunDocument, SummaryItem, VerdictItem
 from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
-from service.commands.output.wording import some
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
-from service.domain.text import interval, last_lines, listed, one_line
+from service.domain.text import counted, interval, last_lines, listed, one_line
 
 STYLES = {
     "regression": "bold red",
@@ -161,12 +160,11 @@ def _sota_style(row: Judged) -> str:
 
 def _counts(run: RunDocument, rows: Sequence[Judged], shown: Sequence[Judged]) -> str:
     """`200 cases: 1 regression, 199 steady; 3 behind quack.  --all lists every case.`"""
-    counted = [f"{number} {outcome}" for outcome, number in run.counts.items() if number]
-    quarantined = sum(row.verdict.quarantined for row in rows)
+    outcomes = [f"{number} {outcome}" for outcome, number in run.counts.items() if number]
+    if quarantined := sum(row.verdict.quarantined for row in rows):
+        outcomes.append(f"{quarantined} quarantined")
     behind = f"; {run.behind_sota} behind {run.sota}" if run.behind_sota else ""
-    said = (
-        f"{some(len(rows), 'case')}: {', '.join(counted)}{f', {quarantined} quarantined' * bool(quarantined)}{behind}."
-    )
+    said = f"{counted(len(rows), 'case')}: {', '.join(outcomes)}{behind}."
     return said if len(shown) == len(rows) else f"{said} Use --all to list every case."
 
 
@@ -191,7 +189,7 @@ def _unsupported(run: RunDocument, *, every: bool) -> list[Sentence]:
         return []
     if not every:
         names = listed(sorted({one.provider for one in run.unsupported}))
-        return [text((f"{some(len(run.unsupported), 'case')} not supported by {names}.", "dim"))]
+        return [text((f"{counted(len(run.unsupported), 'case')} not supported by {names}.", "dim"))]
     why: dict[tuple[str, str], list[str]] = {}
     for one in run.unsupported:
         why.setdefault((one.provider, one.reason), []).append(one.case)

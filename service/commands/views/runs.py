@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from kernelwatch.client.models import BackfillDocument, KernelTextItem, QueueItem, RunDocument, RunItem, WorkerItem
-from service.commands.output.views import Column, Columns, Sentence, Table, View, text
-from service.commands.output.wording import minute, some
+from service.commands.output.views import Column, Columns, Sentence, Table, View, minute, text
 from service.domain.states import OPEN_STATES
-from service.domain.text import lasted, short
+from service.domain.text import counted, lasted, short
 
 STYLES = {"done": "", "failed": "red", "held": "yellow", "leased": "cyan", "queued": "", "skipped": "dim"}
 OPEN = tuple(state.value for state in OPEN_STATES)
@@ -129,8 +128,10 @@ def cancelled(run: RunItem) -> View:
 
 def backfilled(found: BackfillDocument) -> View:
     """How many runs a backfill queued."""
-    about = f", about {some(max(1, round(found.estimate_s / 60)), 'minute')} for one worker" if found.estimate_s else ""
-    return View(found, [text(f"Queued {some(found.queued, 'run')}{about}.")])
+    about = (
+        f", about {counted(max(1, round(found.estimate_s / 60)), 'minute')} for one worker" if found.estimate_s else ""
+    )
+    return View(found, [text(f"Queued {counted(found.queued, 'run')}{about}.")])
 
 
 def _answer(run: RunDocument) -> str:

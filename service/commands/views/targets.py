@@ -1,9 +1,8 @@
 """Targets as commands print them."""
 
 from kernelwatch.client.models import AddedTargetDocument, DriftItem, HoldingsDocument, TargetDocument, TargetItem
-from service.commands.output.views import Column, Columns, Sentence, View, text
-from service.commands.output.wording import minute, some
-from service.domain.text import in_bytes, short
+from service.commands.output.views import Column, Columns, Sentence, View, minute, text
+from service.domain.text import counted, in_bytes, short
 
 
 def _state(one: TargetItem) -> str:
@@ -53,7 +52,7 @@ def one(found: TargetDocument) -> View:
         "paused since": minute(found.paused_at),
         "nothing is sent until": minute(found.forge_paused_until),
     }
-    now = f": {some(found.open_regressions, 'open regression')}, {some(found.behind_sota, 'case')} behind SOTA"
+    now = f": {counted(found.open_regressions, 'open regression')}, {counted(found.behind_sota, 'case')} behind SOTA"
     lines: list[Sentence] = [text((f"target {found.name}", "bold"), now)]
     lines += [text(f"  {name}: {value}") for name, value in facts.items() if value]
     lines.append(text(f"\n{found.recipe.strip()}" if found.recipe else "  It has no recipe, so nothing is measured."))
@@ -68,7 +67,7 @@ def _trust(found: TargetDocument) -> str:
 
 def added(found: AddedTargetDocument) -> View:
     """A target that is watched now."""
-    name, queued = (found.name, "bold"), f"queued {some(found.queued, 'run')}."
+    name, queued = (found.name, "bold"), f"queued {counted(found.queued, 'run')}."
     if found.existed:
         said = [text("Target ", name, f" exists already, and is now as described; {queued}")]
     else:
@@ -92,7 +91,7 @@ def holdings(found: HoldingsDocument) -> str:
         "measurement": found.measurements,
         "regression": found.regressions,
     }
-    return ", ".join(some(number, noun) for noun, number in counts.items())
+    return ", ".join(counted(number, noun) for noun, number in counts.items())
 
 
 def removed(name: str, found: HoldingsDocument) -> View:

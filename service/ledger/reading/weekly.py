@@ -226,8 +226,8 @@ def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -
     statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
     rows = session.execute(statement.where(RegressionRow.id.in_(ids))).all()
     states = _states_at(session, scope.week.end, [row[0].id for row in rows])
-    found = (_regression(*row, states.get(row[0].id, row[0].state)) for row in rows)
-    return {one.id: one for one in found if one.id in named or one.state in OPEN_REGRESSIONS}
+    found = (RegressionFact(*row, states.get(row[0].id, row[0].state)) for row in rows)
+    return {one.row.id: one for one in found if one.row.id in named or one.state in OPEN_REGRESSIONS}
 
 
 def _with_names() -> Select[RegressionRow, str, str, str, float | None]:
@@ -238,26 +238,6 @@ def _with_names() -> Select[RegressionRow, str, str, str, float | None]:
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .outerjoin(Measurement, _own_measurement(RegressionRow.run_id, Series.provider, Series.printed))
-    )
-
-
-def _regression(
-    regression: RegressionRow, target: str, sha: str, subject: str, median: float | None, state: RegressionState
-) -> RegressionFact:
-    return RegressionFact(
-        id=regression.id,
-        incident_id=regression.incident_id,
-        series=MovedSeries(target, regression.device, regression.provider, regression.case),
-        ratio=regression.ratio,
-        median=median,
-        state=state,
-        opened_at=regression.opened_at,
-        assignee=regression.assignee,
-        due_at=regression.due_at,
-        cause=regression.cause_text,
-        run_id=regression.run_id,
-        revision=sha,
-        subject=subject,
     )
 
 
@@ -284,21 +264,7 @@ def _gaps(session: Session, scope: _Scope) -> list[GapFact]:
         .where(scope.contains(GapEvent.at), *scope.series())
         .order_by(GapEvent.id)
     )
-    return [
-        GapFact(
-            series=MovedSeries(target, row.device, row.provider, row.case),
-            at=row.at,
-            behind=row.behind_sota,
-            ratio=row.ratio,
-            ratio_before=row.ratio_before,
-            own=row.own,
-            sota=row.sota,
-            run_id=row.run_id,
-            revision=sha,
-            subject=subject,
-        )
-        for row, target, sha, subject in session.execute(statement)
-    ]
+    return [GapFact(*row) for row in session.execute(statement)]
 
 
 def failed_runs(

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from kernelwatch.documents.base import moment
 from kernelwatch.documents.weekly import (
     WeeklyCountItem,
     WeeklyDismissedItem,
@@ -26,13 +25,14 @@ from kernelwatch.documents.weekly import (
     WeeklyReleaseItem,
     WeeklyTotalItem,
 )
+from service.db.models import GapEvent, RegressionRow
 from service.domain.metrics import signed
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import code, counted, escaped, listed, short
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.weeks import TIMES, ConfirmedChange, MovedSeries, Mover, Week, movers, time_at_stake, totals
-from service.reports.schema.base import document_of
+from service.domain.weekly.weeks import TIMES, ConfirmedChange, Mover, Week, movers, time_at_stake, totals
+from service.reports.schema.base import columns, document_of
 from service.reports.views import Drift
 from service.reports.weekly import words
 
@@ -52,19 +52,12 @@ _TEMPLATES.globals |= {"counted": counted, "words": words}
 class RegressionFact:
     """A regression, with its state at the end of the week; its assignee is today's."""
 
-    id: int
-    incident_id: int | None
-    series: MovedSeries
-    ratio: float
-    median: float | None  # of the run that showed it
-    state: RegressionState
-    opened_at: float
-    assignee: str | None
-    due_at: float | None
-    cause: str | None
-    run_id: int
+    row: RegressionRow
+    target: str
     revision: str
     subject: str
+    median: float | None  # of the run that showed it
+    state: RegressionState
 
 
 @dataclass(frozen=True)
@@ -84,14 +77,8 @@ class EventFact:
 class GapFact:
     """A case that fell behind SOTA, or is no longer behind."""
 
-    series: MovedSeries
-    at: float
-    behind: bool
-    ratio: float
-    ratio_before: float | None
-    own: float
-    sota: float
-    run_id: int
+    row: GapEvent
+    target: str
     revision: str
     subject: str
 
@@ -129,7 +116,7 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
     opened, fixed, dismissed, accepted = _by_outcome(facts)
     still_open: list[Told] = [(one, None) for one in facts.regressions.values() if one.state in OPEN_REGRESSIONS]
     gaps = _last_of_each(facts.gaps)
-    behind, caught_up = ([one for one in gaps if one.behind is wanted] for wanted in (True, False))
+    behind, caught_up = ([one for one in gaps if one.row.behind_sota is wanted] for wanted in (True, False))
     slower, faster = ([one for one in found if (one.stake_us > 0) is wanted] for wanted in (True, False))
     counts = WeeklyCountItem(
         slower=len(slower),
@@ -139,7 +126,7 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         dismissed=len(dismissed),
         accepted=len(accepted),
         open=len(still_open),
-        unassigned=sum(one.assignee is None for one, _ in still_open),
+        unassigned=sum(one.row.assignee is None for one, _ in still_open),
         gaps_opened=len(behind),
         gaps_closed=len(caught_up),
         drifts=facts.drift_count,
@@ -221,38 +208,34 @@ def _grouped(found: Collection[Told]) -> list[WeeklyRegressionItem]:
     """One item for each incident and event, the most time at stake first."""
     groups = defaultdict[tuple[int, float], list[Told]](list)
     for regression, event in found:
-        groups[regression.incident_id or -regression.id, event.at if event else 0.0].append((regression, event))
+        row = regression.row
+        groups[row.incident_id or -row.id, event.at if event else 0.0].append((regression, event))
     items = [_group(group) for group in groups.values()]
     return sorted(items, key=lambda one: (-(one.stake_us or 0.0), one.regression_ids))[:MAX_ROWS]
 
 
 def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
-    stakes = {one.id: time_at_stake(one.median, one.ratio) if one.series.metric in TIMES else None for one, _ in group}
-    first, event = max(group, key=lambda one: (stakes[one[0].id] or 0.0, one[0].ratio, -one[0].id))
+    rows = [one.row for one, _ in group]
+    stakes = {
+        one.row.id: time_at_stake(one.median, one.row.ratio) if one.row.metric in TIMES else None for one, _ in group
+    }
+    first, event = max(group, key=lambda one: (stakes[one[0].row.id] or 0.0, one[0].row.ratio, -one[0].row.id))
     known = [one for one in stakes.values() if one is not None]
-    assignees = {one.assignee for one, _ in group}
-    return WeeklyRegressionItem(
-        incident_id=first.incident_id,
-        regression_ids=sorted(stakes),
-        target=first.series.target,
-        device=first.series.device,
-        cases=len(group),
-        case=first.series.case,
-        ratio=first.ratio,
-        stake_us=sum(known) if known else None,
-        state=first.state,
-        revision=first.revision,
-        subject=first.subject,
-        run_id=first.run_id,
-        opened_at=moment(min(one.opened_at for one, _ in group)),
-        cause=first.cause,
-        assignee=listed(sorted(one for one in assignees if one)) if assignees - {None} else None,
-        due_at=min((one.due_at for one, _ in group if one.due_at is not None), default=None),
-        at=moment(event.at) if event else None,
-        who=event.who if event and event.what is not Action.FIX else None,
-        reason=event.why if event and event.what is not Action.FIX else None,
-        fixed_by=event.revision if event and event.what is Action.FIX else None,
-    )
+    assignees = {row.assignee for row in rows}
+    told = {
+        "regression_ids": sorted(stakes),
+        "cases": len(group),
+        "stake_us": sum(known) if known else None,
+        "opened_at": min(row.opened_at for row in rows),
+        "cause": first.row.cause_text,
+        "assignee": listed(sorted(one for one in assignees if one)) if assignees - {None} else None,
+        "due_at": min((row.due_at for row in rows if row.due_at is not None), default=None),
+        "at": event.at if event else None,
+        "who": event.who if event and event.what is not Action.FIX else None,
+        "reason": event.why if event and event.what is not Action.FIX else None,
+        "fixed_by": event.revision if event and event.what is Action.FIX else None,
+    }
+    return document_of(WeeklyRegressionItem, columns(first.row) | vars(first) | told)
 
 
 def _moved(found: Iterable[Mover]) -> list[WeeklyMoverItem]:
@@ -273,22 +256,19 @@ def _revision_moved(group: Sequence[Mover]) -> WeeklyMoverItem:
 
 def _last_of_each(gaps: Sequence[GapFact]) -> list[GapFact]:
     """The last event of each series, unless it leaves the gap as it was before the week."""
-    first: dict[object, GapFact] = {}
-    last: dict[object, GapFact] = {}
+    first: dict[int, GapFact] = {}
+    last: dict[int, GapFact] = {}
     for one in gaps:
-        first.setdefault(one.series, one)
-        last[one.series] = one
-    return [one for series, one in last.items() if one.behind is first[series].behind]
+        first.setdefault(one.row.series_id, one)
+        last[one.row.series_id] = one
+    return [one for series, one in last.items() if one.row.behind_sota is first[series].row.behind_sota]
 
 
 def _gaps(found: Sequence[GapFact]) -> list[WeeklyGapItem]:
-    items = [
-        document_of(
-            WeeklyGapItem,
-            vars(one.series) | vars(one) | {"stake_us": one.own - one.sota if one.series.metric in TIMES else None},
-        )
-        for one in found
-    ]
+    items = []
+    for one in found:
+        stake_us = one.row.own - one.row.sota if one.row.metric in TIMES else None
+        items.append(document_of(WeeklyGapItem, columns(one.row) | vars(one) | {"stake_us": stake_us}))
     return _first(items, lambda one: -abs(one.stake_us or 0.0))
 
 
