@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -15,6 +17,7 @@ from dashboards.links import SERVICE, with_row_links
 from dashboards.revision_strips import search_strip
 from kernels.cases import Metric
 from kernelwatch.documents.base import moment
+from service.api.access import ReadingRoute
 from service.db.models import Target
 from service.domain import forges
 from service.domain.attribution.causes import Kind
@@ -111,6 +114,11 @@ MESSAGE_WORDS = {
 
 
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+
+
+def page_router() -> APIRouter:
+    """A router of pages for people: they read, and the OpenAPI leaves them out."""
+    return APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
 
 def page(template: str, **shown: Any) -> str:

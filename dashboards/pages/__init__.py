@@ -6,12 +6,11 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages import bisections, controls, health, pulls, runs, search, sign_in, studies, targets, workers
-from dashboards.pages.admin import keys, people, policies, replay
-from dashboards.pages.history import boards, compare, facts, trends
+from dashboards.pages.admin import people, policies
+from dashboards.pages.history import boards, calibration, compare, facts, trends
 from dashboards.pages.news import feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
-from dashboards.pages.trust import calibration
 from dashboards.pages.watching import changes, new, recipe
 from dashboards.rendering import page
 
@@ -39,9 +38,7 @@ PAGES = (
     calibration,
     weekly,
     studies,
-    replay,
     policies,
-    keys,
     people,
 )
 MODULES = (*PAGES, feeds, sign_in)  # each has a `router`

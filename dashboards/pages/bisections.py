@@ -4,15 +4,15 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import Query, Request
+from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from dashboards import forms
 from dashboards.forms import ActionForm, Sent
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from dashboards.strips import search_strip
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.api.common import Cursor, Key
 from service.db.engine import clock, transaction
 from service.db.models import Bisection, Target
@@ -25,7 +25,7 @@ from service.ledger.bisections.steps import counts, progress_of
 from service.ledger.targets import target_named
 from service.reports.views import BisectionView
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 _LISTED = 40  # on one page
 STRIP_WIDTH = 110
 

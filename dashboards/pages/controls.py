@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session, selectinload
 
 from dashboards import forms
 from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
-from service.api.access import ReadingRoute
+from dashboards.rendering import page_router
 from service.db.engine import transaction
 from service.db.models import Run, Worker
 from service.domain.access import Actor, Scope
@@ -18,7 +16,7 @@ from service.errors import Conflict, NotFound
 from service.ledger.intake import deliveries
 from service.ledger.runs import queue, revisions
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _SHA = "sha"  # the field with the commit that was shown
 _MEASURED = (RunState.QUEUED, RunState.LEASED, RunState.DONE)

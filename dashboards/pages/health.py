@@ -2,18 +2,15 @@
 
 import shutil
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
-
 from dashboards import strips
 from dashboards.pages.watching.new import add_link
-from dashboards.rendering import commit_address, page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import commit_address, page, page_router
+from service.api.access import Reading
 from service.ledger.health.overview import NIGHTS, health_facts
 from service.reports.health import lately, needs
 from service.settings import settings
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 MAX_WORKERS = 8
 MAX_QUEUES = 6

@@ -7,8 +7,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
-from fastapi.responses import HTMLResponse
+from fastapi import Path
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
@@ -17,8 +16,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from dashboards.case_names import CaseName, case_name
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target, VerdictRow
 from service.domain.states import OPEN_STATES, BaselineKind, Outcome, Purpose, RunState
@@ -60,7 +59,7 @@ _reader.add_render_rule("fence", _code)
 _reader.add_render_rule("code_block", _code)
 
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 MAX_HEADS = 20  # that are listed
 MAX_COMPARED = 5  # heads with a column of their own
 MAX_CASES = 40  # before all are asked for

@@ -7,14 +7,13 @@ from itertools import groupby
 from statistics import geometric_mean
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi import Depends, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import kernel_code
 from dashboards.pages import controls, pulls
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from dashboards.runs import facts
 from dashboards.runs.filters import CaseFilters, filtered, offered
 from dashboards.runs.lines import (
@@ -31,7 +30,7 @@ from dashboards.runs.lines import (
 )
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure, tick_marks
 from kernels.cases import Metric
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.api.common import Key, tagged
 from service.db.engine import clock
 from service.db.models import OutboxMessage, RegressionRow, Run
@@ -48,7 +47,7 @@ from service.reports import markdown, notes
 from service.reports.comment_head import next_step
 from service.reports.encoders import csv_text
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 MAX_UNFOLDED = 60  # lines that a filter left are shown without their folds
 _COMMENT_STATES = {
     OutboxState.SENT: "Comment on the {}",

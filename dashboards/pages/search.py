@@ -4,18 +4,18 @@ from itertools import groupby
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dashboards.links import SERVICE
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.forges import pull_name
 from service.ledger.lookup import MAX_HITS, MAX_QUERY, Hit, HitKind, lookup, parse
 from service.ledger.regressions.grouped import MAX_TEXT
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _SEE_OTHER = 303
 _HEADINGS = {kind: f"{kind.value[:1].upper()}{kind.value[1:]}s" for kind in HitKind}

@@ -4,20 +4,19 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi import Query
 
 from dashboards.boards import short_number
 from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from kernels.studies.catalogue import STUDIES
 from kernels.studies.study import StudyFigure
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.api.common import LARGEST_KEY
 from service.domain.studies.sessions import Claims, control, stacks, study_named
 from service.ledger.studies import sessions
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _Device = Annotated[str, Query(max_length=40)]
 _Session = Annotated[int | None, Query(ge=1, le=LARGEST_KEY)]

@@ -3,17 +3,17 @@
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import Query
+from fastapi.responses import RedirectResponse, Response
 
 from dashboards import strips, target_lines
 from dashboards.pages.history.facts import parts
 from dashboards.pages.history.trends import TrendAddress
 from dashboards.pages.regressions.listed import ListAddress
 from dashboards.pages.watching.changes import forms_of_target
-from dashboards.rendering import commit_address, page
+from dashboards.rendering import commit_address, page, page_router
 from dashboards.target_lines import lines as regression_lines
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger.health import fleet, mainline
@@ -25,7 +25,7 @@ from service.reports.health import needs
 from service.reports.health.lately import target_line
 from service.reports.report import readable
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 _LINES = 30  # revisions on one page
 _CAUSES = 5  # lines of regressions
 

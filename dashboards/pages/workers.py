@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards.pages import controls
 from dashboards.pages.health import disk
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Run
 from service.domain.access import Scope
@@ -27,7 +25,7 @@ from service.reports.health.facts import DeviceQueue, Queues, ServiceState
 from service.reports.health.needs import MIN_FREE, SILENT_S, Disk
 from service.settings import settings
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 MAX_WORKERS = 40
 _BROKER_FRESH_S, _BROKER_PATIENCE_S = 15.0, 0.3

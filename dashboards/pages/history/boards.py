@@ -9,16 +9,16 @@ from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import Depends, Query, Request
+from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import boards, rooflines
 from dashboards.case_names import case_name
 from dashboards.drawing import Figure, bars
 from dashboards.links import SERVICE, ServiceLinks
-from dashboards.rendering import calendar, page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import calendar, page, page_router
+from service.api.access import Reading
 from service.api.common import tagged
 from service.db.engine import clock
 from service.db.models import RunTotals, Target
@@ -33,7 +33,7 @@ from service.reports.encoders import csv_text
 from service.reports.report import readable
 from service.reports.schema.base import rfc3339
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _GAPS = 8  # that are listed before the others are unfolded
 _SAMPLES = 40  # bars of the strip of the past, and as many releases as there are

@@ -8,15 +8,14 @@ from statistics import geometric_mean
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Response
-from fastapi.responses import HTMLResponse
+from fastapi import Query, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards.case_names import CaseName, case_name
 from dashboards.drawing import Figure, Scale
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Target
 from service.errors import Conflict, NotFound
@@ -27,7 +26,7 @@ from service.ledger.targets import target_named
 from service.reports.encoders import csv_text
 from service.reports.rows import ComparedCase, RevisionsCompared
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _OFFERED = 40  # revisions and pull requests that the form suggests
 _Side = Annotated[str, Query(max_length=100)]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import Query
+from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards.drawing import Figure, Scale, bars, place
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Target
 from service.domain.codefacts.history import FactsAt, FactsMove, configuration, configuration_spans, moves, tracks
@@ -21,7 +21,7 @@ from service.ledger.reading import histories, queries
 from service.ledger.targets import target_named
 from service.reports.views import Drift
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _Text = Annotated[str, Query(max_length=300)]
 WIDTH, HEIGHT = 640, 24

@@ -8,8 +8,8 @@ from datetime import date, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import Query
+from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,10 +17,10 @@ from dashboards import trends
 from dashboards.drawing import Figure
 from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.history.facts import choice, parts
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from dashboards.trends import Mark, Shown, Unit, day
 from kernels.cases import Case, Metric
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Revision, RunTotals, Target
 from service.domain.metrics import SeriesKey, metric_of
@@ -34,7 +34,7 @@ from service.ledger.targets import target_named
 from service.reports.report import readable
 from service.reports.views import Point, RegressionView
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _RECENT = 1000  # revisions of the mainline that are read: the newest, or as many that are spread over a longer time
 _FEW = 50  # points

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi import Query
 from sqlalchemy.orm import Session
 
 from dashboards.pages.history.facts import address as facts_address
-from dashboards.rendering import page
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page, page_router
+from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
@@ -18,7 +17,7 @@ from service.ledger.targets import all_targets, target_named
 from service.reports.weekly import words
 from service.reports.weekly.report import compose
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 TargetName = Annotated[str, Query(max_length=80)]
 DeviceName = Annotated[str, Query(max_length=40)]

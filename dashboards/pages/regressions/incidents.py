@@ -5,15 +5,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from statistics import geometric_mean
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
-
 from dashboards.forms import ActionForm
 from dashboards.pages.history.trends import figure_of
 from dashboards.pages.regressions.triage import ACKNOWLEDGE, ASSIGN, BISECT, forms_of, of_incident, of_regression
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from dashboards.runs.strips import rounds_figure
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.api.common import Key
 from service.db.engine import clock
 from service.db.models import RegressionRow
@@ -27,7 +24,7 @@ from service.ledger.targets import target_named
 from service.reports.report import Report
 from service.reports.views import BisectionView, RegressionHistory
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 MAX_CASES = 60  # the largest; the JSON has all
 MAX_EVENTS = 30

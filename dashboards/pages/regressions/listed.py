@@ -6,15 +6,14 @@ from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import HTMLResponse
+from fastapi import Depends, Query, Response
 from sqlalchemy import ColumnElement, TextClause, func, select
 from sqlalchemy.orm import Session
 
-from dashboards.rendering import commit_address, page
+from dashboards.rendering import commit_address, page, page_router
 from dashboards.runs.filters import FilterChoice
 from dashboards.target_lines import lines
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.api.common import Cursor
 from service.db.engine import clock
 from service.db.models import OPEN_ONES, Gap, Pull, Target
@@ -28,7 +27,7 @@ from service.ledger.targets import target_named
 from service.reports.encoders import csv_text
 from service.reports.views import RegressionView
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 _GROUPS = 30  # on one page
 _CASES = 100  # of a group on one page
 _CHOICES = 8  # of a filter

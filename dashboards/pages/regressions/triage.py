@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import forms
 from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
-from service.api.access import ReadingRoute
+from dashboards.rendering import page_router
 from service.api.writes.triage import VERBS
 from service.db.engine import transaction
 from service.db.models import Account, RegressionRow, Revision, Run, Target
@@ -100,7 +98,7 @@ def _weight(rows: Sequence[RegressionRow]) -> tuple[int, int, float]:
     return sum(row.state is RegressionState.OPEN for row in rows), len(rows), max(row.ratio for row in rows)
 
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 MAX_KNOWN = 50  # people who are suggested
 _WHOLE = "applies"  # the field that says to what a form applies

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import Path, Request
+from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from dashboards import forms
 from dashboards.forms import ActionForm, Done, Field, Sent, Verb
-from service.api.access import Reading, ReadingRoute
+from dashboards.rendering import page_router
+from service.api.access import Reading
 from service.api.writes.objects import TargetName
 from service.db.engine import reading
 from service.db.models import Target
@@ -25,7 +26,7 @@ from service.ledger.intake import deliveries, registry, samples
 from service.ledger.intake.registry import Holdings
 from service.ledger.targets import find, target_named
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 _TYPED = "typed"  # the field that confirms a removal
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import Query, Request
+from fastapi.responses import Response
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from dashboards import forms
 from dashboards.forms import MAX_CODE, ActionForm, Done, DryRun, Field, FieldKind, Sent
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from kernelwatch.documents.targets import RecipeDocument
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.db.engine import clock, reading
 from service.domain.access import Actor, Scope
 from service.domain.policy import recipes
@@ -53,7 +53,7 @@ def marked(form: ActionForm, problem: ServiceError | None) -> ActionForm:
     return form.with_mistakes(RECIPE, [(one.line, one.text) for one in problem.mistakes])
 
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 ADDRESS = "/targets/new"
 _EXAMPLES = Path(__file__).parents[3] / "examples"

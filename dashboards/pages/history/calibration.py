@@ -1,20 +1,18 @@
 """How well measurements repeat here: false-alarm rates, quarantined cases, and how the statistics work."""
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 from sqlalchemy.orm import Session
 
-from dashboards.rendering import page
+from dashboards.rendering import page, page_router
 from dashboards.runs.strips import rounds_figure
 from kernels.cases import Role
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Reading
 from service.db.engine import clock
 from service.ledger.calibration import error_rates, quarantines
 from service.ledger.reading import brief
 from service.reports import words
 
-router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+router = page_router()
 
 
 MAX_CASES = 30  # of a calibration

@@ -1,1 +1,0 @@
-"""How far results can be trusted: error rates of this service, and quarantined cases."""
