@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 from dashboards import forms
 from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
 from dashboards.rendering import page_router
-from service.api.writes.triage import VERBS
+from service.api.writes.triage import VERBS, transition
 from service.db.engine import transaction
 from service.db.models import Account, RegressionRow, Revision, Run, Target
 from service.domain.access import Actor, Scope
-from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, possible
+from service.domain.regressions.lifecycle import MAX_NAME, Transition, possible
 from service.domain.states import RegressionState
 from service.domain.text import short
 from service.errors import BadInput
@@ -109,7 +109,6 @@ _THIS, _EVERY = "this", "incident"
 class TriageVerb(Verb):
     """What a person may do to a regression, or to all regressions of an incident."""
 
-    action: Action | None = None  # None for the search of the culprit, which is no transition
     options: str = ""  # of its command
     done: str = ""
 
@@ -122,7 +121,6 @@ ACKNOWLEDGE = TriageVerb(
         Field("reason", "Why it is accepted", FieldKind.TEXT, required=True),
         Field("until", "Until", FieldKind.DAY),
     ),
-    action=Action.ACKNOWLEDGE,
     options=" --reason WHY --until 2026-12-31",
     done="acknowledged",
 )
@@ -132,7 +130,6 @@ DISMISS = TriageVerb(
     "It is closed as false or intended, and does not come back by itself.",
     question="Dismiss {}?",
     fields=(Field("reason", "Why it is no regression", FieldKind.TEXT, required=True),),
-    action=Action.DISMISS,
     options=" --reason WHY",
     done="dismissed",
 )
@@ -141,7 +138,6 @@ REOPEN = TriageVerb(
     "Reopen",
     "Only a later measurement can close it as fixed.",
     fields=(Field("reason", "Why", FieldKind.TEXT),),
-    action=Action.REOPEN,
     done="reopened",
 )
 ASSIGN = TriageVerb(
@@ -149,7 +145,6 @@ ASSIGN = TriageVerb(
     "Assign",
     "An empty field removes the assignee.",
     fields=(Field("assignee", "Person", max_length=MAX_NAME),),
-    action=Action.ASSIGN,
     options=" WHO",
     done="assigned to",
 )
@@ -158,7 +153,6 @@ DUE = TriageVerb(
     "Set a due date",
     "An empty field removes the day.",
     fields=(Field("due_at", "Fixed by", FieldKind.DAY),),
-    action=Action.DUE,
     options=" 2026-12-31",
     done="due date changed",
 )
@@ -167,7 +161,6 @@ NOTE = TriageVerb(
     "Add a note",
     "Notes stay in the history.",
     fields=(Field("text", "Note", FieldKind.TEXT, required=True),),
-    action=Action.NOTE,
     options=" TEXT",
     done="note added",
 )
@@ -232,7 +225,7 @@ def forms_of(subject: Subject) -> dict[str, ActionForm]:
 
 
 def _is_possible(row: RegressionRow, verb: TriageVerb) -> bool:
-    return verb.action is not None and possible(row.state, verb.action)
+    return possible(row.state, VERBS[verb.name][0])
 
 
 def _form(subject: Subject, verb: TriageVerb) -> ActionForm:
@@ -279,15 +272,6 @@ def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:
     return [*dict.fromkeys([*filter(None, (row.assignee for row in rows)), *known])][:MAX_KNOWN]
 
 
-# What the state no longer allows is refused with the reason by what applies it.
-def _find_of_regression(regression_id: int, verb: TriageVerb, session: Session) -> ActionForm:
-    return _form(of_regression(session, listing.one(session, regression_id)), verb)
-
-
-def _find_of_incident(incident_id: int, verb: TriageVerb, session: Session) -> ActionForm:
-    return _form(of_incident(session, listing.incident(session, incident_id)), verb)
-
-
 def _change(regression_id: int, verb: TriageVerb, sent: Sent, actor: Actor) -> str:
     """Do to a regression, or to its whole incident, what its form says."""
     with transaction() as session:
@@ -331,14 +315,14 @@ def _name(actor: Actor) -> str:
 
 
 def _transition(verb: TriageVerb, sent: Sent, actor: Actor) -> Transition:
-    kind, made, _ = VERBS[verb.name]
+    action, kind, _ = VERBS[verb.name]
     values = {one: sent[one.name] for one in verb.fields}
     fields = {one.name: _day(text) if one.kind is FieldKind.DAY else text or None for one, text in values.items()}
     try:
         body = kind.model_validate(fields)
     except ValidationError as error:
         raise BadInput("; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())) from None
-    return made(body, _name(actor))
+    return transition(action, body, _name(actor))
 
 
 def _day(text: str) -> str | None:
@@ -354,5 +338,18 @@ def _done(what: str, verb: TriageVerb, sent: Sent) -> str:
     return f"{what}: {verb.done}{who}."
 
 
-forms.add_forms(router, "/regressions", (*_CHANGES, BISECT), _find_of_regression, _change)
-forms.add_forms(router, "/incidents", (*_CHANGES, BISECT), _find_of_incident, _change_all)
+# What the state no longer allows is refused with the reason by what applies it.
+forms.add_forms(
+    router,
+    "/regressions",
+    (*_CHANGES, BISECT),
+    lambda number, verb, session: _form(of_regression(session, listing.one(session, number)), verb),
+    _change,
+)
+forms.add_forms(
+    router,
+    "/incidents",
+    (*_CHANGES, BISECT),
+    lambda number, verb, session: _form(of_incident(session, listing.incident(session, number)), verb),
+    _change_all,
+)

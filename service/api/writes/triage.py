@@ -1,6 +1,6 @@
 """What people decide about regressions and incidents, bisections, quarantined cases, and policies to be tried."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -59,42 +59,34 @@ router = APIRouter(route_class=WritingRoute)
 _OPEN_ALREADY: dict[int | str, dict[str, Any]] = {200: {"description": "It was open already."}}
 
 
-def _acknowledge(body: AcknowledgeRequest, who: str) -> Transition:
-    return Transition(Action.ACKNOWLEDGE, who, body.reason, until=_seconds(body.until))
-
-
-def _dismiss(body: ReasonRequest, who: str) -> Transition:
-    return Transition(Action.DISMISS, who, body.reason)
-
-
-def _reopen(body: ReopenRequest, who: str) -> Transition:
-    return Transition(Action.REOPEN, who, body.reason)
-
-
-def _assign(body: AssignRequest, who: str) -> Transition:
-    return Transition(Action.ASSIGN, who, f"to {body.assignee or 'nobody'}", assignee=body.assignee)
-
-
-def _note(body: NoteRequest, who: str) -> Transition:
-    return Transition(Action.NOTE, who, body.text)
-
-
-def _due(body: DueRequest, who: str) -> Transition:
-    words = f"on {body.due_at:%Y-%m-%d}" if body.due_at else "never"
-    return Transition(Action.DUE, who, words, due_at=_seconds(body.due_at))
-
-
-VERBS: dict[str, tuple[type[RequestDocument], Callable[..., Transition], str]] = {
-    "acknowledge": (AcknowledgeRequest, _acknowledge, "Accept it: its revision may be a baseline again."),
-    "dismiss": (ReasonRequest, _dismiss, "Close it as false or intended.  It is not reopened by itself."),
-    "reopen": (ReopenRequest, _reopen, "Reopen it.  Later measurements may mark it as fixed."),
-    "assign": (AssignRequest, _assign, "Assign it to a person."),
-    "note": (NoteRequest, _note, "Add a note to its history."),
-    "due": (DueRequest, _due, "Set the day by which it must be fixed."),
+# What people may do to a regression or to all regressions of an incident: the request, and what the endpoint says.
+VERBS: Mapping[str, tuple[Action, type[RequestDocument], str]] = {
+    "acknowledge": (Action.ACKNOWLEDGE, AcknowledgeRequest, "Accept it: its revision may be a baseline again."),
+    "dismiss": (Action.DISMISS, ReasonRequest, "Close it as false or intended.  It is not reopened by itself."),
+    "reopen": (Action.REOPEN, ReopenRequest, "Reopen it.  Later measurements may mark it as fixed."),
+    "assign": (Action.ASSIGN, AssignRequest, "Assign it to a person."),
+    "note": (Action.NOTE, NoteRequest, "Add a note to its history."),
+    "due": (Action.DUE, DueRequest, "Set the day by which it must be fixed."),
 }
 
 
-def _add_verb(verb: str, kind: Any, made: Callable[..., Transition], words: str) -> None:
+def transition(action: Action, body: RequestDocument, who: str) -> Transition:
+    """What a request asks for."""
+    match body:
+        case AcknowledgeRequest():
+            return Transition(action, who, body.reason, until=_seconds(body.until))
+        case ReasonRequest() | ReopenRequest():
+            return Transition(action, who, body.reason)
+        case AssignRequest():
+            return Transition(action, who, f"to {body.assignee or 'nobody'}", assignee=body.assignee)
+        case DueRequest():
+            words = f"on {body.due_at:%Y-%m-%d}" if body.due_at else "never"
+            return Transition(action, who, words, due_at=_seconds(body.due_at))
+    assert isinstance(body, NoteRequest)  # noqa: S101  # the last of the table
+    return Transition(action, who, body.text)
+
+
+def _add_verb(verb: str, action: Action, kind: Any, words: str) -> None:
     """The endpoints of one action, on a regression and on all regressions of an incident."""
 
     @needs(Scope.TRIAGE)
@@ -102,7 +94,7 @@ def _add_verb(verb: str, kind: Any, made: Callable[..., Transition], words: str)
         with transaction() as session:
             whole = listing.one(session, regression_id)
             _permit(session, actor, whole.regressed.row.target_id)
-            transitions.apply(session, regression_id, made(body, _name(actor)))
+            transitions.apply(session, regression_id, transition(action, body, _name(actor)))
         with reading() as session:
             return regression_document(listing.one(session, regression_id))
 
@@ -110,19 +102,13 @@ def _add_verb(verb: str, kind: Any, made: Callable[..., Transition], words: str)
     def on_incident(incident_id: Key, body: kind, actor: Acting) -> IncidentItem:
         with transaction() as session:
             _permit(session, actor, listing.incident(session, incident_id).row.target_id)
-            transitions.apply_to_incident(session, incident_id, made(body, _name(actor)))
+            transitions.apply_to_incident(session, incident_id, transition(action, body, _name(actor)))
         with reading() as session:
             return incident_item(listing.incident(session, incident_id))
 
-    for function, noun, model in (
-        (on_regression, "regression", RegressionDocument),
-        (on_incident, "incident", IncidentItem),
-    ):
-        function.__name__ = f"{verb}_{noun}"
-        function.__doc__ = words
-        router.add_api_route(
-            f"/{noun}s/{{{noun}_id}}/{verb}", function, methods=["POST"], response_model=model, tags=["regressions"]
-        )
+    for function, noun in ((on_regression, "regression"), (on_incident, "incident")):
+        function.__name__, function.__doc__ = f"{verb}_{noun}", words
+        router.post(f"/{noun}s/{{{noun}_id}}/{verb}", tags=["regressions"])(function)
 
 
 for _verb, _parts in VERBS.items():
@@ -184,29 +170,24 @@ def start_calibration(name: TargetName, body: CalibrationRequest, actor: Acting)
 @needs(Scope.TRIAGE)
 def quarantine_case(name: TargetName, body: QuarantineRequest, actor: Acting) -> Page[QuarantineItem]:
     """Stop reporting a case until it is released, and list what is quarantined on its device."""
-    permitted_target(actor, Scope.TRIAGE, name)
-    with transaction() as session:
-        quarantines.quarantine_by_hand(
-            session, target_named(session, name), body.device, body.case, body.provider, _name(actor), body.reason
-        )
-    return _quarantined(name, body.device)
+    return _quarantined(name, body, actor, quarantines.quarantine_by_hand)
 
 
 @router.post("/targets/{name}/release", response_model=Page[QuarantineItem], tags=["calibration"])
 @needs(Scope.TRIAGE)
 def release_case(name: TargetName, body: QuarantineRequest, actor: Acting) -> Page[QuarantineItem]:
     """Report a quarantined case again, and list what is still quarantined on its device."""
+    return _quarantined(name, body, actor, quarantines.release)
+
+
+def _quarantined(
+    name: str, body: QuarantineRequest, actor: Actor, change: Callable[..., object]
+) -> Page[QuarantineItem]:
     permitted_target(actor, Scope.TRIAGE, name)
     with transaction() as session:
-        quarantines.release(
-            session, target_named(session, name), body.device, body.case, body.provider, _name(actor), body.reason
-        )
-    return _quarantined(name, body.device)
-
-
-def _quarantined(name: str, device: str) -> Page[QuarantineItem]:
+        change(session, target_named(session, name), body.device, body.case, body.provider, _name(actor), body.reason)
     with reading() as session:
-        found = quarantines.listed(session, target_named(session, name), device=device)
+        found = quarantines.listed(session, target_named(session, name), device=body.device)
         return Page(items=[quarantine_item(*one) for one in found])
 
 
