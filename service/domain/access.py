@@ -22,7 +22,7 @@ class Scope(StrEnum):
 
 OF_TARGETS = (Scope.READ, Scope.INGEST, Scope.RUN, Scope.TRIAGE)  # may be limited to one target
 _GRANT = re.compile(r"(?P<scope>[a-z]+)(?::(?P<target>[^:\s]+))?")
-_NOT_OF_TARGETS = [one for one in Scope if one not in OF_TARGETS]
+_NOT_OF_TARGETS = [scope for scope in Scope if scope not in OF_TARGETS]
 GRANT_PATTERN = rf"^(?:(?:{'|'.join(OF_TARGETS)})(?::[^:\s]+)?|{'|'.join(_NOT_OF_TARGETS)})$"  # for the OpenAPI
 
 
@@ -46,18 +46,18 @@ class Actor:
     def may(self, scope: Scope, target_id: int | None = None) -> bool:
         """Whether it has the scope: on this target, or on all targets if `target_id` is None."""
         return any(
-            one.target_id in (None, target_id) and (one.scope in (scope, Scope.ADMIN) or scope is Scope.READ)
-            for one in self.grants
-            if one.target_id is None or target_id is not None
+            grant.target_id in (None, target_id) and (grant.scope in (scope, Scope.ADMIN) or scope is Scope.READ)
+            for grant in self.grants
+            if grant.target_id is None or target_id is not None
         )
 
     def may_somewhere(self, scope: Scope) -> bool:
         """Whether it has the scope on at least one target."""
-        return any(one.scope in (scope, Scope.ADMIN) or scope is Scope.READ for one in self.grants)
+        return any(grant.scope in (scope, Scope.ADMIN) or scope is Scope.READ for grant in self.grants)
 
     def readable(self) -> frozenset[int]:
         """The targets that it may read although they are private; an actor that may read all has no need of it."""
-        return frozenset(one.target_id for one in self.grants if one.target_id is not None)
+        return frozenset(grant.target_id for grant in self.grants if grant.target_id is not None)
 
 
 ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")

@@ -111,10 +111,11 @@ def _read(rows: Iterable[Mapping[str, Any]]) -> Iterator[SampleRow]:
         try:
             yield SampleRow.model_validate(row)
         except ValidationError as error:
-            one = error.errors()[0]
-            place = ".".join(str(part) for part in one["loc"])
+            fault = error.errors()[0]
+            place = ".".join(str(part) for part in fault["loc"])
+            why = f"{place}: {fault['msg']}"
             raise BadInput(
-                f"Row {number} is no exported sample ({place}: {one['msg']}); `kernelwatch export samples` writes them."
+                f"Row {number} is no exported sample ({why}); `kernelwatch export samples` writes them."
             ) from None
 
 

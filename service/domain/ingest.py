@@ -83,14 +83,14 @@ def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
 
 def _read(number: int, line: bytes) -> Sent:
     try:
-        one = _Line.model_validate_json(line)
-        case = _checked(one.case)
-        _check_samples(case, one.samples)
+        sent = _Line.model_validate_json(line)
+        case = _checked(sent.case)
+        _check_samples(case, sent.samples)
     except ValidationError as error:
         raise BadInput(f"Line {number}: {_first_of(error)}") from None
     except ValueError as error:
         raise BadInput(f"Line {number}: {error}.") from None
-    return Sent(one.revision, one.provider, case, median(one.samples), tuple(one.samples))
+    return Sent(sent.revision, sent.provider, case, median(sent.samples), tuple(sent.samples))
 
 
 @lru_cache(_MAX_CASES)
@@ -105,23 +105,23 @@ def _checked(text: str) -> str:
 def _check_samples(case: str, samples: Sequence[float]) -> None:
     """Raises ValueError for a time or a size of 0, and for a count that is not whole."""
     counts = metric_of(case).counts
-    for number, one in enumerate(samples):
-        if counts and one % 1:
-            raise ValueError(f"samples.{number}: a count is a whole number, not {one:g}")
-        if not counts and not one:
+    for number, sample in enumerate(samples):
+        if counts and sample % 1:
+            raise ValueError(f"samples.{number}: a count is a whole number, not {sample:g}")
+        if not counts and not sample:
             raise ValueError(f"samples.{number}: a time or a size is more than 0")
 
 
 def _first_of(error: ValidationError) -> str:
     """The first mistake, and where it is."""
-    one = error.errors()[0]
-    place = ".".join(str(part) for part in one["loc"])
-    return f"{place}: {one['msg']}." if place else f"{one['msg']}."
+    mistake = error.errors()[0]
+    place = ".".join(str(part) for part in mistake["loc"])
+    return f"{place}: {mistake['msg']}." if place else f"{mistake['msg']}."
 
 
 def pack_samples(samples: Iterable[float]) -> str:
     """Samples as JSON with six significant digits: more than any clock has."""
-    return json.dumps([_rounded(one) for one in samples], separators=(",", ":"))
+    return json.dumps([_rounded(sample) for sample in samples], separators=(",", ":"))
 
 
 def unpack_samples(packed: str) -> list[float]:

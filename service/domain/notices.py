@@ -154,41 +154,43 @@ def plan(pending: Sequence[Pending], sent: SentBefore, rules: Rules, now: float)
     waited long enough, unless the messages of the hour are spent.  Times ahead of `now` are from before the clock was
     set back, and count as now.
     """
-    old = [one.id for one in pending if now - one.at > NEWS_S]
-    fresh = [one for one in pending if now - one.at <= NEWS_S]
+    old = [event.id for event in pending if now - event.at > NEWS_S]
+    fresh = [event for event in pending if now - event.at <= NEWS_S]
     cancelled = _cancelled(fresh, sent.open_subjects)
-    left = [one for one in fresh if one.id not in cancelled]
+    left = [event for event in fresh if event.id not in cancelled]
     held = _held(left, sent, now)
-    ready = [one for one in left if one.id not in held]
+    ready = [event for event in left if event.id not in held]
     spent = sum(now - HOUR_S < at <= now for at in sent.messages) >= rules.per_hour
-    due = not spent and any(_has_waited(one, rules, now) for one in ready)
-    return Plan(send=tuple(one.id for one in ready) if due else (), cancel=tuple(sorted(cancelled)), drop=tuple(old))
+    due = not spent and any(_has_waited(event, rules, now) for event in ready)
+    return Plan(
+        send=tuple(event.id for event in ready) if due else (), cancel=tuple(sorted(cancelled)), drop=tuple(old)
+    )
 
 
-def _has_waited(one: Pending, rules: Rules, now: float) -> bool:
-    wait_s = rules.urgent_wait_s if KINDS[one.kind].severity is GateAction.FAIL else rules.wait_s
-    return one.at > now or now - one.at >= wait_s
+def _has_waited(event: Pending, rules: Rules, now: float) -> bool:
+    wait_s = rules.urgent_wait_s if KINDS[event.kind].severity is GateAction.FAIL else rules.wait_s
+    return event.at > now or now - event.at >= wait_s
 
 
 def _cancelled(pending: Sequence[Pending], open_subjects: frozenset[str]) -> set[int]:
     """Events that later ones undid: opened and closed, or, where it is known to be open, closed and reopened."""
     cancelled = set[int]()
     by_subject = defaultdict[str, list[Pending]](list)
-    for one in pending:
-        by_subject[one.subject].append(one)
+    for event in pending:
+        by_subject[event.subject].append(event)
     for subject, events in by_subject.items():
         known_open = subject in open_subjects
         kept = list[Pending]()
-        for one in events:
+        for event in events:
             opposite = {SubjectChange.CLOSES: SubjectChange.OPENS, SubjectChange.OPENS: SubjectChange.CLOSES}
-            undone = any(other.change is opposite.get(one.change) for other in kept)
+            undone = any(other.change is opposite.get(event.change) for other in kept)
             if not undone:
-                kept.append(one)
-            elif (one.change is SubjectChange.CLOSES) is known_open:  # only the last of them is news
+                kept.append(event)
+            elif (event.change is SubjectChange.CLOSES) is known_open:  # only the last of them is news
                 cancelled |= {other.id for other in kept if other.change is not SubjectChange.NOTES}
-                kept = [other for other in kept if other.change is SubjectChange.NOTES] + [one]
+                kept = [other for other in kept if other.change is SubjectChange.NOTES] + [event]
             else:  # all is as it was
-                cancelled |= {other.id for other in (*kept, one)}
+                cancelled |= {other.id for other in (*kept, event)}
                 kept = []
     return cancelled
 
@@ -197,11 +199,11 @@ def _held(pending: Sequence[Pending], sent: SentBefore, now: float) -> set[int]:
     """Events of series that changed too often during the last day."""
     changes = Counter({series: sum(now - DAY_S < at <= now for at in times) for series, times in sent.changes.items()})
     held = set[int]()
-    for one in pending:
-        if one.change is SubjectChange.NOTES:
+    for event in pending:
+        if event.change is SubjectChange.NOTES:
             continue
-        if changes[one.series] >= MAX_CHANGES:
-            held.add(one.id)
+        if changes[event.series] >= MAX_CHANGES:
+            held.add(event.id)
         else:
-            changes[one.series] += 1
+            changes[event.series] += 1
     return held

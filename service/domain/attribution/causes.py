@@ -129,7 +129,7 @@ class CaseMove:
         if not interchangeable(self.head, self.baseline):
             return found
         sides = found.explanations, found.changed
-        left, changed = (tuple(one for one in kind if not one.of_kernel) for kind in sides)
+        left, changed = (tuple(explanation for explanation in kind if not explanation.of_kernel) for kind in sides)
         return replace(found, explanations=left, changed=changed, differences=())
 
 
@@ -153,7 +153,9 @@ def _cause(move: CaseMove) -> Cause:
     if move.refuted:
         return Cause(Kind.NOISE, CauseCode.NOT_REPEATED, certain=False)
     wavering = _wavering(move)
-    if wavering is not None and not any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations):
+    if wavering is not None and not any(
+        explanation.score(move.effect) >= EXPLAINS_MUCH for explanation in move.explained.explanations
+    ):
         return Cause(Kind.UNKNOWN, CauseCode.WAVERING, wavering, certain=False)
     if (equal := _equal(move)) is not None:
         proven = move.same_code or same_compilers(move.head, move.baseline)
@@ -193,7 +195,9 @@ def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[dict[str, Any]]
         return Cause(Kind.MACHINE, CauseCode.MACHINE, same, certain=move.same_code)
     if move.same_code:
         return Cause(Kind.MACHINE, CauseCode.SAME_CODE, same, certain=False)
-    configuration = next((one for one in move.explained.explanations if one.by is By.CONFIGURATION), None)
+    configuration = next(
+        (explanation for explanation in move.explained.explanations if explanation.by is By.CONFIGURATION), None
+    )
     if configuration is not None:
         # An autotuner chose by its clock: the same code in another configuration is no change of the commit's.
         same["chose"] = configuration.words
@@ -215,7 +219,9 @@ def _release(move: CaseMove, equal: EqualCode) -> Cause:
 
 def _first(found: Explained, move: CaseMove) -> Explanation | None:
     """The explanation that accounts for most, if that is enough to be named."""
-    return next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
+    return next(
+        (explanation for explanation in found.explanations if explanation.score(move.effect) >= EXPLAINS_LITTLE), None
+    )
 
 
 def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
@@ -244,17 +250,21 @@ def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: d
     by, what = first.by, first.words
     if first.of_kernel and (columns := _COLUMNS.search(move.case)):  # they decide how much of a row a kernel holds
         what += f" at N={columns[1]}"
-    others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]
-    configuration = next((one for one in found.changed if one.by is By.CONFIGURATION), None)
+    others = [
+        explanation
+        for explanation in found.explanations
+        if explanation is not first and explanation.score(move.effect) >= EXPLAINS_MUCH
+    ]
+    configuration = next((explanation for explanation in found.changed if explanation.by is By.CONFIGURATION), None)
     if first.of_kernel and configuration is not None and first is not configuration:
         by, what = By.CONFIGURATION, f"{configuration.words}, and {what}"
-        others = [one for one in others if one is not configuration]
+        others = [explanation for explanation in others if explanation is not configuration]
     args = {
         "slower": move.slower,
         "confirmed": move.confirmed,
         "what": what,
         "size": _size(first, move),
-        "also": [one.words for one in others[:NAMED_AS_WELL]],
+        "also": [explanation.words for explanation in others[:NAMED_AS_WELL]],
         "doubt": doubt,
     }
     certain = move.confirmed and not doubt and _no_alternative(first, found, move)

@@ -111,7 +111,7 @@ def _moved(verdict: Verdict) -> Comparison | None:
 
 
 def _by_name(taken: Iterable[ContenderResult], role: Role) -> dict[Name, ContenderResult]:
-    return {(one.provider, str(one.case)): one for one in taken if one.role is role}
+    return {(result.provider, str(result.case)): result for result in taken if result.role is role}
 
 
 def _lost(head: ContenderResult) -> float:

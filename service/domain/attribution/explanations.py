@@ -172,16 +172,23 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
         differences += [*switches, *_other_widths(was, now_)]
         if inside:
             of_it = [*_in_kernel(was, now_, timing), *configuration]
-            if not configuration and not any(one.by in _OF_THE_GRID and one.explains(effect) for one in of_it):
+            if not configuration and not any(
+                explanation.by in _OF_THE_GRID and explanation.explains(effect) for explanation in of_it
+            ):
                 of_it += _programs(was, now_)
             several = len(pairs) > 1  # "its" and "the kernel" are not clear then
-            found += [replace(one, words=f"{one.words} in {now_.name}") if several else one for one in of_it]
+            found += [
+                replace(explanation, words=f"{explanation.words} in {now_.name}") if several else explanation
+                for explanation in of_it
+            ]
     if all(kernel.registers is None for kernel in (*new, *old)):
         found += _counted_sizes(head, base) if inside else ()
     found += _compiler(head, base)
-    known = [replace(one, least=max(0.0, one.least)) for one in found]
-    able = [one for one in known if one.score(effect) > 0]
-    ranked = sorted(able, key=lambda one: (-round(one.score(effect), 2), list(By).index(one.by)))
+    known = [replace(explanation, least=max(0.0, explanation.least)) for explanation in found]
+    able = [explanation for explanation in known if explanation.score(effect) > 0]
+    ranked = sorted(
+        able, key=lambda explanation: (-round(explanation.score(effect), 2), list(By).index(explanation.by))
+    )
     same = all(_same_machine_code(was, now_) for was, now_ in pairs)
     return Explained(tuple(ranked), same, tuple(dict.fromkeys(differences)), tuple(known))
 
@@ -190,12 +197,12 @@ def other_count(head: Mapping[str, Any], base: Mapping[str, Any]) -> str | None:
     """What of the code makes a count another: the reasons of graph breaks, or what a call runs; None if unknown."""
     new, old = (texts_of(facts.get("break_reasons")) for facts in (head, base))
     if new != old:
-        more, fewer = ([one for one in some if one not in others] for some, others in ((new, old), (old, new)))
+        more, fewer = ([place for place in some if place not in others] for some, others in ((new, old), (old, new)))
         if more:
             return f"torch.compile now breaks at: {'; '.join(more[:NAMED])}"
         if fewer:
             return f"torch.compile no longer breaks at: {'; '.join(fewer[:NAMED])}"
-    now, before = (tuple(replace(one, bytes=None) for one in _launched(side)) for side in (head, base))
+    now, before = (tuple(replace(call, bytes=None) for call in _launched(side)) for side in (head, base))
     came, went = _unmatched(now, before), _unmatched(before, now)
     return _other_words(came, went) if came or went else None
 
@@ -236,28 +243,28 @@ def _traffic(
 
 def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
     """Return the elements that `others` lacks, in order."""
-    left = Counter((one.name, one.bytes) for one in others)
+    left = Counter((call.name, call.bytes) for call in others)
     found = []
-    for one in calls:
-        if left[one.name, one.bytes]:
-            left[one.name, one.bytes] -= 1
+    for call in calls:
+        if left[call.name, call.bytes]:
+            left[call.name, call.bytes] -= 1
         else:
-            found.append(one)
+            found.append(call)
     return found
 
 
 def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> Explanation:
     words, count = _other_words(came, went), len(came) - len(went)
-    size = sum(one.bytes or 0 for one in came) - sum(one.bytes or 0 for one in went)
+    size = sum(call.bytes or 0 for call in came) - sum(call.bytes or 0 for call in went)
     if timing.metric is Metric.MEMORY or timing.metric is Metric.COMPILE:
         slower = count > 0 if count else size > 0 if size else None
         return Explanation(By.TRAFFIC, words, slower)
-    known = all(one.bytes is not None for one in (*came, *went))
+    known = all(call.bytes is not None for call in (*came, *went))
     gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
     copied = 0.0 if timing.metric is Metric.CALL else timing.bytes_us(size) if known else None
     if copied is None:
         return Explanation(By.TRAFFIC, words, count > 0 if count else None)
-    shares = _shares(max((one.bytes or 0 for one in (*came, *went)), default=0))
+    shares = _shares(max((call.bytes or 0 for call in (*came, *went)), default=0))
     ends = sorted(share * copied + gap * count for share, gap in zip(shares, gaps, strict=True))
     slower = sum(ends) > 0
     least, most = (max(0.0, end) for end in (ends if slower else (-ends[1], -ends[0])))
@@ -284,18 +291,18 @@ def _other_words(came: Sequence[Call], went: Sequence[Call]) -> str:
 
 
 def _named(calls: Sequence[Call]) -> str:
-    counts = Counter(one.name for one in calls)
+    counts = Counter(call.name for call in calls)
     names = [f"{name}{f' {count} times' if count > 1 else ''}" for name, count in counts.items()]
     more = len(names) - NAMED
     return listed([*names[:NAMED], f"{more} more"] if more > 0 else names)
 
 
-def _moving(calls: Sequence[Call], one: str, several: str) -> str:
-    return f", which {one if len(calls) == 1 else several} {_size(_sum(calls))}" if _sum(calls) else ""
+def _moving(calls: Sequence[Call], singular: str, several: str) -> str:
+    return f", which {singular if len(calls) == 1 else several} {_size(_sum(calls))}" if _sum(calls) else ""
 
 
 def _sum(calls: Iterable[Call]) -> int:
-    return sum(one.bytes or 0 for one in calls)
+    return sum(call.bytes or 0 for call in calls)
 
 
 def _shares(count: int) -> tuple[float, float]:
@@ -346,18 +353,20 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
 
 def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     """Explain loads of the same bytes more than once, in particular in loops."""
-    for name, one in now.reads.items():
+    for name, access in now.reads.items():
         before = was.reads.get(name)
-        if before is None or not one.size or not before.size:
+        if before is None or not access.size or not before.size:
             continue
-        more = _again(one) - _again(before)
-        if abs(more) < 0.05 * max(before.asked, one.size):
+        more = _again(access) - _again(before)
+        if abs(more) < 0.05 * max(before.asked, access.size):
             continue
-        far = one.size > CACHED_BYTES // 2
+        far = access.size > CACHED_BYTES // 2
         least, most = timing.range_of_bytes(more, (0.08, 1.2) if far else (0.0, 0.6))
-        said = f"loads of {name} now ask for {_size(one.asked)} instead of {_size(before.asked)}"
+        said = f"loads of {name} now ask for {_size(access.asked)} instead of {_size(before.asked)}"
         if far:
-            said = f"{name} is now read {one.asked / one.size:.2g} times instead of {before.asked / before.size:.2g}"
+            said = (
+                f"{name} is now read {access.asked / access.size:.2g} times instead of {before.asked / before.size:.2g}"
+            )
         if now.looped.get(name, 0) > was.looped.get(name, 0):
             said += ", inside of a loop"
         yield Explanation(By.REREADS, said, more > 0, least, most)
@@ -388,7 +397,7 @@ def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     total, before = sum(cycles.values()), sum(was.work.get(kind, 0) / rate / sms for kind, rate in rates.items())
     if not was.work or not now.work or abs(total) < 0.05 * before:
         return
-    kind = max(cycles, key=lambda one: cycles[one] * (1 if total > 0 else -1))
+    kind = max(cycles, key=lambda name: cycles[name] * (1 if total > 0 else -1))
     least, most = timing.range_of(0.02 * abs(total) / SM_MHZ, 2.0 * abs(total) / SM_MHZ)
     more = WORK[kind][1]
     said = more if total > 0 else more.replace("more", "less" if kind in ("arithmetic", "double") else "fewer", 1)
@@ -412,7 +421,7 @@ def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     if (now.programs or 0) < sms or (was.programs or 0) < sms:
         said = f"it now launches {now.programs:,} programs on {sms} SMs instead of {was.programs:,}"
     else:
-        waves = [ceil((one.programs or 0) / (sms * max(1, one.blocks or 1))) for one in (was, now)]
+        waves = [ceil((kernel.programs or 0) / (sms * max(1, kernel.blocks or 1))) for kernel in (was, now)]
         said = f"its {now.programs:,} blocks now take {counted(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
         if waves[0] == waves[1]:
             said = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
@@ -447,7 +456,7 @@ def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     """How many warps an SM has at a time: as many as its resources allow, or fewer where the grid is too small."""
     if not was.occupancy or not now.occupancy:
         return
-    before, after = (one.occupancy * _resident(one) for one in (was, now) if one.occupancy)
+    before, after = (kernel.occupancy * _resident(kernel) for kernel in (was, now) if kernel.occupancy)
     if abs(log(before / after)) < 0.01:
         return
     old, new = _in_flight(was), _in_flight(now)
@@ -500,10 +509,10 @@ def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
 
     Where every SM has one block at most, they limit nothing.
     """
-    alone = [bool(one.programs and one.sms and one.programs <= one.sms) for one in (was, now)]
+    alone = [bool(kernel.programs and kernel.sms and kernel.programs <= kernel.sms) for kernel in (was, now)]
     if all(alone):
         return
-    resident = [one.occupancy * _resident(one) if one.occupancy else None for one in (was, now)]
+    resident = [kernel.occupancy * _resident(kernel) if kernel.occupancy else None for kernel in (was, now)]
     as_full = None not in resident and resident[0] == resident[1]
     for noun, old, new in (
         (f"{LABELS['registers']} a thread", was.registers, now.registers),

@@ -58,8 +58,12 @@ class BisectionStep:
     @property
     def trouble(self) -> str:
         """Why nothing was compared or decided, in words: of the build, the machine, or the first such case."""
-        open_ones = (one for one in self.verdicts.values() if one.ratio is None or one.outcome is Outcome.INCONCLUSIVE)
-        return self.words or next((one.reason or one.outcome.value for one in open_ones), "")
+        open_ones = (
+            verdict
+            for verdict in self.verdicts.values()
+            if verdict.ratio is None or verdict.outcome is Outcome.INCONCLUSIVE
+        )
+        return self.words or next((verdict.reason or verdict.outcome.value for verdict in open_ones), "")
 
 
 def moved(step: BisectionStep) -> dict[Series, float]:
@@ -159,7 +163,7 @@ class Progress:
 
     def of(self, aim: Aim) -> list[Answered]:
         """The steps that had this aim, oldest first."""
-        return [one for one in self.answered if one.question.aim is aim]
+        return [answer for answer in self.answered if answer.question.aim is aim]
 
 
 def decide(
@@ -271,12 +275,12 @@ class _Search:
         """The untested position nearest to the middle; each skipped revision moves it farther away from them."""
         good, bad = self._sides()
         between = range(good + 1, bad)
-        untried = [one for one in between if one not in self.answers and self.line[one] not in self.unbuildable]
-        skipped = [one for one in between if self.answers.get(one) is Answer.SKIP]
+        untried = [place for place in between if place not in self.answers and self.line[place] not in self.unbuildable]
+        skipped = [place for place in between if self.answers.get(place) is Answer.SKIP]
         away = 2 ** len(skipped) // 4  # 0 after the first: most broken commits are fixed by the next one
         while away and not _far(untried, skipped, away):
             away //= 2
-        return min(_far(untried, skipped, away), key=lambda one: (abs(2 * one - good - bad), one), default=None)
+        return min(_far(untried, skipped, away), key=lambda place: (abs(2 * place - good - bad), place), default=None)
 
     def _sides(self) -> tuple[int, int]:
         """The last good place and the first bad one; where answers contradict each other, the first is the larger."""
@@ -291,4 +295,4 @@ class _Search:
 
 
 def _far(untried: Sequence[int], skipped: Sequence[int], away: int) -> list[int]:
-    return [one for one in untried if all(abs(one - other) > away for other in skipped)]
+    return [place for place in untried if all(abs(place - other) > away for other in skipped)]

@@ -273,7 +273,7 @@ class Epoch:
 
     def steps_near(self, place: int, reach: int) -> list[Step]:
         """The steps at `place` and around it, each up to other changes; none if it has too few revisions on a side."""
-        ordinals = [one.ordinal for one in self.seen]
+        ordinals = [revision.ordinal for revision in self.seen]
         if self.levels.step_at(bisect_left(ordinals, place)) is None:
             return []
         starts = range(bisect_left(ordinals, place - reach), bisect_right(ordinals, place + reach))
@@ -337,22 +337,22 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope
 
 
 def _check_order(seen: Sequence[Seen]) -> None:
-    ordinals = [one.ordinal for one in seen]
+    ordinals = [revision.ordinal for revision in seen]
     if ordinals == sorted(set(ordinals)):
         return
-    earlier, later = next((one, other) for one, other in pairwise(ordinals) if one >= other)
+    earlier, later = next((ordinal, other) for ordinal, other in pairwise(ordinals) if ordinal >= other)
     raise ValueError(f"Revision {later} comes after {earlier}: give each revision once, oldest first.")
 
 
 def _parts(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
     """Split the series into successive revisions that were measured with one stack."""
-    for _, epoch in groupby(seen, key=lambda one: one.stack):
+    for _, epoch in groupby(seen, key=lambda revision: revision.stack):
         yield list(epoch)
 
 
 def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
     """The last epoch: the newest revisions that were measured with one stack."""
-    stacks = [one.stack for one in seen]
+    stacks = [revision.stack for revision in seen]
     if stacks.count(stacks[-1]) == len(stacks):
         return seen
     return seen[max(place for place, stack in enumerate(stacks) if stack != stacks[-1]) + 1 :]
@@ -360,7 +360,9 @@ def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
 
 def logs_of(epoch: Sequence[Seen], device: Slope = UNKNOWN) -> Logs:
     """The logs of the values, without what they share with SOTA."""
-    value = np.log([one.value for one in epoch])
-    if all(one.reference is None for one in epoch):
+    value = np.log([revision.value for revision in epoch])
+    if all(revision.reference is None for revision in epoch):
         return value
-    return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]), device)
+    return adjusted(
+        value, np.log([math.nan if revision.reference is None else revision.reference for revision in epoch]), device
+    )

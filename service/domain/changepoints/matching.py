@@ -88,44 +88,48 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
     leaks = [change for change in found if change.is_leak]
     again: dict[int, Change] = {}
     for leak in leaks:
-        again |= _leak_again([one for one in known if one.is_leak and one.id not in again], leak)
-    again |= _steps_again([one for one in known if one.id not in again], [one for one in found if not one.is_leak])
+        again |= _leak_again([point for point in known if point.is_leak and point.id not in again], leak)
+    again |= _steps_again(
+        [point for point in known if point.id not in again], [change for change in found if not change.is_leak]
+    )
     parts: dict[int, int] = {}
     for leak in leaks:
         first = next((point for point, change in again.items() if change is leak), None)
-        inside = [one for one in known if one.id not in again and one.unexplained and _in_course(one, leak)]
+        inside = [point for point in known if point.id not in again and point.unexplained and _in_course(point, leak)]
         if first is None and inside:
-            first = min(one.id for one in inside)
+            first = min(point.id for point in inside)
             again[first] = leak
         if first is not None:
-            parts |= {one.id: first for one in inside if one.id != first and one.open}
-    left = [one for one in known if one.id not in again and one.id not in parts]
-    against = {one.id: evidence for one in left if (evidence := refutation(one, epochs)) is not None}
+            parts |= {point.id: first for point in inside if point.id != first and point.open}
+    left = [point for point in known if point.id not in again and point.id not in parts]
+    against = {point.id: evidence for point in left if (evidence := refutation(point, epochs)) is not None}
     seen = [id(change) for change in again.values()]
     return Matched(
         new=tuple(change for change in found if id(change) not in seen),
         again=tuple(again.items()),
         parts=tuple(parts.items()),
         refuted=tuple(against.items()),
-        lost=tuple(one.id for one in left if not one.is_leak and any(_is_lost(one, epoch) for epoch in epochs)),
-        kept=tuple(one.id for one in left if one.refuted and one.id not in against and _steps_at(one, epochs)),
+        lost=tuple(point.id for point in left if not point.is_leak and any(_is_lost(point, epoch) for epoch in epochs)),
+        kept=tuple(
+            point.id for point in left if point.refuted and point.id not in against and _steps_at(point, epochs)
+        ),
     )
 
 
 def _leak_again(known: Sequence[KnownPoint], leak: Change) -> dict[int, Change]:
     """Match a leak with a stored one: with an unexplained one if there is any, so that it is not hidden."""
-    inside = [one for one in known if _in_course(one, leak)]
+    inside = [point for point in known if _in_course(point, leak)]
     if not inside:
         return {}
-    return {min(inside, key=lambda one: (not one.unexplained, one.id)).id: leak}
+    return {min(inside, key=lambda point: (not point.unexplained, point.id)).id: leak}
 
 
 def _steps_again(known: Sequence[KnownPoint], found: Sequence[Change]) -> dict[int, Change]:
     near = sorted(
-        (abs(one.place - change.ordinal), one.id, number)
-        for one in known
+        (abs(point.place - change.ordinal), point.id, number)
+        for point in known
         for number, change in enumerate(found)
-        if abs(one.place - change.ordinal) <= REFOUND and (one.ratio > 1) == (change.ratio > 1)
+        if abs(point.place - change.ordinal) <= REFOUND and (point.ratio > 1) == (change.ratio > 1)
     )
     again: dict[int, int] = {}
     for _, point, number in near:
@@ -162,7 +166,7 @@ def _steps_at(point: KnownPoint, epochs: Sequence[Epoch]) -> list[Step]:
 
 def _is_lost(point: KnownPoint, epoch: Epoch) -> bool:
     """Whether an epoch has enough revisions around a place to test a step, and another change next to it."""
-    before = sum(one.ordinal < point.place for one in epoch.seen)
+    before = sum(revision.ordinal < point.place for revision in epoch.seen)
     return min(before, len(epoch.seen) - before) >= WINDOW and not epoch.steps_near(point.place, SAME)
 
 
@@ -242,7 +246,7 @@ def by_event(items: Iterable[Item], sighting: Callable[[Item], Sighting]) -> lis
     Exact steps are one event if the same revision may have caused them, and leaks if they overlap.  Another step may
     be up to `SAME` places off, so it joins the nearest event that is in reach.
     """
-    pairs = sorted(((one, sighting(one)) for one in items), key=lambda pair: (pair[1].last, pair[1].before))
+    pairs = sorted(((item, sighting(item)) for item in items), key=lambda pair: (pair[1].last, pair[1].before))
     exact = [pair for pair in pairs if pair[1].exact]
     leaks = [pair for pair in pairs if pair[1].leak]
     groups = [*_chained(exact, Sighting.overlaps), *_chained(leaks, Sighting.overlaps)]
@@ -256,9 +260,9 @@ def by_event(items: Iterable[Item], sighting: Callable[[Item], Sighting]) -> lis
             near.append(pair)
         else:
             alone.append(pair)
-    groups += _chained(alone, lambda one, other: abs(one.last - other.last) <= SAME)
+    groups += _chained(alone, lambda sighting, other: abs(sighting.last - other.last) <= SAME)
     groups.sort(key=lambda group: min(at.last for _, at in group))
-    return [[one for one, _ in group] for group in groups]
+    return [[item for item, _ in group] for group in groups]
 
 
 Group = list[tuple[Item, Sighting]]

@@ -136,16 +136,20 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
         steps = [
             (member, _step_at(member.logs, begin, place, end, r)) for member, r in zip(members, memories, strict=True)
         ]
-        alike = [(member, one) for member, one in steps if one is not None and (one.shift > 0) == (step.shift > 0)]
-        q = false_discovery_control([one.p for _, one in alike]) if alike else np.empty(0)
+        alike = [
+            (member, own_step)
+            for member, own_step in steps
+            if own_step is not None and (own_step.shift > 0) == (step.shift > 0)
+        ]
+        q = false_discovery_control([step.p for _, step in alike]) if alike else np.empty(0)
         having = [pair for pair, rate in zip(alike, q.tolist(), strict=True) if rate <= FDR]
         if len(having) < MIN_SIBLINGS:
             continue
-        for member, one in having:
-            if abs(one.shift) >= math.log1p(member.limits.notify):
+        for member, own_step in having:
+            if abs(own_step.shift) >= math.log1p(member.limits.notify):
                 before = int(np.flatnonzero(~np.isnan(member.logs[:place]))[-1])
                 after = place + int(np.flatnonzero(~np.isnan(member.logs[place:]))[0])
-                yield member.name, after, before, replace(one, p=step.p)
+                yield member.name, after, before, replace(own_step, p=step.p)
 
 
 def _together(rows: Table) -> Logs:
@@ -179,7 +183,7 @@ def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:
 def select_series(table: Histories, known: Points, limits: Limits, key: object) -> list[Name]:
     """The series that may have shifted, and a sample of the others.  The same `key` gives the same sample."""
     notify = np.array([limits[name].notify for name in table.names])
-    open_ones = np.array([any(one.open for one in known.get(name, ())) for name in table.names], dtype=bool)
+    open_ones = np.array([any(point.open for point in known.get(name, ())) for name in table.names], dtype=bool)
     selected = shift_mask(table, _since(known), notify) | sampled_mask(table.names, key, ONE_IN)
     selected |= open_ones & sampled_mask(table.names, key, ONE_IN_OPEN)
     return [table.names[row] for row in np.flatnonzero(selected)]
@@ -210,7 +214,7 @@ def scan_series(
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
     since = _since(known)
     odd = _odd_series(table, since, limits)
-    shared = shared_steps(max(table, close, key=lambda one: one.values.size), limits, device)
+    shared = shared_steps(max(table, close, key=lambda histories: histories.values.size), limits, device)
 
     def table_of(name: Name) -> Histories:
         return close if name in close.row_of else table
@@ -247,7 +251,7 @@ def _suspected(
     """The suspected changes at the newest revisions of the `odd` series, away from their steps."""
     found = {}
     for name in odd:
-        last = max([since.get(name, 0), *(one.ordinal for one in steps[name])])
+        last = max([since.get(name, 0), *(step.ordinal for step in steps[name])])
         change = newest(table.seen(table.row_of[name], last), limits[name], device)
         # Faster values are ignored until they are a level.
         if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
@@ -257,7 +261,7 @@ def _suspected(
 
 def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
     """Those of `more` that are at other places than the `steps`."""
-    return [one for one in more if not any(step.covers(one.ordinal, apart) for step in steps)]
+    return [change for change in more if not any(step.covers(change.ordinal, apart) for step in steps)]
 
 
 def _with_alone(
@@ -271,8 +275,8 @@ def _with_alone(
         families.setdefault(family_of(name), []).append(name)
     moved = _moved_places(known, found)
     with_alone = dict(found)
-    for name, one in found.items():
-        steps = [change for change in one.matched.new if not change.is_leak]
+    for name, scan in found.items():
+        steps = [change for change in scan.matched.new if not change.is_leak]
         if not steps:
             continue
         family = family_of(name)
@@ -282,7 +286,7 @@ def _with_alone(
             for step in steps
             if not any_near(name, step.ordinal, moved[family]) and refuted_by_siblings(step, siblings, epochs_of_series)
         )
-        with_alone[name] = replace(one, alone=alone)
+        with_alone[name] = replace(scan, alone=alone)
     return with_alone
 
 
@@ -291,7 +295,7 @@ def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Famil
     places: dict[Family, list[tuple[int, Name]]] = {}
     for name in {**known, **found}:
         new = found[name].matched.new if name in found else ()
-        ordinals = [*(one.place for one in known.get(name, ())), *(change.ordinal for change in new)]
+        ordinals = [*(point.place for point in known.get(name, ())), *(change.ordinal for change in new)]
         places.setdefault(family_of(name), []).extend((ordinal, name) for ordinal in ordinals)
     return {family: sorted(of_family) for family, of_family in places.items()}
 
@@ -316,5 +320,5 @@ def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> 
 
 def _since(known: Points) -> dict[Name, int]:
     """The place of the newest point of each series that the last scan did not refute."""
-    places = {name: [one.place for one in of_name if not one.refuted] for name, of_name in known.items()}
+    places = {name: [point.place for point in of_name if not point.refuted] for name, of_name in known.items()}
     return {name: max(of_name) for name, of_name in places.items() if of_name}

@@ -85,7 +85,9 @@ class Histories:
         """
         known = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
         known &= _times(self)[:, None]
-        own, sota = (np.log(one, out=np.full(one.shape, np.nan), where=known) for one in (self.values, self.references))
+        own, sota = (
+            np.log(table, out=np.full(table.shape, np.nan), where=known) for table in (self.values, self.references)
+        )
         constant = np.fmax.reduce(own, axis=1) == np.fmin.reduce(own, axis=1)
         theta = np.where(constant, 0.0, device.theta)[:, None]
         return np.asarray(own - theta * (sota - row_medians(sota)[:, None]))
@@ -131,7 +133,7 @@ def slope_of(table: Histories) -> Slope:
     """By how much the times of a device follow SOTA, in the sessions that measured both with the newest stack."""
     unknown = np.isnan(table.values) | np.isnan(table.references)
     own, sota = (
-        _aligned(table, np.log(np.where(unknown, np.nan, one)), {}) for one in (table.values, table.references)
+        _aligned(table, np.log(np.where(unknown, np.nan, values)), {}) for values in (table.values, table.references)
     )
     times = _times(table)
     return device_slope(own[times], sota[times], [table.names[row][1] for row in np.flatnonzero(times)])

@@ -112,8 +112,8 @@ def same_facts(head: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def configurations(facts: Mapping[str, Any]) -> str:
     """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
     kernels = facts.get("triton")
-    known = isinstance(kernels, list) and all(isinstance(one, Mapping) for one in kernels)
-    return " ".join(_configuration(one) for one in kernels or ()) if known else ""
+    known = isinstance(kernels, list) and all(isinstance(kernel, Mapping) for kernel in kernels)
+    return " ".join(_configuration(kernel) for kernel in kernels or ()) if known else ""
 
 
 def _configuration(kernel: Mapping[str, Any]) -> str:

@@ -144,7 +144,7 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         whole(facts.get("count")) or len(kernels),
         whole(facts.get("extern")) or 0,
         over,
-        tuple(_text(_table(one).get("over")) or "?" for one in refused[:MAX_KERNELS])
+        tuple(_text(_table(row).get("over")) or "?" for row in refused[:MAX_KERNELS])
         if isinstance(refused, list)
         else (),
         calls_of(facts.get("operators")),
@@ -154,23 +154,23 @@ def read(answer: Mapping[str, Any]) -> Compiled:
 
 def kernels_of(listed: Any) -> tuple[Kernel, ...]:
     """Kernels as a contender describes them, those that ran and those that were only compiled."""
-    return tuple(_kernel(_table(one)) for one in listed[:MAX_KERNELS]) if isinstance(listed, list) else ()
+    return tuple(_kernel(_table(kernel)) for kernel in listed[:MAX_KERNELS]) if isinstance(listed, list) else ()
 
 
 def kernel_pairs(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel, Kernel]]:
     """The kernels that are each other's before and after."""
-    return [(old, new) for old, new in paired(before, after, lambda one: one.name) if old and new]
+    return [(old, new) for old, new in paired(before, after, lambda kernel: kernel.name) if old and new]
 
 
 def calls_of(listed: Any) -> tuple[Call, ...]:
-    tables = [_table(one) for one in listed[:MAX_KERNELS]] if isinstance(listed, list) else []
-    return tuple(Call(_text(one.get("name")) or "?", whole(one.get("bytes"))) for one in tables)
+    tables = [_table(row) for row in listed[:MAX_KERNELS]] if isinstance(listed, list) else []
+    return tuple(Call(_text(table.get("name")) or "?", whole(table.get("bytes"))) for table in tables)
 
 
 def texts_of(listed: Any) -> tuple[str, ...]:
     """A list of texts; whatever else is in it is left out."""
     texts = listed[:MAX_KERNELS] if isinstance(listed, list) else []
-    return tuple(_clean(one) for one in texts if isinstance(one, str))
+    return tuple(_clean(text) for text in texts if isinstance(text, str))
 
 
 def _kernel(said: Mapping[str, Any]) -> Kernel:
@@ -202,7 +202,9 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
 
 def _accesses(value: Any) -> dict[str, Access]:
     tables = {_clean(name[:80]): _table(each) for name, each in _entries(value)}
-    return {name: Access(whole(one.get("asked")) or 0, whole(one.get("size")) or 0) for name, one in tables.items()}
+    return {
+        name: Access(whole(table.get("asked")) or 0, whole(table.get("size")) or 0) for name, table in tables.items()
+    }
 
 
 _WHOLE: tuple[str, ...] = ("registers", "spills", "stack", "shared_static", "shared_dynamic", "shared_limit")

@@ -100,8 +100,10 @@ class Moved:
 
 def changes(base: Facts, head: Facts) -> list[CodeChange]:
     """Everything that differs at the places that both have, the weightiest first."""
-    found = [one for place in head if place in base for one in _at(place, base[place], head[place])]
-    return sorted(found, key=lambda one: (_WEIGHT[one.what], one.worse is not True, one.place, one.kernel))
+    found = [change for place in head if place in base for change in _at(place, base[place], head[place])]
+    return sorted(
+        found, key=lambda change: (_WEIGHT[change.what], change.worse is not True, change.place, change.kernel)
+    )
 
 
 def same_code(base: Facts, head: Facts) -> tuple[CompiledPlace, ...]:
@@ -124,10 +126,10 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
             continue
         numbered, others = (list(enumerate(side.kernels)) for side in (was, now))
-        for before, after in paired(numbered, others, lambda one: one[1].name):
+        for before, after in paired(numbered, others, lambda pair: pair[1].name):
             hashes = place.provider, before[1].sass if before else None, after[1].sass if after else None
             if hashes[1] != hashes[2]:
-                name = " and ".join(dict.fromkeys(one[1].name for one in (before, after) if one))
+                name = " and ".join(dict.fromkeys(pair[1].name for pair in (before, after) if pair))
                 first = Moved(place, name, before[0] if before else None, after[0] if after else None, ())
                 found.setdefault(hashes, (first, []))[1].append(place)
     return [replace(first, every=tuple(dict.fromkeys(places))) for first, places in found.values()]
@@ -139,26 +141,30 @@ def grouped(found: Iterable[CodeChange]) -> list[Group]:
     More than `MAX_ALIKE` changes of one property in one direction are reported as a range.
     """
     alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[CodeChange]]] = defaultdict(dict)
-    for one in found:
-        grown = _value(one.after) > _value(one.before)
-        alike[one.what, one.place.provider, one.kernel, one.worse, grown].setdefault(one.said, []).append(one)
+    for change in found:
+        grown = _value(change.after) > _value(change.before)
+        alike[change.what, change.place.provider, change.kernel, change.worse, grown].setdefault(
+            change.said, []
+        ).append(change)
     groups = []
     for (what, _, kernel, worse, _), sayings in alike.items():
         many = len(sayings) > (1 if what is What.INSTRUCTIONS else MAX_ALIKE)
         for merged in [list(chain(*sayings.values()))] if many and what in _RANGED else sayings.values():
-            said = _range(what, merged) if len({one.said for one in merged}) > 1 else merged[0].said
-            places = tuple(dict.fromkeys(one.place for one in merged))
-            sources = tuple(sorted({one.source for one in merged if one.source}, key=_by_place))
+            said = _range(what, merged) if len({change.said for change in merged}) > 1 else merged[0].said
+            places = tuple(dict.fromkeys(change.place for change in merged))
+            sources = tuple(sorted({change.source for change in merged if change.source}, key=_by_place))
             groups.append(Group(what, said, kernel, worse, places, sources))
-    return sorted(groups, key=lambda one: (_WEIGHT[one.what], one.worse is not True, -len(one.places), one.said))
+    return sorted(
+        groups, key=lambda group: (_WEIGHT[group.what], group.worse is not True, -len(group.places), group.said)
+    )
 
 
 def _range(what: What, found: list[CodeChange]) -> str:
     """`registers 42 to 100 → 31 to 62`; those that go with the case as percentages: `instructions -42 % to -24 %`."""
     if what in (What.LOADS, What.STORES):
-        most = max(set(found), key=lambda one: sum(other.said == one.said for other in found))
+        most = max(set(found), key=lambda change: sum(other.said == change.said for other in found))
         return f"{most.said}, and other {what} elsewhere"
-    before, after = ([_value(getattr(one, side)) for one in found] for side in ("before", "after"))
+    before, after = ([_value(getattr(change, side)) for change in found] for side in ("before", "after"))
     if what is What.INSTRUCTIONS and all(before):
         grown = sorted(new / old - 1 for old, new in zip(before, after, strict=True))
         return f"{LABELS[what]} {_signed(grown[0])} to {_signed(grown[-1])}"
@@ -188,17 +194,17 @@ def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[Cod
             where = now.source or own
             sayings += [(now.name if several else "", where, said) for said in _one_kernel(was, now)]
         if not sayings and before.code != after.code:
-            alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
+            alike = [kernel.sass for kernel in before.kernels] == [kernel.sass for kernel in after.kernels]
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
             sayings.append(("", own, (What.CODE, said, "", "", None)))
     for kernel, source, (what, said, was_said, now_said, worse) in sayings:
         yield CodeChange(place, kernel, what, said, was_said, now_said, worse, source)
 
 
-def source_of(one: Compiled) -> SourceLines | None:
+def source_of(compiled: Compiled) -> SourceLines | None:
     """Where the code of a case is: its only kernel that the revision defines, else the function that launches it."""
-    known = {kernel.source for kernel in one.kernels if kernel.source}
-    return known.pop() if len(known) == 1 else one.source or min(known, key=_by_place, default=None)
+    known = {kernel.source for kernel in compiled.kernels if kernel.source}
+    return known.pop() if len(known) == 1 else compiled.source or min(known, key=_by_place, default=None)
 
 
 def _by_place(source: SourceLines) -> tuple[str, int]:
@@ -235,7 +241,7 @@ def _which(before: Compiled, after: Compiled) -> str:
     now, was = (Counter(side.calls) for side in (after, before))
     sides = ((now - was, "more"), (was - now, "fewer"))
     said = [
-        f"{listed(f'{one.name} ({amount(float(one.bytes or 0), Metric.MEMORY)})' for one in list(calls)[:3])} {word}"
+        f"{listed(f'{call.name} ({amount(float(call.bytes or 0), Metric.MEMORY)})' for call in list(calls)[:3])} {word}"
         for calls, word in sides
         if calls
     ]
@@ -248,9 +254,9 @@ STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FA
 def moved_definition(head: Mapping[str, Any], base: Mapping[str, Any]) -> SourceLines | None:
     """Where the code of a measured case is that differs from its baseline's: a kernel, else the called function."""
     now, was = kernels_of(head.get("triton")), kernels_of(base.get("triton"))
-    pairs = paired(was, now, lambda one: one.name)
+    pairs = paired(was, now, lambda kernel: kernel.name)
     moved = (new for old, new in pairs if new and (old is None or new.sass is None or new.sass != old.sass))
-    return next((one.source for one in moved if one.source), None) or SourceLines.read(head.get("source"))
+    return next((kernel.source for kernel in moved if kernel.source), None) or SourceLines.read(head.get("source"))
 
 
 def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:

@@ -89,13 +89,20 @@ class FactsReport:
     @property
     def groups(self) -> list[Group]:
         """The changes as lines to read, without what a broken limit says already."""
-        named = {place for one in self.violations if one.rule in ("over_limit", "refused") for place in one.places}
-        return diff.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in named)
+        named = {
+            place
+            for violation in self.violations
+            if violation.rule in ("over_limit", "refused")
+            for place in violation.places
+        }
+        return diff.grouped(
+            change for change in self.changes if change.what is not What.LIMIT or change.place not in named
+        )
 
     @property
     def unexplained(self) -> tuple[Uncompiled, ...]:
         """Cases that did not compile, except those already reported as a broken limit."""
-        named = {place for one in self.violations for place in one.places}
+        named = {place for violation in self.violations for place in violation.places}
         return tuple(row for row in self.uncompiled if not named.issuperset(row.places))
 
     @property
@@ -112,7 +119,7 @@ class FactsReport:
         """`3 cases break a limit; the same machine code at 38 of 40 cases`."""
         if self.skipped:
             return self.skipped
-        broken = len({place for one in self.violations for place in one.places})
+        broken = len({place for violation in self.violations for place in violation.places})
         said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
         said += f"{_cases(len(self.unjudged))} undecided: not compiled, and not at the base; " if self.unjudged else ""
         if not self.compiled:
@@ -150,11 +157,11 @@ class KernelFindings:
 
     @property
     def worse(self) -> bool:
-        return self.broken or any(one.worse for one in self.changes)
+        return self.broken or any(change.worse for change in self.changes)
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "KernelFindings | None":
-        source, changes = SourceLines.read(kept["source"]), tuple(Finding(**one) for one in kept["changes"])
+        source, changes = SourceLines.read(kept["source"]), tuple(Finding(**change) for change in kept["changes"])
         return cls(source, kept["kernel"], kept["arch"], changes, kept["broken"]) if source and changes else None
 
 
@@ -178,13 +185,18 @@ class Findings:
             report.headline,
             report.base.short if report.base else None,
             tuple(
-                Finding(f"{one.said}: {MENDS[one.rule]}", at(one.places), len(one.places), worse=True)
-                for one in report.violations[:MAX_FINDINGS]
+                Finding(
+                    f"{violation.said}: {MENDS[violation.rule]}",
+                    at(violation.places),
+                    len(violation.places),
+                    worse=True,
+                )
+                for violation in report.violations[:MAX_FINDINGS]
             ),
             tuple(map(finding_of, groups[:MAX_FINDINGS])),
             tuple(
-                Finding(f"{one.state.value}: {one.reason}", at(one.places), len(one.places))
-                for one in report.unexplained[:MAX_FINDINGS]
+                Finding(f"{uncompiled.state.value}: {uncompiled.reason}", at(uncompiled.places), len(uncompiled.places))
+                for uncompiled in report.unexplained[:MAX_FINDINGS]
             ),
             report.notes[:MAX_FINDINGS],
             max(0, len(groups) - MAX_FINDINGS),
@@ -196,7 +208,9 @@ class Findings:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Findings":
-        lines = {name: tuple(Finding(**one) for one in kept[name]) for name in ("broken", "changes", "uncompiled")}
+        lines = {
+            name: tuple(Finding(**finding) for finding in kept[name]) for name in ("broken", "changes", "uncompiled")
+        }
         kernels = filter(None, map(KernelFindings.from_json, kept.get("kernels", ())))  # old rows have none
         notes, more = tuple(kept["notes"]), kept["more"]
         return cls(kept["headline"], kept["base"], **lines, notes=notes, more=more, kernels=tuple(kernels))
@@ -206,11 +220,11 @@ def by_kernel(report: FactsReport) -> tuple[KernelFindings, ...]:
     """The changes at known places in the source, those that are worse first."""
     facts = dict(report.facts)
     found: dict[tuple[SourceLines, str, str], list[CodeChange]] = defaultdict(list)
-    for one in report.changes:
-        if one.source is not None:
-            kernels = facts[one.place].kernels if one.place in facts else ()
-            name = one.kernel or next((kernel.name for kernel in kernels if kernel.source == one.source), "")
-            found[one.source, name, one.place.arch].append(one)
+    for change in report.changes:
+        if change.source is not None:
+            kernels = facts[change.place].kernels if change.place in facts else ()
+            name = change.kernel or next((kernel.name for kernel in kernels if kernel.source == change.source), "")
+            found[change.source, name, change.place.arch].append(change)
     broken = {(rule.rule, place) for rule in report.violations for place in rule.places}
     listed = [
         KernelFindings(
@@ -218,14 +232,21 @@ def by_kernel(report: FactsReport) -> tuple[KernelFindings, ...]:
             kernel,
             arch,
             tuple(finding_of(replace(group, kernel="")) for group in diff.grouped(changes)[:MAX_FINDINGS]),
-            any((rule, one.place) in broken for one in changes for rule in _RULES.get(one.what, ())),
+            any((rule, change.place) in broken for change in changes for rule in _RULES.get(change.what, ())),
         )
         for (source, kernel, arch), changes in found.items()
     ]
     return tuple(
-        sorted(listed, key=lambda one: (not one.broken, not one.worse, one.source.file, one.source.first, one.arch))[
-            :MAX_KERNELS
-        ]
+        sorted(
+            listed,
+            key=lambda findings: (
+                not findings.broken,
+                not findings.worse,
+                findings.source.file,
+                findings.source.first,
+                findings.arch,
+            ),
+        )[:MAX_KERNELS]
     )
 
 
@@ -254,10 +275,12 @@ def compared(report: FactsReport, was: diff.Facts | None, now: diff.Facts, polic
         known_before=known_before(was, now),
         uncompiled=_uncompiled(now),
         unjudged=tuple(
-            place for place, one in now.items() if one.state is State.FAILED and not one.over and place not in before
+            place
+            for place, compiled in now.items()
+            if compiled.state is State.FAILED and not compiled.over and place not in before
         ),
         compiled=sum(map(_compiled, now.values())),
-        compared=sum(_compiled(before.get(place)) and _compiled(one) for place, one in now.items()),
+        compared=sum(_compiled(before.get(place)) and _compiled(compiled) for place, compiled in now.items()),
         same=len(diff.same_code(before, now)),
         facts=tuple(now.items()),
     )
@@ -327,7 +350,10 @@ def _growth(was: Compiled, now: Compiled) -> tuple[int, int] | None:
 def at(places: Iterable[CompiledPlace], shown: int = 1) -> str:
     """`rmsnorm.fwd.4096x1024.bf16 and 9 more cases, on sm_90 and sm_100`."""
     places = list(places)
-    cases, archs = list(dict.fromkeys(one.case for one in places)), sorted({one.arch for one in places}, key=_number)
+    cases, archs = (
+        list(dict.fromkeys(place.case for place in places)),
+        sorted({place.arch for place in places}, key=_number),
+    )
     more = len(cases) - shown
     first = ", ".join(cases[:shown]) if more > 0 else listed(cases)
     return f"{first}{f' and {_cases(more, other=True)}' if more > 0 else ''} on {listed(archs)}"
@@ -335,16 +361,16 @@ def at(places: Iterable[CompiledPlace], shown: int = 1) -> str:
 
 def _uncompiled(head: diff.Facts) -> tuple[Uncompiled, ...]:
     alike: dict[tuple[State, str], list[CompiledPlace]] = defaultdict(list)
-    for place, one in head.items():
-        if one.state is not State.COMPILED:
-            alike[one.state, one.over or one.reason or "no reason was given"].append(place)
+    for place, compiled in head.items():
+        if compiled.state is not State.COMPILED:
+            alike[compiled.state, compiled.over or compiled.reason or "no reason was given"].append(place)
     rows = [Uncompiled(state, reason, tuple(places)) for (state, reason), places in alike.items()]
     return tuple(sorted(rows, key=lambda row: (row.state is not State.FAILED, -len(row.places), row.reason)))
 
 
-def _compiled(one: Compiled | None) -> bool:
+def _compiled(compiled: Compiled | None) -> bool:
     """Whether there is machine code.  A case that only calls other libraries has none."""
-    return one is not None and one.state is State.COMPILED and one.code is not None
+    return compiled is not None and compiled.state is State.COMPILED and compiled.code is not None
 
 
 def _number(arch: str) -> tuple[int, str]:

@@ -97,12 +97,12 @@ def moves(history: Sequence[FactsAt]) -> list[FactsMove]:
         else:
             by = MovedBy.COMMIT if same_stack else MovedBy.STACK
             found.append(FactsMove(now, before, by, _differences(now.head, before.head)))
-    return [one for one in found if one.differences]
+    return [move for move in found if move.differences]
 
 
 def configuration_spans(history: Sequence[FactsAt]) -> list[ConfigurationSpan]:
     """The configurations of a case as a series, oldest first; revisions without a known one are left out."""
-    known = [(one, configuration(one.head)) for one in history if configuration(one.head)]
+    known = [(facts, configuration(facts.head)) for facts in history if configuration(facts.head)]
     found = list[ConfigurationSpan]()
     last: FactsAt | None = None
     for now, chosen in known:
@@ -124,14 +124,16 @@ def _configured_by(before: FactsAt, now: FactsAt) -> tuple[MovedBy, ...]:
 
 
 def _differences(now: Facts, before: Facts) -> tuple[str, ...]:
-    return tuple(one for one in differences(now, before) if one not in SAME_CODE)
+    return tuple(difference for difference in differences(now, before) if difference not in SAME_CODE)
 
 
 def tracks(history: Sequence[FactsAt]) -> list[FactTrack]:
     """Each numeric fact that any revision has, over the revisions."""
     found = []
     for name in _TRACKED:
-        values = [(place, value) for place, one in enumerate(history) if (value := _value(one.head, name)) is not None]
+        values = [
+            (place, value) for place, facts in enumerate(history) if (value := _value(facts.head, name)) is not None
+        ]
         if values:
             label = f"{LABELS[name]}, %" if name == "occupancy" else LABELS[name]
             found.append(FactTrack(name, label, tuple(values)))
@@ -143,7 +145,7 @@ def _value(facts: Facts, name: str) -> float | None:
     if name not in ("occupancy", "instructions"):
         return whole(facts.get(name))
     kernels = kernels_of(facts.get("triton"))
-    known: list[float] = [value for one in kernels if (value := getattr(one, name)) is not None]
+    known: list[float] = [value for kernel in kernels if (value := getattr(kernel, name)) is not None]
     if not known:
         return None
     return 100 * min(known) if name == "occupancy" else sum(known)

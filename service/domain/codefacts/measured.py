@@ -68,7 +68,7 @@ class Choices:
     @property
     def equally_fast(self) -> bool:
         """Whether all chosen configurations are equally fast."""
-        typical = [median(one.medians) for one in self.found if one.medians]
+        typical = [median(choice.medians) for choice in self.found if choice.medians]
         return bool(typical) and max(typical) <= min(typical) * (1 + EQUAL)
 
     @property
@@ -76,9 +76,9 @@ class Choices:
         """`its autotuner chose 2 configurations of equal speed in 5 trials (BLOCK=64 in 3, BLOCK=128 in 2)`."""
         if not self.waver:
             return ""
-        trials = sum(one.trials for one in self.found)
+        trials = sum(choice.trials for choice in self.found)
         speed = " of equal speed" if self.equally_fast else " of different speeds"
-        each = [f"{one_line(one.configuration, 80)} in {one.trials}" for one in self.found[:NAMED]]
+        each = [f"{one_line(choice.configuration, 80)} in {choice.trials}" for choice in self.found[:NAMED]]
         if more := len(self.found) - NAMED:
             each += [f"{more} more"] if more > 0 else []
         return f"its autotuner chose {len(self.found)} configurations{speed} in {trials} trials ({listed(each)})"
@@ -101,9 +101,9 @@ def choices(facts: Mapping[str, Any]) -> Choices:
     """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
     stored = facts.get("tuned")
     found: dict[str, list[float | None]] = {}
-    for one in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():
-        if isinstance(one, Mapping) and isinstance(one.get("configuration"), str):
-            found.setdefault(one["configuration"], []).append(number(one.get("median")))
+    for choice in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():
+        if isinstance(choice, Mapping) and isinstance(choice.get("configuration"), str):
+            found.setdefault(choice["configuration"], []).append(number(choice.get("median")))
     by_count = sorted(found.items(), key=lambda item: -len(item[1]))
     return Choices(
         tuple(
@@ -116,7 +116,7 @@ def choices(facts: Mapping[str, Any]) -> Choices:
 def interchangeable(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Did a side waver, and ran both sides the same configuration in some trial?  Then none explains a difference."""
     mine, theirs = choices(head), choices(other)
-    shared = {one.configuration for one in mine.found} & {one.configuration for one in theirs.found}
+    shared = {choice.configuration for choice in mine.found} & {choice.configuration for choice in theirs.found}
     return bool(shared) and (mine.waver or theirs.waver)
 
 

@@ -55,15 +55,15 @@ def paired(
         yield from zip(before, after, strict=True)
         return
     left = defaultdict[str, list[Side]](list)
-    for one in before:
-        left[name(one)].append(one)
+    for side in before:
+        left[name(side)].append(side)
     fresh = list[Side]()
-    for one in after:
-        if left[name(one)]:
-            yield left[name(one)].pop(0), one
+    for side in after:
+        if left[name(side)]:
+            yield left[name(side)].pop(0), side
         else:
-            fresh.append(one)
-    yield from zip_longest([one for some in left.values() for one in some], fresh)
+            fresh.append(side)
+    yield from zip_longest([side for some in left.values() for side in some], fresh)
 
 
 BASELINES = (Role.PARENT, Role.LAST_GOOD, Role.PINNED)  # the first that has texts is compared with the head
@@ -79,7 +79,9 @@ def plain_case(case: str) -> str:
 
 def packed(text: str) -> PackedText | None:
     """The text without names of temporary folders, compressed.  None for one that is empty or too long."""
-    shown = _PATH.sub(lambda path: "PATH" if any(one in path[0] for one in _TEMPORARY) else path[0], printable(text))
+    shown = _PATH.sub(
+        lambda path: "PATH" if any(folder in path[0] for folder in _TEMPORARY) else path[0], printable(text)
+    )
     whole = shown.encode(errors="replace")
     if not whole.strip() or len(whole) > MAX_BYTES:
         return None

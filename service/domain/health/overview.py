@@ -52,22 +52,22 @@ class StripRevision:
 def mark_of(results: Iterable[DeviceResult]) -> Mark:
     """The worst of what a revision did on its devices; a slow-down comes before a failure, which measured nothing."""
     every = list(results)
-    if any(one.slower for one in every):
+    if any(result.slower for result in every):
         return Mark.SLOWER
-    if any(one.failed or one.newly_broken for one in every):
+    if any(result.failed or result.newly_broken for result in every):
         return Mark.FAILED
-    if any(one.faster for one in every):
+    if any(result.faster for result in every):
         return Mark.FASTER
-    return Mark.STEADY if any(one.done for one in every) else Mark.UNMEASURED
+    return Mark.STEADY if any(result.done for result in every) else Mark.UNMEASURED
 
 
 def newest_means(revisions: Sequence[StripRevision]) -> dict[str, SotaMean]:
     """The newest mean of each device; revisions are oldest first."""
     found = dict[str, SotaMean]()
     for revision in revisions:
-        for device, one in revision.results.items():
-            if one.mean is not None:
-                found[device] = one.mean
+        for device, result in revision.results.items():
+            if result.mean is not None:
+                found[device] = result.mean
     return found
 
 
@@ -80,9 +80,9 @@ def trend(revisions: Sequence[StripRevision]) -> list[float | None]:
     held = dict[str, SotaMean]()
     points: list[float | None] = []
     for revision in revisions:
-        for device, one in revision.results.items():
-            if one.mean is not None and one.mean.digest == newest[device].digest:
-                held[device] = one.mean
+        for device, result in revision.results.items():
+            if result.mean is not None and result.mean.digest == newest[device].digest:
+                held[device] = result.mean
         points.append(joined(held.values()) if held and held.keys() == newest.keys() else None)
     return points
 

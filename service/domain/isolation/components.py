@@ -64,7 +64,7 @@ def components(before: Stack, after: Stack) -> tuple[Component, ...]:
     """The components that differ, the named ones first."""
     groups = _groups(before, after)
     found = (_component(name, members, before, after) for name, members in groups.items())
-    return tuple(one for one in found if one.changes)
+    return tuple(component for component in found if component.changes)
 
 
 def unintended(component: Component, base: Mapping[str, str], donor: Mapping[str, str], seen: Mapping[str, str]) -> str:
@@ -103,13 +103,13 @@ def _required_by_torch(stack: Stack) -> Iterator[str]:
 
 def _component(name: str, members: Sequence[str], before: Stack, after: Stack) -> Component:
     main = NAMED[name][0] if name in NAMED else None
-    ordered = sorted(members, key=lambda one: (one != main, one))
+    ordered = sorted(members, key=lambda name: (name != main, name))
     changes = tuple(
-        DistributionChange(one, old.version if old else None, new.version if new else None)
-        for one in ordered
-        if (old := before.get(one)) != (new := after.get(one)) and not _same(old, new)
+        DistributionChange(distribution, old.version if old else None, new.version if new else None)
+        for distribution in ordered
+        if (old := before.get(distribution)) != (new := after.get(distribution)) and not _same(old, new)
     )
-    swapped = [one.name for one in changes] if name == OTHERS else ordered
+    swapped = [change.name for change in changes] if name == OTHERS else ordered
     return Component(name, tuple(swapped), changes, _obstacle(main, swapped, before, after))
 
 
@@ -120,5 +120,5 @@ def _same(old: Installed | None, new: Installed | None) -> bool:
 def _obstacle(main: str | None, members: Sequence[str], before: Stack, after: Stack) -> str | None:
     if main is not None and (main in before) is not (main in after):
         return f"only one of the stacks has {main}, and an overlay cannot hide it in the other"
-    found = (one.obstacle for stack in (before, after) for name in members if (one := stack.get(name)))
+    found = (installed.obstacle for stack in (before, after) for name in members if (installed := stack.get(name)))
     return next(filter(None, found), None)

@@ -123,7 +123,7 @@ class ComponentEffect:
     def verdict(self) -> ComponentVerdict:
         if self.breaks:
             return ComponentVerdict.BREAKS
-        zones = {one.zone for one in (self.forward, self.backward) if one.zone is not None}
+        zones = {contrast.zone for contrast in (self.forward, self.backward) if contrast.zone is not None}
         if not zones:
             return ComponentVerdict.MISSING
         if Zone.OPEN in zones and zones <= {Zone.OPEN, Zone.SMALL}:
@@ -179,23 +179,25 @@ class CaseIsolation:
 
     @property
     def movers(self) -> tuple[ComponentEffect, ...]:
-        return tuple(one for one in self.components if one.moved)
+        return tuple(effect for effect in self.components if effect.moved)
 
     @property
     def unswapped(self) -> tuple[str, ...]:
-        return tuple(one.component for one in self.components if one.forward.zone is None)
+        return tuple(effect.component for effect in self.components if effect.forward.zone is None)
 
     @property
     def only_together(self) -> bool:
         """The case moved, and no single swap that was measured moves it."""
-        none = all(one.verdict in (ComponentVerdict.NOT_MOVED, ComponentVerdict.MISSING) for one in self.components)
+        none = all(
+            effect.verdict in (ComponentVerdict.NOT_MOVED, ComponentVerdict.MISSING) for effect in self.components
+        )
         return self.verdict in (CaseVerdict.SLOWER, CaseVerdict.FASTER) and none
 
     @property
     def open(self) -> bool:
         """More trials could decide something."""
-        swaps = [swap for one in self.components for swap in (one.forward, one.backward)]
-        return any(one.open for one in (self.total, *swaps))
+        swaps = [swap for effect in self.components for swap in (effect.forward, effect.backward)]
+        return any(contrast.open for contrast in (self.total, *swaps))
 
 
 _OF_TOTAL = {
@@ -219,21 +221,21 @@ def evaluate(
     The false discovery rate of all swaps of all cases together is that of the policy (Benjamini & Hochberg), after the
     error of each test is divided among the tests that were made with fewer trials (alpha spending).
     """
-    known = family([(one.case, total) for one in cases if (total := one.effects(TO, FROM))], policy)
-    found = [_estimated(one, components, policy, at, known.get(group_of(one.case))) for one in cases]
-    contrasts = [contrast for one in found for contrast in _tested(one)]
-    adjusted = iter(benjamini_hochberg([one.p for one in contrasts]))
-    return tuple(_judged(one, adjusted, policy, at) for one in found)
+    known = family([(case.case, total) for case in cases if (total := case.effects(TO, FROM))], policy)
+    found = [_estimated(case, components, policy, at, known.get(group_of(case.case))) for case in cases]
+    contrasts = [contrast for case in found for contrast in _tested(case)]
+    adjusted = iter(benjamini_hochberg([contrast.p for contrast in contrasts]))
+    return tuple(_judged(case, adjusted, policy, at) for case in found)
 
 
 def _estimated(
-    one: IsolatedCase, components: Sequence[str], policy: Policy, at: tuple[int, ...], prior: Prior | None
+    case: IsolatedCase, components: Sequence[str], policy: Policy, at: tuple[int, ...], prior: Prior | None
 ) -> CaseIsolation:
     """Without zones: those need the p-values of all cases."""
-    before = one.arms[FROM].screened if one.measured(FROM) else ()
+    before = case.arms[FROM].screened if case.measured(FROM) else ()
     took = usual(before)
-    change = policy.smallest_change_at(one.case, took or 0.0)
-    control = Estimate.of(_whole(one.effects(CONTROL, FROM)), prior)
+    change = policy.smallest_change_at(case.case, took or 0.0)
+    control = Estimate.of(_whole(case.effects(CONTROL, FROM)), prior)
     off = control is not None and is_off(control, change, policy)
     doubt = abs(control.centre) if control is not None and off else 0.0
 
@@ -243,15 +245,15 @@ def _estimated(
             return Contrast(zone=None if effects is None else Zone.OPEN)
         return Contrast(estimate, Zone.OPEN, _p_moved(estimate, MIN_SHARE * log1p(change) + doubt, at))
 
-    total = one.effects(TO, FROM)
-    ahead = {name: one.effects(forward(name), FROM) for name in components}
-    back = {name: one.effects(TO, backward(name)) for name in components}
+    total = case.effects(TO, FROM)
+    ahead = {name: case.effects(forward(name), FROM) for name in components}
+    back = {name: case.effects(TO, backward(name)) for name in components}
     effects = tuple(
-        ComponentEffect(name, contrast(ahead[name]), contrast(back[name]), _breaks(one, name)) for name in components
+        ComponentEffect(name, contrast(ahead[name]), contrast(back[name]), _breaks(case, name)) for name in components
     )
     return CaseIsolation(
-        one.provider,
-        one.case,
+        case.provider,
+        case.case,
         change,
         took,
         contrast(total),
@@ -261,22 +263,22 @@ def _estimated(
         Contrast(control),
         off,
         sum(map(bool, before)),  # those that this case was in: others went on after it was decided
-        {arm: (found.state, found.reason) for arm, found in one.arms.items() if not one.measured(arm)},
+        {arm: (found.state, found.reason) for arm, found in case.arms.items() if not case.measured(arm)},
     )
 
 
-def _breaks(one: IsolatedCase, component: str) -> bool:
+def _breaks(case: IsolatedCase, component: str) -> bool:
     """Whether the case works in the old stack, fails with this component alone, and works without it in the new one."""
     wrong = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED)
-    swapped = one.arms.get(forward(component))
-    broken = TO in one.arms and one.arms[TO].state in wrong
+    swapped = case.arms.get(forward(component))
+    broken = TO in case.arms and case.arms[TO].state in wrong
     fails_alone = swapped is not None and swapped.state in wrong
-    return broken and one.measured(FROM) and fails_alone and one.measured(backward(component))
+    return broken and case.measured(FROM) and fails_alone and case.measured(backward(component))
 
 
 def _left(total: Effects | None, swaps: Sequence[Effects | None]) -> Effects | None:
     """The total without the effects of the swaps that were measured, trial by trial; None without any of these."""
-    measured = [one for one in swaps if one is not None]
+    measured = [swap for swap in swaps if swap is not None]
     if total is None or not measured:
         return None
     whole = (trial for trial in zip(total, *measured, strict=False) if None not in trial)
@@ -289,33 +291,35 @@ def _p_moved(estimate: Estimate, limit: float, at: tuple[int, ...]) -> float:
     return min(1.0, 2 * min(estimate.p_above(limit), estimate.p_below(-limit)) / share)
 
 
-def _tested(one: CaseIsolation) -> Iterator[Contrast]:
+def _tested(case: CaseIsolation) -> Iterator[Contrast]:
     """The contrasts that were measured."""
-    swaps = (swap for effect in one.components for swap in (effect.forward, effect.backward))
-    yield from (one for one in (one.total, one.left, one.left_backward, *swaps) if one.estimate is not None)
+    swaps = (swap for effect in case.components for swap in (effect.forward, effect.backward))
+    yield from (
+        contrast for contrast in (case.total, case.left, case.left_backward, *swaps) if contrast.estimate is not None
+    )
 
 
-def _judged(one: CaseIsolation, adjusted: Iterator[float], policy: Policy, at: tuple[int, ...]) -> CaseIsolation:
+def _judged(case: CaseIsolation, adjusted: Iterator[float], policy: Policy, at: tuple[int, ...]) -> CaseIsolation:
     """With the zone of every contrast; `adjusted` has their q in the order of `_tested`."""
-    limit = log1p(one.smallest_change)
-    own = policy.at(one.case)
+    limit = log1p(case.smallest_change)
+    own = policy.at(case.case)
 
     def judged(contrast: Contrast) -> Contrast:
         estimate = contrast.estimate
         if estimate is None:
             return contrast
         q = next(adjusted)
-        small = not one.control_off and estimate.p_within(limit) <= own.beta * stops(at, estimate.trials)[-1].share
+        small = not case.control_off and estimate.p_within(limit) <= own.beta * stops(at, estimate.trials)[-1].share
         zone = Zone.SMALL if small else Zone.OPEN
         if zone is Zone.OPEN and q <= own.fdr:
             zone = Zone.MORE if estimate.centre > 0 else Zone.LESS
         return replace(contrast, zone=zone, q=q)
 
-    total, left, left_backward = judged(one.total), judged(one.left), judged(one.left_backward)
+    total, left, left_backward = judged(case.total), judged(case.left), judged(case.left_backward)
     effects = tuple(
-        replace(effect, forward=judged(effect.forward), backward=judged(effect.backward)) for effect in one.components
+        replace(effect, forward=judged(effect.forward), backward=judged(effect.backward)) for effect in case.components
     )
-    return replace(one, total=total, left=left, left_backward=left_backward, components=effects)
+    return replace(case, total=total, left=left, left_backward=left_backward, components=effects)
 
 
 def _whole(effects: Effects | None) -> list[float]:
@@ -339,11 +343,11 @@ Moved = tuple[str, str, str]  # provider, case and component
 
 def causes(cases: Iterable[IsolatedCase], judged: Iterable[CaseIsolation]) -> dict[Moved, SwapCause]:
     """Of every component that moved a case, from the facts of the swap that moved it more clearly."""
-    arms = {one.name: one.arms for one in cases}
+    arms = {case.name: case.arms for case in cases}
     return {
-        (one.provider, one.case, effect.component): _why(arms[one.provider, one.case], *swap)
-        for one in judged
-        for effect in one.components
+        (case.provider, case.case, effect.component): _why(arms[case.provider, case.case], *swap)
+        for case in judged
+        for effect in case.components
         if effect.moved and (swap := _swap(effect)) is not None
     }
 
@@ -352,10 +356,10 @@ def _swap(effect: ComponentEffect) -> tuple[str, str, float] | None:
     """The arm with the new component, that with the old one, and the ratio of their times."""
     ahead = (forward(effect.component), FROM, effect.forward)
     back = (TO, backward(effect.component), effect.backward)
-    measured = [one for one in (ahead, back) if one[2].ratio is not None]
+    measured = [arm_contrast for arm_contrast in (ahead, back) if arm_contrast[2].ratio is not None]
     if not measured:
         return None
-    arm, than, contrast = min(measured, key=lambda one: one[2].q)
+    arm, than, contrast = min(measured, key=lambda arm_contrast: arm_contrast[2].q)
     return arm, than, contrast.ratio or 1.0
 
 
@@ -404,8 +408,8 @@ class Isolation:
 
     @property
     def exit_code(self) -> int:
-        verdicts = {one.verdict for one in self.cases}
+        verdicts = {case.verdict for case in self.cases}
         if verdicts & {CaseVerdict.SLOWER, CaseVerdict.BROKEN}:
             return REGRESSED
-        swaps = {effect.verdict for one in self.cases for effect in one.components}
+        swaps = {effect.verdict for case in self.cases for effect in case.components}
         return UNDECIDED if CaseVerdict.UNDECIDED in verdicts or ComponentVerdict.UNDECIDED in swaps else 0

@@ -233,7 +233,7 @@ class Recipe(_Part):
 
     @model_validator(mode="after")
     def _former_names_are_free(self) -> "Recipe":
-        former = Counter(one.formerly for one in self.providers.values() if one.formerly is not None)
+        former = Counter(provider.formerly for provider in self.providers.values() if provider.formerly is not None)
         for name, count in former.items():
             if name in self.providers:
                 raise ValueError(f"providers: {name!r} is a provider still: no other one carries on its history")
@@ -337,8 +337,10 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
         if key in table:
             arranged[key] = {"default": table[key]} if isinstance(table[key], whole) else table[key]
     if isinstance(devices := table.get("devices"), list):
-        arranged[_CHOICES] = [one for one in devices if isinstance(one, list)]
-        arranged["devices"] = [name for one in devices for name in (one if isinstance(one, list) else [one])]
+        arranged[_CHOICES] = [device for device in devices if isinstance(device, list)]
+        arranged["devices"] = [
+            name for device in devices for name in (device if isinstance(device, list) else [device])
+        ]
     if "providers" in table:
         arranged["providers"] = _arranged_providers(table["providers"])
     policy = table.get("policy", {})

@@ -164,17 +164,17 @@ class Member:
 
 def is_over(members: Sequence[Member]) -> bool:
     """Whether all regressions of an incident are closed."""
-    return all(one.state not in OPEN_REGRESSIONS for one in members)
+    return all(member.state not in OPEN_REGRESSIONS for member in members)
 
 
 def common_cause(members: Sequence[Member]) -> Member | None:
     """The largest of those with the kind of cause that most of them share; a known kind goes before an unknown one."""
-    named = [one for one in members if one.cause is not None and one.why is not None]
+    named = [member for member in members if member.cause is not None and member.why is not None]
     if not named:
         return None
-    known = [one for one in named if one.cause != Kind.UNKNOWN] or named
-    counts = Counter(one.cause for one in known)
-    return max(known, key=lambda one: (counts[one.cause], one.ratio))
+    known = [member for member in named if member.cause != Kind.UNKNOWN] or named
+    counts = Counter(member.cause for member in known)
+    return max(known, key=lambda member: (counts[member.cause], member.ratio))
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:

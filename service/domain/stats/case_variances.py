@@ -74,15 +74,15 @@ class CaseVariances:
 
     def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
         """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""
-        seen = {name: one for name, one in run.items() if name in self.usual and one.head > 0}
+        seen = {name: variance for name, variance in run.items() if name in self.usual and variance.head > 0}
         if not seen or df != self.df:
             return {}
         names = list(seen)
         usual = np.array([self.usual[name] for name in names])
         errors = np.array([self.error[name] for name in names])
-        heads = np.array([one.head for one in seen.values()]) / np.exp(usual)
-        controls = np.array([one.control or math.nan for one in seen.values()]) / np.exp(usual)
-        groups = _groups([one.group for one in seen.values()])
+        heads = np.array([variance.head for variance in seen.values()]) / np.exp(usual)
+        controls = np.array([variance.control or math.nan for variance in seen.values()]) / np.exp(usual)
+        groups = _groups([variance.group for variance in seen.values()])
         scatter_df = fit(self._spread(np.log(heads), groups, float(errors.mean())), df)[0]
         weights = _df_of_spread(_spread_of(scatter_df) + errors).tolist()
         found = {}
@@ -150,7 +150,7 @@ def _groups(of: Sequence[str]) -> list[_LevelGroup]:
     """Groups with MIN_CASES cases have a level of their own, the others that of all cases."""
     whole, small = list[_LevelGroup](), list[int]()
     for group in dict.fromkeys(of):
-        places = [place for place, one in enumerate(of) if one == group]
+        places = [place for place, name in enumerate(of) if name == group]
         if len(places) >= MIN_CASES:
             whole.append(_LevelGroup(np.array(places), np.array(places)))
         else:
@@ -195,14 +195,17 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     The log-variance of a case in a session is the case's own plus the session's plus scatter.  A case's own is shrunk
     towards the mean of all, by as much as its scatter explains of the differences between cases.
     """
-    known = [one for one in past if one.variance > 0 and one.df == df]
-    names, sessions = list(dict.fromkeys(one.name for one in known)), list(dict.fromkeys(one.session for one in known))
+    known = [comparison for comparison in past if comparison.variance > 0 and comparison.df == df]
+    names, sessions = (
+        list(dict.fromkeys(comparison.name for comparison in known)),
+        list(dict.fromkeys(comparison.session for comparison in known)),
+    )
     free = len(known) - len(names) - len(sessions) + 1
     if len(sessions) < MIN_SESSIONS or free < MIN_SESSIONS:
         return None
-    logs = np.log([one.variance for one in known]) - (float(psi(df / 2)) - math.log(df / 2))
-    of_name = _places(names, [one.name for one in known])
-    of_session = _places(sessions, [one.session for one in known])
+    logs = np.log([comparison.variance for comparison in known]) - (float(psi(df / 2)) - math.log(df / 2))
+    of_name = _places(names, [comparison.name for comparison in known])
+    of_session = _places(sessions, [comparison.session for comparison in known])
     times = np.bincount(of_name)
     levels = np.zeros(len(sessions))
     for _ in range(5):  # alternating least squares; exact at once if every session has every case
@@ -230,12 +233,12 @@ def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], sca
     With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.  So
     sessions are counted and not cases.
     """
-    controls = np.array([one.control for one in known])
-    squares = np.square([one.centre for one in known])
+    controls = np.array([comparison.control for comparison in known])
+    squares = np.square([comparison.centre for comparison in known])
     if not controls.any():
         return None
     own, relative = of_cases(squares[controls], variances[controls], scatter_df)
-    sessions = len({one.session for one in known if one.control})
+    sessions = len({comparison.session for comparison in known if comparison.control})
     return Offset(own, 0.0, sessions, 1, relative, learned=True)
 
 

@@ -40,5 +40,5 @@ def smallest(limit: float) -> int:
 
 def trial_effect(candidate: Sequence[float | None], baseline: Sequence[float | None]) -> float | None:
     """The effect of the rounds of a trial; None if one side lost all of them."""
-    mine, theirs = ([one for one in side if one is not None] for side in (candidate, baseline))
+    mine, theirs = ([count for count in side if count is not None] for side in (candidate, baseline))
     return effect(median(mine) - median(theirs)) if mine and theirs else None

@@ -76,12 +76,12 @@ def offset(controls: Sequence[Control]) -> Offset | None:
     if len(controls) < MIN_CASES:
         return None
     by_provider = defaultdict[str, list[Control]](list)
-    for one in controls:
-        by_provider[one.provider].append(one)
+    for control in controls:
+        by_provider[control.provider].append(control)
     shifts = {provider: _shift(members) for provider, members in by_provider.items()}
-    centres = np.array([one.centre - shifts[one.provider][0] for one in controls])
-    variances = np.array([one.variance for one in controls])
-    own = between(centres**2, variances, expected_square(float(np.median([one.df for one in controls]))))
+    centres = np.array([control.centre - shifts[control.provider][0] for control in controls])
+    variances = np.array([control.variance for control in controls])
+    own = between(centres**2, variances, expected_square(float(np.median([control.df for control in controls]))))
     common = sum(centre**2 - error for centre, error in shifts.values()) / len(shifts)
     return Offset(own, max(0.0, common), len(controls), len(shifts))
 
@@ -103,11 +103,11 @@ def of_cases(squares: NDArray[np.float64], variances: NDArray[np.float64], df: f
 
 def _shift(controls: Sequence[Control]) -> tuple[float, float]:
     """The median control of a provider, and its squared standard error over trials."""
-    most = max(len(one.trials) for one in controls)
-    whole = np.array([one.trials for one in controls if len(one.trials) == most])
+    most = max(len(control.trials) for control in controls)
+    whole = np.array([control.trials for control in controls if len(control.trials) == most])
     trials = np.median(whole, axis=0)
     error = float(trials.var(ddof=1)) / most if most > 1 else 0.0
-    return float(np.median([one.centre for one in controls])), error
+    return float(np.median([control.centre for control in controls])), error
 
 
 def between(squares: NDArray[np.float64], variances: NDArray[np.float64], expected: float) -> float:

@@ -168,55 +168,55 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
     direction if it was confirmed, and the other direction if it was contradicted.
     """
     found = [Decision() for _ in suspects]
-    tests = [stops(one.limits.steps, len(one.confirmation)) for one in suspects]
+    tests = [stops(suspect.limits.steps, len(suspect.confirmation)) for suspect in suspects]
     for step in range(max(map(len, tests), default=0)):
-        alone = [0.0 if seen.zone is one.direction else 1.0 for seen, one in zip(found, suspects, strict=True)]
+        alone = [0.0 if seen.zone is suspect.direction else 1.0 for seen, suspect in zip(found, suspects, strict=True)]
         total = alone.copy()
-        for place, one in enumerate(suspects):
+        for place, suspect in enumerate(suspects):
             if found[place].zone is not Zone.OPEN or found[place].futile or step >= len(tests[place]):
                 continue
             stop = tests[place][step]
-            estimate, trials_alone = one.estimate(stop.trials), one.estimate(stop.trials, offset=False)
+            estimate, trials_alone = suspect.estimate(stop.trials), suspect.estimate(stop.trials, offset=False)
             if estimate is None or trials_alone is None:
                 continue
-            p = _beyond(trials_alone, one)
-            found[place] = Decision(_refuted(estimate, one, stop.share), estimate, p)
+            p = _beyond(trials_alone, suspect)
+            found[place] = Decision(_refuted(estimate, suspect, stop.share), estimate, p)
             if found[place].zone is Zone.OPEN:
                 alone[place] = min(1.0, p / stop.share)
                 # No alpha is spent: the offset is the same at each test, so it has one chance and not several.
-                total[place] = one.p_of_all(stop.trials)
+                total[place] = suspect.p_of_all(stop.trials)
         both = zip(benjamini_hochberg(alone), benjamini_hochberg(total, compared), strict=True)
         for place, q in enumerate(map(max, both)):
-            one, seen = suspects[place], found[place]
+            suspect, seen = suspects[place], found[place]
             if seen.zone is Zone.OPEN and not seen.futile and seen.estimate is not None and step < len(tests[place]):
-                zone = one.direction if q <= one.limits.alpha else Zone.OPEN
-                futile = zone is Zone.OPEN and _is_futile(seen.estimate, one)
+                zone = suspect.direction if q <= suspect.limits.alpha else Zone.OPEN
+                futile = zone is Zone.OPEN and _is_futile(seen.estimate, suspect)
                 found[place] = replace(seen, q=q, zone=zone, futile=futile)
     return found
 
 
-def _is_futile(estimate: Estimate, one: Suspect) -> bool:
+def _is_futile(estimate: Estimate, suspect: Suspect) -> bool:
     """Whether the session's offset prevents any number of confirmation trials from deciding."""
-    if one.offset is None or one.offset.variance == 0:
+    if suspect.offset is None or suspect.offset.variance == 0:
         return False
-    at_best = estimate.with_error(math.sqrt(one.offset.own), one.offset.cases)
-    if at_best.p_within(one.limits.smallest_change) <= one.limits.beta:
+    at_best = estimate.with_error(math.sqrt(suspect.offset.own), suspect.offset.cases)
+    if at_best.p_within(suspect.limits.smallest_change) <= suspect.limits.beta:
         return False
-    apart = at_best.less(one.typical)
-    p = max(_beyond(at_best, one), 0.0 if one.exceeds_common(estimate) else _beyond(apart, one))
-    return p > one.limits.alpha
+    apart = at_best.less(suspect.typical)
+    p = max(_beyond(at_best, suspect), 0.0 if suspect.exceeds_common(estimate) else _beyond(apart, suspect))
+    return p > suspect.limits.alpha
 
 
-def _beyond(estimate: Estimate, one: Suspect) -> float:
+def _beyond(estimate: Estimate, suspect: Suspect) -> float:
     """p of a change of at most `min_change` in the suspected direction."""
-    limit = one.limits.min_change
-    return estimate.p_above(limit) if one.direction is Zone.MORE else estimate.p_below(-limit)
+    limit = suspect.limits.min_change
+    return estimate.p_above(limit) if suspect.direction is Zone.MORE else estimate.p_below(-limit)
 
 
-def _refuted(estimate: Estimate, one: Suspect, share: float) -> Zone:
+def _refuted(estimate: Estimate, suspect: Suspect, share: float) -> Zone:
     """SMALL or the other direction if the confirmation trials show that; else OPEN."""
-    zone = _zone(estimate, estimate.p_no_change(), one.limits, share)
-    return Zone.OPEN if zone is one.direction else zone
+    zone = _zone(estimate, estimate.p_no_change(), suspect.limits, share)
+    return Zone.OPEN if zone is suspect.direction else zone
 
 
 def _measured(effects: Effects) -> list[float]:

@@ -91,7 +91,9 @@ def _moments(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         np.log(gammaincinv(df / 2, chances) * 2 / df) if np.isinf(prior) else np.log(fdtri(df, prior, chances))
         for prior in _DFS
     ]
-    return np.array([one.mean() for one in logs]), np.array([one.var() for one in logs])
+    return np.array([logs_of_case.mean() for logs_of_case in logs]), np.array(
+        [logs_of_case.var() for logs_of_case in logs]
+    )
 
 
 def winsorised(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:

@@ -49,7 +49,7 @@ class Claims:
 
     @classmethod
     def of(cls, report: StudyReport) -> "Claims":
-        held = [one.holds for one in report.findings]
+        held = [finding.holds for finding in report.findings]
         return cls(held.count(True), held.count(False), held.count(None))
 
 
@@ -94,7 +94,7 @@ def check(file: StudyFile) -> Study:
     for note in file.notes:
         if note.what in ("stack", "ceilings", "trial") and not isinstance(note.value, dict):
             raise BadInput(f"The note {note.what!r} is {note.value!r:.60}; it must be an object.")
-        if note.what == "ceilings" and not all(type(one) in (int, float) for one in note.value.values()):
+        if note.what == "ceilings" and not all(type(ceiling) in (int, float) for ceiling in note.value.values()):
             raise BadInput(f"The ceilings are {note.value!r:.60}; each must be a number.")
     report(study, Results.of([file]))
     return study
@@ -110,9 +110,11 @@ def _check_session(session: Session) -> Study:
         raise BadInput(
             f"The session began at {session.began!r:.60}, which is no time such as 2026-11-21T03:02:00+00:00."
         )
-    if not isinstance(session.quick, bool) or not all(isinstance(one, dict) for one in (session.machine, session.code)):
+    if not isinstance(session.quick, bool) or not all(
+        isinstance(table, dict) for table in (session.machine, session.code)
+    ):
         raise BadInput("The session must have `quick` as true or false, and `machine` and `code` as objects.")
-    if not all(isinstance(one, str) for one in session.code.values()):
+    if not all(isinstance(text, str) for text in session.code.values()):
         raise BadInput("The `code` of the session must have texts only, such as its `revision`.")
     return study
 
@@ -138,7 +140,7 @@ def _check_record(record: Record) -> None:
         raise BadInput(f"{where} has a reason that is not a text of at most {_MAX_REASON:,} characters.")
     if isinstance(record.trial, bool) or not isinstance(record.trial, int) or not 0 <= record.trial < 1000:
         raise BadInput(f"{where} has trial {record.trial!r:.60}; it must be a number from 0 to 999.")
-    sound = all(one is None or (isinstance(one, int | float) and 0 < one < 1e15) for one in record.samples)
+    sound = all(sample is None or (isinstance(sample, int | float) and 0 < sample < 1e15) for sample in record.samples)
     if not sound or len(record.samples) > MAX_ROUNDS:
         raise BadInput(f"{where} has samples that are not positive numbers, or more than {MAX_ROUNDS:,} of them.")
     if not isinstance(record.facts, dict):
@@ -161,7 +163,9 @@ def stacks(results: Results) -> list[ArmStack]:
         if note.what == "stack" and isinstance(note.value, dict):
             named = note.value.get("device")
             device = named if isinstance(named, dict) else {}
-            versions = {name: str(one) for name, one in note.value.items() if name not in ("arm", "device") and one}
+            versions = {
+                name: str(version) for name, version in note.value.items() if name not in ("arm", "device") and version
+            }
             key = (str(device.get("name") or device.get("kind") or ""), tuple(versions.items()))
             found.setdefault(key, {})[str(note.value.get("arm", ""))] = None
     return [ArmStack(tuple(arms), device, dict(versions)) for (device, versions), arms in found.items()]
@@ -199,7 +203,7 @@ def compared(a: Results, b: Results) -> list[ArmChange]:
             time = _ratio(_logs(a.of_arm(arm, case)), _logs(b.of_arm(arm, case)))
             relative = None
             if arm != baseline:
-                relative = _ratio(*(list(one.effects(arm, baseline, case).values()) for one in (a, b)))
+                relative = _ratio(*(list(results.effects(arm, baseline, case).values()) for results in (a, b)))
             if time is not None:
                 unit = a.of_arm(arm, case)[0].unit
                 found.append(ArmChange(case, arm, baseline, unit, mine, others, time, relative))
@@ -211,13 +215,13 @@ def differences(a: Results, b: Results) -> list[str]:
     first, second = a.sessions[0], b.sessions[0]
     pairs = [
         ("device", first.device, second.device),
-        ("form", *("quick" if one.quick else "full" for one in (first, second))),
+        ("form", *("quick" if session.quick else "full" for session in (first, second))),
         ("revision", first.code.get("revision", "unknown"), second.code.get("revision", "unknown")),
         ("code of the kernels", first.code.get("kernels", "unknown"), second.code.get("kernels", "unknown")),
     ]
     mine, others = _versions(a), _versions(b)
     pairs += [(name, mine.get(name, "none"), others.get(name, "none")) for name in dict.fromkeys((*mine, *others))]
-    found = [f"{what}: {one} in A, {other} in B" for what, one, other in pairs if one != other]
+    found = [f"{what}: {value} in A, {other} in B" for what, value, other in pairs if value != other]
     both = {*a.cases} & {*b.cases}
     in_a, in_b = both & _replayed(a), both & _replayed(b)
     if in_a != in_b:
@@ -227,7 +231,7 @@ def differences(a: Results, b: Results) -> list[str]:
 
 
 def _replayed(results: Results) -> set[str]:
-    return {one.case for one in results.records if one.replayed}
+    return {record.case for record in results.records if record.replayed}
 
 
 def _versions(results: Results) -> dict[str, str]:
@@ -246,19 +250,19 @@ def _baselines(results: Results) -> dict[tuple[str, str], str]:
     """By arm and case, the first arm of the step that measured it first."""
     first: dict[tuple[str, int, str], str] = {}
     found: dict[tuple[str, str], str] = {}
-    for one in results.records:
-        if one.arm != CONTROL:
-            found.setdefault((one.arm, one.case), first.setdefault(one.key, one.arm))
+    for record in results.records:
+        if record.arm != CONTROL:
+            found.setdefault((record.arm, record.case), first.setdefault(record.key, record.arm))
     return found
 
 
 def _logs(records: Sequence[Record]) -> list[float]:
     """Of each trial, the logarithm of the median."""
-    return [math.log(median(one for one in record.samples if one)) for record in records if record.measured]
+    return [math.log(median(sample for sample in record.samples if sample)) for record in records if record.measured]
 
 
 def _ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
     """B over A from logarithms of trials that are not paired, with Welch's interval if both have two of them."""
     if not a or not b:
         return None
-    return sum_of_means([[-one for one in a], b])
+    return sum_of_means([[-value for value in a], b])

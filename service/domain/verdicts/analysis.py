@@ -107,8 +107,8 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     }
     offsets = _offsets(compared, read, controls, policies)
     usual = {
-        metric: one.offset_of((name, own) for name, own in by_sessions.items() if metric_of(name[1]) is metric)
-        for metric, one in known.items()
+        metric: variances.offset_of((name, own) for name, own in by_sessions.items() if metric_of(name[1]) is metric)
+        for metric, variances in known.items()
     }
     for cell in compared:
         own = policies[cell.name]
@@ -220,12 +220,12 @@ def _offsets(
     """The offsets of each kind of case, from the first trials, for the same reason as the priors; bytes have none."""
     kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
-        one, policy = read[cell.name], policies[cell.name]
+        reading, policy = read[cell.name], policies[cell.name]
         first = _first_step(controls[cell.name], policy)
-        estimate = Estimate.of(first, one.prior)
+        estimate = Estimate.of(first, reading.prior)
         if estimate is not None and metric_of(cell.case).varies and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
-            kinds[_kind(cell, one, policy)].append(control)
+            kinds[_kind(cell, reading, policy)].append(control)
     return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
 
 
@@ -240,8 +240,10 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
         kinds[_provider_metric(cell)].append(cell)
     for members in kinds.values():
         seen = {cell.name: read[cell.name] for cell in members}
-        sizes = {name: one.first.estimate.centre for name, one in seen.items() if one.first.estimate}
-        copies = [one.control.centre for cell in members if (one := seen[cell.name]).control and not cell.borrowed]
+        sizes = {name: reading.first.estimate.centre for name, reading in seen.items() if reading.first.estimate}
+        copies = [
+            reading.control.centre for cell in members if (reading := seen[cell.name]).control and not cell.borrowed
+        ]
         same = [sizes[cell.name] for cell in members if cell.same_code and cell.name in sizes]
         equal = [median(some) for some in (copies, same) if len(some) >= MIN_CASES]
         for sign in (1, -1):

@@ -141,13 +141,13 @@ def judge_baseline(
     """
     rule = RULES[kind]
     tested = _tested(cases, policy, rule, offsets if kind in OWN_REVISIONS else {})
-    verdicts = {one.name: BaselineVerdict(one.baseline, Outcome.NEW, one.missing) for one in cases}
-    for name, one in tested.items():
-        slower = one.q <= rule.error_rate(policy)
+    verdicts = {case.name: BaselineVerdict(case.baseline, Outcome.NEW, case.missing) for case in cases}
+    for name, test in tested.items():
+        slower = test.q <= rule.error_rate(policy)
         if rule.method is Method.FLAG:
-            verdicts[name] = _flagged(one, slower, controls.get(name) or 1.0)
+            verdicts[name] = _flagged(test, slower, controls.get(name) or 1.0)
         else:
-            verdicts[name] = _compared(one, slower, policy.beta)
+            verdicts[name] = _compared(test, slower, policy.beta)
     return verdicts
 
 
@@ -155,68 +155,68 @@ def _tested(
     cases: Iterable[BaselineCase], policy: Policy, rule: Rule, offsets: Mapping[Name, SessionOffset]
 ) -> dict[Name, _Tested]:
     """The cases that have times, each tested for being slower than its limit."""
-    timed = [(one, one.pairs.effects()) for one in cases]
-    priors = family([(one.case, effects) for one, effects in timed], policy)
+    timed = [(case, case.pairs.effects()) for case in cases]
+    priors = family([(case.case, effects) for case, effects in timed], policy)
     found = list[_Tested]()
-    for one, effects in timed:
-        here = offsets.get(one.name, NO_OFFSET)
-        if (estimate := Estimate.of(effects, priors.get(group_of(one.case)), offset=here.offset)) is not None:
-            limit = rule.limit(policy.at(one.case), one.case, one.pairs)
+    for case, effects in timed:
+        here = offsets.get(case.name, NO_OFFSET)
+        if (estimate := Estimate.of(effects, priors.get(group_of(case.case)), offset=here.offset)) is not None:
+            limit = rule.limit(policy.at(case.case), case.case, case.pairs)
             compared, p = (
-                comparison(estimate, one.pairs, policy.confidence),
+                comparison(estimate, case.pairs, policy.confidence),
                 estimate.p_above(rule.share * log1p(limit)),
             )
-            found.append(_Tested(one, estimate, compared, limit, p, 1.0, here.doubt))
+            found.append(_Tested(case, estimate, compared, limit, p, 1.0, here.doubt))
     # What cannot be decided must not make room among the discoveries for what can.
-    families = [[one for one in found if (one.doubt is not None) is doubted] for doubted in (False, True)]
+    families = [[test for test in found if (test.doubt is not None) is doubted] for doubted in (False, True)]
     return {
-        one.at.name: replace(one, q=q)
+        test.at.name: replace(test, q=q)
         for members in families
-        for one, q in zip(members, benjamini_hochberg([one.p for one in members]), strict=True)
+        for test, q in zip(members, benjamini_hochberg([test.p for test in members]), strict=True)
     }
 
 
-def _compared(one: _Tested, slower: bool, beta: float) -> BaselineVerdict:
+def _compared(test: _Tested, slower: bool, beta: float) -> BaselineVerdict:
     """Slower, shown not to be slower, or undecided.  There is no confirmation: this opens nothing by itself."""
-    ratio, baseline = one.comparison.ratio, one.at.baseline
-    if one.doubt is not None:
-        return one.verdict(Outcome.INCONCLUSIVE, one.doubt, slower=False)
-    if one.estimate.p_below(log1p(one.limit)) <= beta:
-        faster = one.comparison.high < 1 and ratio * (1 + one.limit) <= 1
+    ratio, baseline = test.comparison.ratio, test.at.baseline
+    if test.doubt is not None:
+        return test.verdict(Outcome.INCONCLUSIVE, test.doubt, slower=False)
+    if test.estimate.p_below(log1p(test.limit)) <= beta:
+        faster = test.comparison.high < 1 and ratio * (1 + test.limit) <= 1
         outcome = Outcome.IMPROVEMENT if faster else Outcome.STEADY
     else:
         outcome = Outcome.REGRESSION if slower else Outcome.INCONCLUSIVE
     if outcome is Outcome.STEADY:
-        why = reason(ReasonCode.NOT_SLOWER, limit=one.limit, baseline=baseline)
+        why = reason(ReasonCode.NOT_SLOWER, limit=test.limit, baseline=baseline)
     elif outcome is Outcome.INCONCLUSIVE:
-        why = reason(ReasonCode.UNDECIDED, limit=one.limit, baseline=baseline)
+        why = reason(ReasonCode.UNDECIDED, limit=test.limit, baseline=baseline)
     else:
-        why = reason(ReasonCode.CHANGED, ratio=ratio, baseline=baseline, limit=one.limit)
-    return one.verdict(outcome, why, slower=outcome is Outcome.REGRESSION)
+        why = reason(ReasonCode.CHANGED, ratio=ratio, baseline=baseline, limit=test.limit)
+    return test.verdict(outcome, why, slower=outcome is Outcome.REGRESSION)
 
 
-def _flagged(one: _Tested, behind: bool, control: float) -> BaselineVerdict:
+def _flagged(test: _Tested, behind: bool, control: float) -> BaselineVerdict:
     """Behind: slower beyond the limit, and not by chance.
 
     A case is shown not to be behind where the upper bound of its interval, widened by how far the control of the case
     was off, is within the limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.
     Every other outcome describes only the position of the interval.
     """
-    ratio, low, high = one.comparison.ratio, one.comparison.low, one.comparison.high
-    is_open = not behind and high * max(control, 1 / control) > 1 + one.limit
-    if is_open and ratio > 1 + one.limit:
-        why = reason(ReasonCode.PERHAPS_BEHIND, baseline=one.at.baseline, low=low, high=high)
-        return one.verdict(Outcome.INCONCLUSIVE, why, slower=behind, is_open=is_open)
+    ratio, low, high = test.comparison.ratio, test.comparison.low, test.comparison.high
+    is_open = not behind and high * max(control, 1 / control) > 1 + test.limit
+    if is_open and ratio > 1 + test.limit:
+        why = reason(ReasonCode.PERHAPS_BEHIND, baseline=test.at.baseline, low=low, high=high)
+        return test.verdict(Outcome.INCONCLUSIVE, why, slower=behind, is_open=is_open)
     outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
-    return one.verdict(outcome, _distance(one, behind), slower=behind, is_open=is_open)
+    return test.verdict(outcome, _distance(test, behind), slower=behind, is_open=is_open)
 
 
-def _distance(one: _Tested, behind: bool) -> Reason:
-    ratio, high, baseline = one.comparison.ratio, one.comparison.high, one.at.baseline
+def _distance(test: _Tested, behind: bool) -> Reason:
+    ratio, high, baseline = test.comparison.ratio, test.comparison.high, test.at.baseline
     if behind or high < 1:
         return reason(ReasonCode.TAKES, ratio=ratio, baseline=baseline, faster=high < 1)
-    if high <= 1 + one.limit:
-        return reason(ReasonCode.WITHIN_LIMIT, limit=one.limit, baseline=baseline)
+    if high <= 1 + test.limit:
+        return reason(ReasonCode.WITHIN_LIMIT, limit=test.limit, baseline=baseline)
     return reason(ReasonCode.NOT_CLEARLY_BEHIND, baseline=baseline)
 
 
@@ -226,6 +226,6 @@ def best_of(baselines: Sequence[BaselineCase]) -> BaselineCase | None:
     Whoever is fastest in these trials is partly so by luck, by less than the noise of a trial: next to the limit of
     being behind that is nothing, but which of two equally fast baselines is named here says nothing about them.
     """
-    timed = [(usual(one.pairs.baseline), place) for place, one in enumerate(baselines)]
+    timed = [(usual(case.pairs.baseline), place) for place, case in enumerate(baselines)]
     fastest = min(((took, place) for took, place in timed if took is not None), default=None)
     return baselines[fastest[1]] if fastest else None

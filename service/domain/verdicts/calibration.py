@@ -108,12 +108,14 @@ def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kin
 
 def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
     """The control against the baseline that it is a copy of."""
-    measured = {(one.role, one.provider, one.case): one for one in taken if one.state is CellState.MEASURED}
-    for (role, provider, case), one in measured.items():
+    measured = {
+        (result.role, result.provider, result.case): result for result in taken if result.state is CellState.MEASURED
+    }
+    for (role, provider, case), result in measured.items():
         originals = (measured.get((original, provider, case)) for original in (Role.PARENT, Role.HEAD))
         of = next(filter(None, originals), None)
         if role is Role.CONTROL and of is not None:
-            yield Cell(provider, str(case), Pairs(one.screened, of.screened), Pairs(one.confirmed, of.confirmed))
+            yield Cell(provider, str(case), Pairs(result.screened, of.screened), Pairs(result.confirmed, of.confirmed))
 
 
 def student(effects: Sequence[float]) -> float:

@@ -73,9 +73,9 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     True if a suspected change is in doubt, or more than one case in ten.  What earlier sessions leave in doubt does not
     count: a second session would know the same.
     """
-    doubted = [one for one in judged.values() if one.doubt not in (None, Doubt.EARLIER)]
-    compared = sum(one.comparison is not None for one in judged.values())
-    return any(one.suspected for one in doubted) or len(doubted) > MANY_DOUBTED * compared
+    doubted = [verdict for verdict in judged.values() if verdict.doubt not in (None, Doubt.EARLIER)]
+    compared = sum(verdict.comparison is not None for verdict in judged.values())
+    return any(verdict.suspected for verdict in doubted) or len(doubted) > MANY_DOUBTED * compared
 
 
 def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> Mapping[Name, Why]:
@@ -86,13 +86,13 @@ def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_K
     """
     equal = {cell.name for cell in cells if cell.same_code}
     asked: dict[Name, Why] = {}
-    for name, one in readings(cells, policy, known).items():
-        if one.last.futile:
+    for name, reading in readings(cells, policy, known).items():
+        if reading.last.futile:
             continue
-        if one.first.zone is Zone.OPEN:
-            if len(one.screened) < policy.screening[0 if name in equal else -1]:
+        if reading.first.zone is Zone.OPEN:
+            if len(reading.screened) < policy.screening[0 if name in equal else -1]:
                 asked[name] = "look"
-        elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirmation[-1]:
+        elif reading.suspected and reading.fresh.zone is Zone.OPEN and len(reading.confirmed) < policy.confirmation[-1]:
             asked[name] = "confirm"
     return asked
 

@@ -68,7 +68,7 @@ class Sum:
     slower_than_pinned: int = 0
 
     def __add__(self, other: "Sum") -> "Sum":
-        return Sum(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+        return Sum(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 Group = tuple[str, Metric]  # provider, metric
@@ -127,22 +127,22 @@ def _fate(before: Outcome | None, after: Outcome, lacking: bool, dismissed: bool
 def summed(found: Iterable[Replayed]) -> dict[Group, Sum]:
     """By provider and metric."""
     groups = defaultdict[Group, list[Replayed]](list)
-    for one in found:
-        groups[one.provider, one.metric].append(one)
-    return {group: _sum(ones) for group, ones in groups.items()}
+    for case in found:
+        groups[case.provider, case.metric].append(case)
+    return {group: _sum(cases) for group, cases in groups.items()}
 
 
 def _sum(found: Sequence[Replayed]) -> Sum:
-    fates = Counter(one.fate for one in found)
+    fates = Counter(case.fate for case in found)
     return Sum(
         cases=len(found),
-        alarmed=sum(one.outcome_before is Outcome.REGRESSION for one in found),
+        alarmed=sum(case.outcome_before is Outcome.REGRESSION for case in found),
         stay=fates[Fate.STAYS],
         new=fates[Fate.NEW],
         missed=fates[Fate.MISSED],
         spared=fates[Fate.SPARED],
         undecided=fates[Fate.UNDECIDED],
-        trials_made=sum(one.trials_made for one in found),
-        trials_used=sum(one.trials_used for one in found),
-        trials_lacking=sum(one.trials_lacking for one in found),
+        trials_made=sum(case.trials_made for case in found),
+        trials_used=sum(case.trials_used for case in found),
+        trials_lacking=sum(case.trials_lacking for case in found),
     )

@@ -61,7 +61,7 @@ class Pairs:
 
 def made(many: Sequence[Pairs]) -> list[list[float | None]]:
     """`Pairs.made` for many pairs, none of which are counts, in one call, which is faster."""
-    trials = [one.trials for one in many]
+    trials = [pairs.trials for pairs in many]
     effects = iter(trial_effects([trial for some in trials for trial in some]))
     return [list(islice(effects, len(some))) for some in trials]
 
@@ -178,8 +178,8 @@ def paired(ratio: float | None, low: float | None, high: float | None) -> Paired
 
 def product(links: Sequence[PairedRatio]) -> PairedRatio:
     """The product of independent ratios."""
-    ratio = math.prod(one.ratio for one in links)
-    half = math.sqrt(sum(one.half_width**2 for one in links))
+    ratio = math.prod(link.ratio for link in links)
+    half = math.sqrt(sum(link.half_width**2 for link in links))
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
@@ -205,7 +205,7 @@ def counted(pairs: Pairs, baseline: str, smallest: int) -> Reason | None:
 
 def counts_of(side: str, *pairs: Pairs) -> tuple[int, ...]:
     """The counts of a side, one for each trial that was not lost."""
-    trials: Sequence[Rounds] = [rounds for one in pairs for rounds in getattr(one, side)]
+    trials: Sequence[Rounds] = [rounds for pair in pairs for rounds in getattr(pair, side)]
     return tuple(int(value) for rounds in trials for value in rounds[:1] if value is not None)
 
 

@@ -102,8 +102,8 @@ def cells(
     code is the same on purpose, which must not excuse what the clock says.
     """
     by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
-    for one in taken:
-        by_contender.setdefault((one.role, one.provider), {})[one.case] = one
+    for result in taken:
+        by_contender.setdefault((result.role, result.provider), {})[result.case] = result
     found = []
     for (role, provider), heads in by_contender.items():
         if role is Role.HEAD:
@@ -119,8 +119,8 @@ def cells(
     ]
 
 
-def _measured(one: ContenderResult | None) -> bool:
-    return one is not None and one.state is CellState.MEASURED
+def _measured(result: ContenderResult | None) -> bool:
+    return result is not None and result.state is CellState.MEASURED
 
 
 def _cell(
@@ -220,14 +220,14 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
     found = []
     for head in heads:
         name = head.provider, str(head.case)
-        theirs = [one for role in RULES[kind].roles for one in others[role, head.case]]
+        theirs = [result for role in RULES[kind].roles for result in others[role, head.case]]
         if kind is BaselineKind.BEST:
             nobody = BaselineCase(*name, "the best", trouble=reason(ReasonCode.NO_TIMES))
-            found.append(best_of([_paired(head, [one], one.provider) for one in theirs]) or nobody)
+            found.append(best_of([_paired(head, [result], result.provider) for result in theirs]) or nobody)
         elif kind is BaselineKind.SOTA:
             found.append(_paired(head, theirs, "SOTA"))
         elif (sha := result.revision(kind, name)) is not None:
-            found.append(_paired(head, [one for one in theirs if one.provider == head.provider], short(sha)))
+            found.append(_paired(head, [result for result in theirs if result.provider == head.provider], short(sha)))
     return found
 
 
@@ -235,11 +235,13 @@ def inexact_cases(
     taken: Sequence[ContenderResult], baseline_at: Callable[[Name], str | None] = lambda _: None
 ) -> list[BaselineCase]:
     """The cases at which the head or its parent is not exact enough, and both were timed apart from what is."""
-    parents = {(one.provider, one.case): one for one in taken if one.role is Role.PARENT and any(one.timed)}
+    parents = {
+        (result.provider, result.case): result for result in taken if result.role is Role.PARENT and any(result.timed)
+    }
     found = []
-    for head in sorted((one for one in taken if one.role is Role.HEAD), key=lambda one: str(one.case)):
+    for head in sorted((result for result in taken if result.role is Role.HEAD), key=lambda result: str(result.case)):
         parent, name = parents.get((head.provider, head.case)), (head.provider, str(head.case))
-        if parent is None or not any(one.inexact_median is not None for one in (head, parent)):
+        if parent is None or not any(result.inexact_median is not None for result in (head, parent)):
             continue
         both = [(mine, other) for mine, other in zip(head.timed, parent.timed, strict=False) if mine and other]
         pairs = Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both), head.case.metric.counts)
@@ -252,11 +254,11 @@ def _sides(
 ) -> tuple[list[ContenderResult], Mapping[tuple[Role, Case], list[ContenderResult]]]:
     """The heads that have times, in one order so that two workers never wait for each other's rows, and all others."""
     heads, others = list[ContenderResult](), defaultdict[tuple[Role, Case], list[ContenderResult]](list)
-    for one in taken:
-        others[one.role, one.case].append(one)
-        if one.role is Role.HEAD and one.state is CellState.MEASURED:
-            heads.append(one)
-    return sorted(heads, key=lambda one: (one.provider, str(one.case))), others
+    for result in taken:
+        others[result.role, result.case].append(result)
+        if result.role is Role.HEAD and result.state is CellState.MEASURED:
+            heads.append(result)
+    return sorted(heads, key=lambda result: (result.provider, str(result.case))), others
 
 
 def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: str) -> BaselineCase:

@@ -90,28 +90,28 @@ def totals(judged: Iterable[JudgedCase], against: Collection[CaseAgainstSota]) -
     """Sum up the cases of a run."""
     cases = list(judged)
     broken = (Outcome.INVALID, Outcome.FAILED)
-    named = Counter(one.sota for one in against if one.sota).most_common(1)
+    named = Counter(case.sota for case in against if case.sota).most_common(1)
     return Totals(
-        outcomes=Counter(one.outcome for one in cases),
-        newly_broken=sum(one.outcome in broken and not one.known_before for one in cases),
-        slower_than_wrong=sum(one.slower_than_wrong for one in cases),
-        behind=sum(one.behind for one in against),
+        outcomes=Counter(case.outcome for case in cases),
+        newly_broken=sum(case.outcome in broken and not case.known_before for case in cases),
+        slower_than_wrong=sum(case.slower_than_wrong for case in cases),
+        behind=sum(case.behind for case in against),
         sota=named[0][0] if named else None,
-        mean=SotaMean.of({(one.provider, one.case): one.ratio for one in against if one.ratio is not None}),
+        mean=SotaMean.of({(case.provider, case.case): case.ratio for case in against if case.ratio is not None}),
     )
 
 
 def joined(means: Iterable[SotaMean]) -> float | None:
     """The geometric mean over the cases of several runs."""
     every = list(means)
-    cases = sum(one.cases for one in every)
-    return math.exp(math.fsum(one.log for one in every) / cases) if cases else None
+    cases = sum(mean.cases for mean in every)
+    return math.exp(math.fsum(mean.log for mean in every) / cases) if cases else None
 
 
 def change(now: Mapping[str, SotaMean], then: Mapping[str, SotaMean]) -> float | None:
     """The mean now over the mean then, on the devices where both are over the same cases; None if there is none."""
     same = [device for device, mean in now.items() if device in then and then[device].digest == mean.digest]
-    after, before = joined(now[one] for one in same), joined(then[one] for one in same)
+    after, before = joined(now[device] for device in same), joined(then[device] for device in same)
     return after / before if after and before else None
 
 
@@ -169,10 +169,10 @@ def _whole(cases: Sequence[Sequence[float | None]]) -> list[list[float]]:
     A mean over other cases in one trial than in the next would differ by which they are; and a trial that a throttled
     device took from all but a few must not leave the mean of those few.
     """
-    having = [sum(n < len(one) and one[n] is not None for one in cases) for n in range(max(map(len, cases)))]
+    having = [sum(n < len(trials) and trials[n] is not None for trials in cases) for n in range(max(map(len, cases)))]
     trials = [n for n, count in enumerate(having) if 0 < max(having) <= 2 * count]
     whole = ([one[n] for n in trials if n < len(one)] for one in cases)
-    return [effects for one in whole if len(effects := [e for e in one if e is not None]) == len(trials)]
+    return [effects for trial in whole if len(effects := [e for e in trial if e is not None]) == len(trials)]
 
 
 @dataclass(frozen=True)

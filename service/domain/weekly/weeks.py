@@ -129,7 +129,7 @@ class Mover:
     @property
     def largest(self) -> ConfirmedChange:
         """The change that did most for the sum: of a case that became slower, the one that slowed it most."""
-        return max(self.changes, key=lambda one: one.ratio if self.stake_us > 0 else 1 / one.ratio)
+        return max(self.changes, key=lambda change: change.ratio if self.stake_us > 0 else 1 / change.ratio)
 
 
 def movers(changes: Iterable[ConfirmedChange]) -> list[Mover]:
@@ -138,16 +138,16 @@ def movers(changes: Iterable[ConfirmedChange]) -> list[Mover]:
     `changes` are in the order of the mainline.  A series that is back where it was has not moved.
     """
     by_series = defaultdict[MovedSeries, list[ConfirmedChange]](list)
-    for one in changes:
-        if one.series.metric in TIMES and one.median is not None:
-            by_series[one.series].append(one)
-    found = [_mover(series, ones) for series, ones in by_series.items()]
-    moved = [one for one in found if len(one.changes) == 1 or abs(one.ratio - 1) > LEVEL]
-    return sorted(moved, key=lambda one: (-abs(one.stake_us), one.series))
+    for change in changes:
+        if change.series.metric in TIMES and change.median is not None:
+            by_series[change.series].append(change)
+    found = [_mover(series, changes_of_series) for series, changes_of_series in by_series.items()]
+    moved = [mover for mover in found if len(mover.changes) == 1 or abs(mover.ratio - 1) > LEVEL]
+    return sorted(moved, key=lambda mover: (-abs(mover.stake_us), mover.series))
 
 
 def _mover(series: MovedSeries, changes: list[ConfirmedChange]) -> Mover:
-    ratio = math.prod(one.ratio for one in changes)
+    ratio = math.prod(change.ratio for change in changes)
     return Mover(series, time_at_stake(changes[-1].median, ratio) or 0.0, ratio, tuple(changes))
 
 
@@ -171,8 +171,8 @@ class Total:
 def totals(found: Iterable[Mover]) -> list[Total]:
     """Sum movers by target, device and metric."""
     groups = defaultdict[tuple[str, str, Metric], list[float]](list)
-    for one in found:
-        groups[one.series.target, one.series.device, one.series.metric].append(one.stake_us)
+    for mover in found:
+        groups[mover.series.target, mover.series.device, mover.series.metric].append(mover.stake_us)
     order = list(Metric)
     return [
         _total(target, device, metric, groups[target, device, metric])
@@ -181,6 +181,6 @@ def totals(found: Iterable[Mover]) -> list[Total]:
 
 
 def _total(target: str, device: str, metric: Metric, stakes: list[float]) -> Total:
-    slower = [one for one in stakes if one > 0]
-    faster = [one for one in stakes if one <= 0]
+    slower = [stake for stake in stakes if stake > 0]
+    faster = [stake for stake in stakes if stake <= 0]
     return Total(target, device, metric, len(slower), sum(slower), len(faster), sum(faster))
