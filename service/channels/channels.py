@@ -83,7 +83,7 @@ def named(name: str) -> Channel:
     if setting is None:
         known = ", ".join(sorted(settings().channels)) or "none"
         raise NotFound("channel", name, f"Known channels: {known}. The operator names them in KERNELWATCH_CHANNELS.")
-    secrets = [one.get_secret_value() for one in (setting.secret, setting.secret_old) if one is not None]
+    secrets = [secret.get_secret_value() for secret in (setting.secret, setting.secret_old) if secret is not None]
     return Channel(name, setting.url.get_secret_value(), tuple(secrets))
 
 
@@ -162,7 +162,12 @@ def send_by_apprise(channel: Channel, subject: str, body: str, severity: GateAct
         log_level=logging.WARNING,
     )
     if not result:
-        said = " ".join(log.message for one in result.results for attempt in one.attempts for log in attempt.logs)
+        said = " ".join(
+            log.message
+            for result_of_service in result.results
+            for attempt in result_of_service.attempts
+            for log in attempt.logs
+        )
         raise ChannelFailed(one_line(without_secrets(said), _MAX_ERROR) or "the service did not take the message")
 
 
@@ -205,7 +210,7 @@ def _trouble_of_webhook(channel: Channel) -> str | None:
         return "plain http is for this machine and KERNELWATCH_PRIVATE_HOSTS only; use https"
     if not channel.secrets:
         return 'a webhook needs a secret: {"url": "https://…", "secret": "whsec_…"}'
-    if any(key_of(one) is None for one in channel.secrets):
+    if any(key_of(secret) is None for secret in channel.secrets):
         return f"a secret is whsec_ and {MIN_KEY} to {MAX_KEY} random bytes in base64; see docs/notices.md"
     return None
 

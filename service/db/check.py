@@ -53,8 +53,8 @@ def unready() -> list[str]:
 def _probe() -> None:
     with transaction() as session:
         now = clock(session)
-        one = update(WriteProbe).where(WriteProbe.id == _ROW).values(written_at=now).returning(WriteProbe.id)
-        if session.scalar(one) is None:
+        statement = update(WriteProbe).where(WriteProbe.id == _ROW).values(written_at=now).returning(WriteProbe.id)
+        if session.scalar(statement) is None:
             session.add(WriteProbe(id=_ROW, written_at=now))
 
 
@@ -104,7 +104,9 @@ def check(connection: Connection) -> Checked:
         found.rows = row_counts(connection, tables)
         if found.current:
             differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
-            found.faults += [f"the schema differs from the one of this version: {one}" for one in differences[:_SHOWN]]
+            found.faults += [
+                f"the schema differs from the one of this version: {difference}" for difference in differences[:_SHOWN]
+            ]
         for _, table in sorted(tables.tables.items()):
             found.faults += [
                 problem for key in table.foreign_key_constraints if (problem := _orphans_of(connection, key))
@@ -135,10 +137,12 @@ def _integrity(connection: Connection) -> list[str]:
 def _orphans_of(connection: Connection, key: ForeignKeyConstraint) -> str | None:
     """Rows that refer to a row that does not exist.  Databases enforce this, unless somebody switched that off."""
     parent = key.referred_table.alias()
-    exists = select(1).where(and_(*(parent.c[one.column.name] == one.parent for one in key.elements))).exists()
-    refers = and_(*(one.parent.is_not(None) for one in key.elements))
+    exists = (
+        select(1).where(and_(*(parent.c[element.column.name] == element.parent for element in key.elements))).exists()
+    )
+    refers = and_(*(element.parent.is_not(None) for element in key.elements))
     count = connection.execute(select(func.count()).select_from(key.table).where(refers, not_(exists))).scalar_one()
     if not count:
         return None
-    columns = ", ".join(one.parent.name for one in key.elements)
+    columns = ", ".join(element.parent.name for element in key.elements)
     return f"{count} rows of {key.table.name} refer to no row of {key.referred_table.name} ({columns})"

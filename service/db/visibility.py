@@ -52,7 +52,9 @@ def _criteria() -> tuple[ExecutableOption, ...]:
 def hidden_tables() -> tuple[type[Base], ...]:
     """Tables whose rows belong to a target; what belongs to a run is read through its run."""
     every = (mapper.class_ for mapper in Base.registry.mappers)
-    return tuple(one for one in every if one is Target or issubclass(one, OfSeries) or "target_id" in one.__table__.c)
+    return tuple(
+        table for table in every if table is Target or issubclass(table, OfSeries) or "target_id" in table.__table__.c
+    )
 
 
 def _visible(table: Any) -> Callable[[Any], ColumnElement[bool]]:

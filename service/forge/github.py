@@ -172,7 +172,7 @@ class GitHub(Forge):
     def forget(self, owner: str) -> None:
         """Forget the tokens that an App was lent for the repositories of an owner."""
         with self._lent_lock:
-            for repo in [one for one in self._lent if one.partition("/")[0].lower() == owner.lower()]:
+            for repo in [name for name in self._lent if name.partition("/")[0].lower() == owner.lower()]:
                 del self._lent[repo]
 
     def is_self(self, login: str) -> bool:
@@ -182,11 +182,11 @@ class GitHub(Forge):
         return False  # a delivery says so
 
     def _put_check_run(self, repo: str, check: CheckRun, known_id: str | None) -> str:
-        said, wanted = _as_run(check), [_annotation(one) for one in check.annotations]
+        said, wanted = _as_run(check), [_annotation(annotation) for annotation in check.annotations]
         known = (known_id or "").removeprefix("check:") or self._check_run(repo, check.sha, check.name)
         there = self._annotations(repo, known) if known else None
         if known and there is not None and there <= {*wanted}:
-            left = [one for one in wanted if one not in there]
+            left = [annotation for annotation in wanted if annotation not in there]
             changes = {key: value for key, value in said.items() if key != "head_sha"}
             self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, _with_annotations(changes, left))
         else:
@@ -210,7 +210,10 @@ class GitHub(Forge):
     def _annotations(self, repo: str, check: str) -> set["Annotation"] | None:
         """The annotations that a check has; None where the check is gone."""
         try:
-            return {_annotation(one) for one in self._every(f"/repos/{repo}/check-runs/{check}/annotations", repo)}
+            return {
+                _annotation(annotation)
+                for annotation in self._every(f"/repos/{repo}/check-runs/{check}/annotations", repo)
+            }
         except ForgeFailed as failure:
             if failure.code != _GONE:
                 raise
@@ -431,7 +434,7 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
         "external_id": REQUESTER,
         "status": check.status,
         "output": {"title": check.title, "summary": fitting_summary(check.summary, _LIMIT)},
-        "actions": [dict(one) for one in check.actions],  # an empty list takes earlier ones away
+        "actions": [dict(action) for action in check.actions],  # an empty list takes earlier ones away
         **({"conclusion": check.conclusion} if check.status == "completed" else {}),
         **({"details_url": check.url} if check.url else {}),
     }
@@ -446,5 +449,5 @@ def _annotation(said: Mapping[str, Any]) -> Annotation:
 
 def _with_annotations(said: Mapping[str, Any], annotations: Sequence[Annotation]) -> dict[str, Any]:
     """A request with the first of these annotations, as many as it may carry."""
-    first = [dict(zip(ANNOTATED, one, strict=True)) for one in annotations[:MAX_ANNOTATIONS]]
+    first = [dict(zip(ANNOTATED, annotation, strict=True)) for annotation in annotations[:MAX_ANNOTATIONS]]
     return {**said, "output": {**said["output"], **({"annotations": first} if first else {})}}

@@ -217,7 +217,7 @@ def providers() -> tuple[IdentityProvider, ...]:
 
 def provider(name: str) -> IdentityProvider:
     """The provider of this name.  Raises Unavailable if there is none at all, and BadInput for another name."""
-    known = {one.name: one for one in providers()}
+    known = {provider.name: provider for provider in providers()}
     if not known:
         raise Unavailable(
             "No provider is set up to sign in with. On the machine of the server, run `kernelwatch person sign-in` and "

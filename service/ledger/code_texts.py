@@ -48,8 +48,8 @@ def keep(
         )
     )
     now, ids, left, rows = clock(session), dict[str, int](), MAX_PACKED, list[KernelTextRow]()
-    for one in texts:
-        small = packed(one.text) if one.kind in NAMES else None
+    for text in texts:
+        small = packed(text.text) if text.kind in NAMES else None
         if small is None or len(rows) >= MAX_TEXTS or len(small.packed) > left:
             continue
         if small.sha256 not in ids:
@@ -57,8 +57,8 @@ def keep(
             values = {"target_id": target_id, "sha256": small.sha256, "packed": small.packed, "bytes": small.bytes}
             ids[small.sha256] = _id_of(session, values)
         row = KernelTextRow(run_id=run_id, check_id=check_id, text_id=ids[small.sha256], made_at=now)
-        row.contender, row.case, row.arch = one.contender[:120], one.case[:120], one.arch[:16]
-        row.number, row.kernel, row.kind = one.number, one_line(one.kernel, MAX_NAME), one.kind
+        row.contender, row.case, row.arch = text.contender[:120], text.case[:120], text.arch[:16]
+        row.number, row.kernel, row.kind = text.number, one_line(text.kernel, MAX_NAME), text.kind
         rows.append(row)
     session.bulk_save_objects(rows)
     return len(rows)
@@ -80,8 +80,8 @@ def of_run(session: Session, run: Run, case: str | None = None) -> Select[Kernel
 def at_case(session: Session, run: Run, case: str) -> Sequence[KernelTextRow]:
     """The texts at one case: those of the run itself, or else of the facts check for the device of the run."""
     found = session.scalars(of_run(session, run, plain_case(case)).order_by(KernelTextRow.id).limit(MAX_TEXTS)).all()
-    own = [one for one in found if one.run_id is not None]
-    return own or [one for one in found if one.arch == ARCH_OF.get(run.device)]
+    own = [text for text in found if text.run_id is not None]
+    return own or [text for text in found if text.arch == ARCH_OF.get(run.device)]
 
 
 def listed(

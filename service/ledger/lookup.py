@@ -122,7 +122,7 @@ def _targets(session: Session, query: Lookup) -> Sequence[Hit]:
         Target.forge.icontains(query.text, autoescape=True),
     )
     found = session.scalars(select(Target).where(named).order_by(Target.name).limit(_READ))
-    return [Hit(HitKind.TARGET, one) for one in found]
+    return [Hit(HitKind.TARGET, target) for target in found]
 
 
 def _commits(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -136,11 +136,11 @@ def _commits(session: Session, query: Lookup) -> Sequence[Hit]:
     found = session.scalars(statement.order_by(Revision.sha, Revision.id).limit(_READ)).all()
     newest = (
         select(Run.revision_id, func.max(Run.id))
-        .where(Run.revision_id.in_([one.id for one in found]), Run.purpose == Purpose.WATCH)
+        .where(Run.revision_id.in_([revision.id for revision in found]), Run.purpose == Purpose.WATCH)
         .group_by(Run.revision_id)
     )
     runs = dict(session.execute(newest).all()) if found else {}
-    return [Hit(HitKind.COMMIT, one.target, one.id, one, runs.get(one.id)) for one in found]
+    return [Hit(HitKind.COMMIT, revision.target, revision.id, revision, runs.get(revision.id)) for revision in found]
 
 
 def _pulls(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -154,7 +154,7 @@ def _pulls(session: Session, query: Lookup) -> Sequence[Hit]:
         named = func.lower(Target.forge) == query.repository.lower()
         wanted = wanted.where(or_(Target.name == query.repository, named))
     found = session.scalars(wanted.limit(_READ))
-    return [Hit(HitKind.PULL, one, number) for one in found]
+    return [Hit(HitKind.PULL, target, number) for target in found]
 
 
 def _runs(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -191,13 +191,15 @@ def _cases(session: Session, query: Lookup) -> Sequence[Hit]:
     named = [Series.printed.icontains(word, autoescape=True) for word in query.words]
     statement = select(Series, Target).join(Target, Target.id == Series.target_id).where(*named)
     ordered = statement.order_by(Target.name, Series.case, Series.metric, Series.device, Series.provider)
-    return [Hit(HitKind.CASE, target, one.id, series=one) for one, target in session.execute(ordered.limit(_READ))]
+    return [
+        Hit(HitKind.CASE, target, series.id, series=series) for series, target in session.execute(ordered.limit(_READ))
+    ]
 
 
 def _workers(session: Session, query: Lookup) -> Sequence[Hit]:
     named = Worker.name.icontains(query.text, autoescape=True)
     found = session.scalars(select(Worker).where(named).order_by(Worker.name).limit(_READ))
-    return [Hit(HitKind.WORKER, id=one.id, worker=one) for one in found]
+    return [Hit(HitKind.WORKER, id=worker.id, worker=worker) for worker in found]
 
 
 def _number(query: Lookup, kind: HitKind) -> int | None:

@@ -44,7 +44,7 @@ def carry_on(session: Session, target: Target, recipe: Recipe) -> None:
 
     Not where a run measured both, or both have something open: these are two providers, whatever the recipe says.
     """
-    former = {one.formerly: name for name, one in recipe.providers.items() if one.formerly is not None}
+    former = {provider.formerly: name for name, provider in recipe.providers.items() if provider.formerly is not None}
     known = {name for name in former if _has_history(session, target, name)}
     if not known:
         return
@@ -59,10 +59,14 @@ def names_now(session: Session, run: Run) -> Mapping[str, str]:
     recipe_id = session.get_one(Target, run.target_id).recipe_id
     if recipe_id is None or recipe_id == run.recipe_id:
         return {}
-    now, then = (readable(session.get_one(RecipeRow, one).text) for one in (recipe_id, run.recipe_id))
+    now, then = (readable(session.get_one(RecipeRow, row_id).text) for row_id in (recipe_id, run.recipe_id))
     if now is None or then is None:
         return {}
-    return {one.formerly: name for name, one in now.providers.items() if one.formerly and name not in then.providers}
+    return {
+        provider.formerly: name
+        for name, provider in now.providers.items()
+        if provider.formerly and name not in then.providers
+    }
 
 
 def renamed(result: SessionResult, names: Mapping[str, str]) -> SessionResult:
@@ -77,10 +81,10 @@ def renamed(result: SessionResult, names: Mapping[str, str]) -> SessionResult:
     return replace(
         result,
         taken=tuple(
-            replace(one, provider=names.get(one.provider, one.provider)) if one.role in _OWN else one
-            for one in result.taken
+            replace(result, provider=names.get(result.provider, result.provider)) if result.role in _OWN else result
+            for result in result.taken
         ),
-        texts=tuple(replace(one, contender=own.get(one.contender, one.contender)) for one in result.texts),
+        texts=tuple(replace(text, contender=own.get(text.contender, text.contender)) for text in result.texts),
         last_good=named(result.last_good),
         earlier=named(result.earlier),
     )
@@ -100,13 +104,13 @@ def _has_series(session: Session, target: Target, provider: str) -> bool:
 
 def _together(session: Session, target: Target, former: str, name: str) -> bool:
     """Whether a run of the target measured both."""
-    one, other = aliased(Measurement), aliased(Measurement)
+    measurement, other = aliased(Measurement), aliased(Measurement)
     both = (
         select(Run.id)
-        .join(one, one.run_id == Run.id)
+        .join(measurement, measurement.run_id == Run.id)
         .join(other, other.run_id == Run.id)
-        .where(Run.target_id == target.id, one.provider == former, other.provider == name)
-        .where(one.role.in_(_OWN), other.role.in_(_OWN))
+        .where(Run.target_id == target.id, measurement.provider == former, other.provider == name)
+        .where(measurement.role.in_(_OWN), other.role.in_(_OWN))
     )
     return bool(session.scalar(select(both.exists())))
 
@@ -181,7 +185,7 @@ def target_named(session: Session, name: str) -> Target:
     """The target of this name, with its recipe.  Raises NotFound that says which there are."""
     target = find(session, name)
     if target is None:
-        known = ", ".join(one.name for one in all_targets(session)) or "none yet"
+        known = ", ".join(target.name for target in all_targets(session)) or "none yet"
         raise NotFound("target", name, f"Known: {known}. Add one with `kernelwatch target add`.")
     return target
 

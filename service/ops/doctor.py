@@ -157,7 +157,10 @@ def _forge() -> list[Check]:
     except SQLAlchemyError:
         return []
     effect = "its comments and checks wait"
-    away = [Check(f"{_name(one)}: {one.name}", False, one.forge_error or "", effect, needed=False) for one in found]
+    away = [
+        Check(f"{_name(target)}: {target.name}", False, target.forge_error or "", effect, needed=False)
+        for target in found
+    ]
     return [*map(_settings_of, used), *away]
 
 
@@ -185,14 +188,14 @@ def _channels() -> list[Check]:
     fix = "correct KERNELWATCH_CHANNELS (docs/notices.md), then `kernelwatch subscription test ID`"
     return [
         Check(
-            f"channel: {one.name}",
-            not (one.trouble or one.error),
-            one.trouble or one.error or one.service,
+            f"channel: {view.name}",
+            not (view.trouble or view.error),
+            view.trouble or view.error or view.service,
             effect,
             fix,
             False,
         )
-        for one in found
+        for view in found
     ]
 
 

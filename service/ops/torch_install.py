@@ -24,7 +24,7 @@ def install(python: Path, requirements: Sequence[str] = ()) -> None:
         RuntimeError: With the installer's output.
     """
     wanted = [*EXTRA, *requirements]
-    torch = [one for one in requirements if one.replace(" ", "").startswith("torch==")]
+    torch = [requirement for requirement in requirements if requirement.replace(" ", "").startswith("torch==")]
     output = ""
     for command in commands(python, wanted, own_torch=bool(torch)):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

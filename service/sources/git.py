@@ -316,10 +316,10 @@ class GitSource:
         except SourceFailed:  # one of them may change more paths than git can hold, so read the paths one by one
             found = self._listed(_NO_NAMES, *arguments)
         ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
-        for one in found:
-            paths, more = self._first_paths(one.sha) if time.monotonic() < ends and room > 0 else ((), True)
+        for commit in found:
+            paths, more = self._first_paths(commit.sha) if time.monotonic() < ends and room > 0 else ((), True)
             room -= sum(map(len, paths))
-            complete.append(replace(one, paths=paths, more_paths=more))
+            complete.append(replace(commit, paths=paths, more_paths=more))
         return complete
 
     def _listed(self, names: tuple[str, ...], *arguments: str, most: int = MAX_OUTPUT) -> list[Found]:

@@ -96,8 +96,10 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
         watched = set(session.scalars(there.with_for_update(read=True, key_share=True)))
         stored = select(Role.target_id, Role.checked_at).where(Role.account_id == account_id)
         known = dict(session.execute(stored).all())
-        fresh = [one for one in found if one.target_id in watched and known.get(one.target_id, 0.0) <= one.checked_at]
-        replaced = [one.target_id for one in fresh]
+        fresh = [
+            role for role in found if role.target_id in watched and known.get(role.target_id, 0.0) <= role.checked_at
+        ]
+        replaced = [role.target_id for role in fresh]
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(replaced)))
         session.add_all(fresh)
 
@@ -114,7 +116,7 @@ def _due(session: Session, account: Account, older_than_s: float) -> Mapping[int
         return {}
     fresh = select(Role.target_id).where(Role.account_id == account.id, Role.checked_at > clock(session) - older_than_s)
     query = select(Target.id, Target.forge).where(Target.forge_kind == kind, Target.id.not_in(fresh))
-    return {one.id: one.forge for one in session.execute(query.order_by(Target.id))}
+    return {target.id: target.forge for target in session.execute(query.order_by(Target.id))}
 
 
 def _forge_of(person: Account) -> ForgeKind | None:

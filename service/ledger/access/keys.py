@@ -44,7 +44,9 @@ def create(
         raise BadInput(f"The name of a key has 1 to {MAX_NAME} characters.")
     if expires_at is not None and expires_at <= clock(session):
         raise BadInput("The key would have expired already; name a later time.")
-    resolved = [Grant(one.scope, target_named(session, one.target).id if one.target else None) for one in grants]
+    resolved = [
+        Grant(grant.scope, target_named(session, grant.target).id if grant.target else None) for grant in grants
+    ]
     _check_may_give(acting().actor, grants, resolved)
     row, text = _stored(session, name, resolved, expires_at=expires_at, account_id=account_id)
     audit.record(
@@ -80,7 +82,7 @@ def _stored(
         created_by=acting().actor.name,
         expires_at=expires_at,
     )
-    row.grants = [KeyGrant(scope=one.scope, target_id=one.target_id) for one in dict.fromkeys(grants)]
+    row.grants = [KeyGrant(scope=grant.scope, target_id=grant.target_id) for grant in dict.fromkeys(grants)]
     session.add(row)
     session.flush()
     session.refresh(row)
@@ -117,7 +119,7 @@ def actor_of(session: Session, key_id: int) -> Actor | None:
 
 
 def _actor(session: Session, row: ApiKey) -> Actor:
-    grants = frozenset(Grant(one.scope, one.target_id) for one in row.grants)
+    grants = frozenset(Grant(grant.scope, grant.target_id) for grant in row.grants)
     if row.account_id is not None:
         grants = _still_held(session, row, grants)
     return Actor(ActorKind.KEY, row.name, grants, row.id)
@@ -129,7 +131,7 @@ def _still_held(session: Session, row: ApiKey, grants: Iterable[Grant]) -> froze
     if account.disabled_at is not None:
         raise Unsigned(f"The key {row.prefix} belongs to {account.login}, whose account is disabled.")
     owner = sign_ins.person(session, account)
-    return frozenset(one for one in grants if owner.may(one.scope, one.target_id))
+    return frozenset(grant for grant in grants if owner.may(grant.scope, grant.target_id))
 
 
 def note_use(session: Session, key_id: int) -> None:
@@ -184,7 +186,7 @@ def rotate(session: Session, which: str, *, overlap_s: float = DAY_S) -> tuple[A
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Refused(f"The key {old.prefix} has ended. Create a new one.")
     lifetime = None if old.expires_at is None else old.expires_at - old.created_at
-    grants = [Grant(one.scope, one.target_id) for one in old.grants]
+    grants = [Grant(grant.scope, grant.target_id) for grant in old.grants]
     row, text = _stored(
         session,
         old.name,
@@ -200,18 +202,21 @@ def rotate(session: Session, which: str, *, overlap_s: float = DAY_S) -> tuple[A
 
 def named_grants(session: Session, row: ApiKey) -> tuple[NamedGrant, ...]:
     """The scopes of a key as people write them."""
-    return named(session, [Grant(one.scope, one.target_id) for one in row.grants])
+    return named(session, [Grant(grant.scope, grant.target_id) for grant in row.grants])
 
 
 def named(session: Session, grants: Iterable[Grant]) -> tuple[NamedGrant, ...]:
     """Grants as people write them, in the order of the scopes."""
-    ordered = sorted(grants, key=lambda one: (list(Scope).index(one.scope), one.target_id or 0))
-    wanted = {one.target_id for one in ordered} - {None}
-    names = {one.id: one.name for one in session.execute(select(Target.id, Target.name).where(Target.id.in_(wanted)))}
+    ordered = sorted(grants, key=lambda grant: (list(Scope).index(grant.scope), grant.target_id or 0))
+    wanted = {grant.target_id for grant in ordered} - {None}
+    names = {
+        target.id: target.name
+        for target in session.execute(select(Target.id, Target.name).where(Target.id.in_(wanted)))
+    }
     return tuple(
-        NamedGrant(one.scope, names[one.target_id] if one.target_id is not None else None)
-        for one in ordered
-        if one.target_id is None or one.target_id in names
+        NamedGrant(grant.scope, names[grant.target_id] if grant.target_id is not None else None)
+        for grant in ordered
+        if grant.target_id is None or grant.target_id in names
     )
 
 

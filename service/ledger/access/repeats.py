@@ -36,8 +36,8 @@ class Begun:
     @property
     def row(self) -> tuple[ColumnElement[bool], ...]:
         """Conditions for its row.  No row matches them once it counted as abandoned and a repeat has begun."""
-        one = RepeatableRequest
-        return one.owner == self.owner, one.key == self.key, one.begun_at == self.at
+        table = RepeatableRequest
+        return table.owner == self.owner, table.key == self.key, table.begun_at == self.at
 
 
 def begin(owner: str, key: str, digest: str) -> Stored | Begun:

@@ -106,8 +106,12 @@ def person(session: Session, account: Account) -> Actor:
 
 def resolve(session: Session, named: Iterable[NamedGrant]) -> set[Grant]:
     """The grants on targets that there are."""
-    ids = {one.name: one.id for one in session.execute(select(Target.name, Target.id))}
-    return {Grant(one.scope, ids.get(one.target or "")) for one in named if one.target is None or one.target in ids}
+    ids = {target.name: target.id for target in session.execute(select(Target.name, Target.id))}
+    return {
+        Grant(grant.scope, ids.get(grant.target or ""))
+        for grant in named
+        if grant.target is None or grant.target in ids
+    }
 
 
 def end(session: Session, secret: str) -> None:

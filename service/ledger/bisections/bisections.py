@@ -103,7 +103,7 @@ def start(
 
 def open_ids(session: Session, target_id: int) -> set[int]:
     """The bisections of a target that have not ended."""
-    return {one.id for one in session.execute(_open_ones(target_id)).scalars()}
+    return {bisection.id for bisection in session.execute(_open_ones(target_id)).scalars()}
 
 
 def may_start(session: Session, target: Target, policy: Policy) -> bool:

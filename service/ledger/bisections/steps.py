@@ -39,7 +39,7 @@ def search(session: Session, row: Bisection) -> BisectionView:
     if not row.line:
         return BisectionView(row, target.name, None, (), row.reason or "reads the revisions between its ends", pending)
     progress = decide(row.line, [step for _, step in over], row.max_runs, _unbuildable(session, row))
-    answered = {id(one.step): one for one in progress.answered}
+    answered = {id(answer.step): answer for answer in progress.answered}
     steps = tuple(StepView(run, step, answered.get(id(step))) for run, step in over)
     found = BisectionView(row, target.name, progress, steps, "", pending)
     stored = row.state not in OPEN_SEARCHES or row.waits_for_budget
@@ -115,8 +115,8 @@ def known_line(session: Session, target: Target, good: str, bad: str) -> list[st
 
 def sound(target: Target, good: str, bad: str, line: Sequence[Found]) -> list[str]:
     """The whole line, checked: each commit is the first parent of the next; releases are ordered by version."""
-    shas = [good, *(one.sha for one in line)]
-    linked = all(one.parent == before for before, one in zip(shas, line, strict=False))
+    shas = [good, *(commit.sha for commit in line)]
+    linked = all(commit.parent == before for before, commit in zip(shas, line, strict=False))
     if len(shas) < 2 or shas[-1] != bad or not (linked or target.kind is TargetKind.PACKAGE):
         raise BadInput(_not_on_one_line(good, bad))
     return shas

@@ -57,22 +57,30 @@ def rates(
     """The rate of each case on each worker since a time; highest first."""
     found = [
         rate
-        for one in ([target] if target else targets.all_targets(session))
-        for on, nominal in _nominal(one)
+        for target in ([target] if target else targets.all_targets(session))
+        for on, nominal in _nominal(target)
         if device in (None, on)
-        for rate in _rates(session, one, on, nominal, worker, since)
+        for rate in _rates(session, target, on, nominal, worker, since)
     ]
-    return sorted(found, key=lambda one: (-(one.rate.share or 0.0), -one.rate.comparisons, one.case, one.provider))
+    return sorted(found, key=lambda rate: (-(rate.rate.share or 0.0), -rate.rate.comparisons, rate.case, rate.provider))
 
 
 def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
     """Sum rates by worker, device, metric, kind and nominal rate."""
     grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
-    for one in found:
-        grouped[one.worker, one.device, one.metric, one.nominal, one.kind].append(one)
+    for rate in found:
+        grouped[rate.worker, rate.device, rate.metric, rate.nominal, rate.kind].append(rate)
     return [
-        MetricRate(worker, device, metric, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
-        for (worker, device, metric, nominal, kind), ones in sorted(grouped.items())
+        MetricRate(
+            worker,
+            device,
+            metric,
+            sum((rate.rate for rate in rates_of_metric), NONE),
+            nominal,
+            len(rates_of_metric),
+            kind,
+        )
+        for (worker, device, metric, nominal, kind), rates_of_metric in sorted(grouped.items())
     ]
 
 

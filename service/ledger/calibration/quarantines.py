@@ -82,14 +82,16 @@ def review(session: Session, target_id: int, device: str, found: Sequence[Compar
     Only a person releases what a person quarantined.  Comparisons from before a release do not count.
     """
     standing = _standing(session, target_id, device)
-    for one in sorted(found, key=lambda one: (one.provider, one.case)):
-        name = one.provider, one.case
+    for comparison in sorted(found, key=lambda comparison: (comparison.provider, comparison.case)):
+        name = comparison.provider, comparison.case
         row = standing.get(name)
         if row is not None and row.by == KERNELWATCH:
-            _release_if_trusted(session, row, policy, one.value)
+            _release_if_trusted(session, row, policy, comparison.value)
         # Only a comparison that counts against the case can change the decision.
-        elif row is None and calibration.matters(one.ratio, one.p, one.case, policy, one.value):
-            _quarantine_if_distrusted(session, SeriesKey.of(target_id, device, *name), policy, one.value)
+        elif row is None and calibration.matters(
+            comparison.ratio, comparison.p, comparison.case, policy, comparison.value
+        ):
+            _quarantine_if_distrusted(session, SeriesKey.of(target_id, device, *name), policy, comparison.value)
 
 
 def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy, value: float) -> None:
@@ -103,7 +105,7 @@ def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy, 
 
 
 def _release_if_trusted(session: Session, row: Quarantine, policy: Policy, value: float) -> None:
-    times = sum(one.by == KERNELWATCH for one in _earlier(session, row.series_id))
+    times = sum(quarantine.by == KERNELWATCH for quarantine in _earlier(session, row.series_id))
     needed = calibration.patience(times, policy.calibrate)
     against = _against(session, row.series_id, row.case, policy, value, row.since, needed)
     if why := calibration.trusted_again(against, times, policy.calibrate):
@@ -182,7 +184,7 @@ def providers_of(session: Session, target: Target, device: str, case: str, provi
         .where(Run.target_id == target.id, Run.device == device, Measurement.role == "head", Measurement.case == case)
     )
     known = sorted(session.execute(measured.distinct()).scalars())
-    found = [one for one in known if provider in (None, one)]
+    found = [name for name in known if provider in (None, name)]
     if not found:
         by = f" by {provider}; its providers there: {', '.join(known)}" if known else ""
         raise BadInput(f"{case} of target {target.name} was never measured on {device}{by}.")

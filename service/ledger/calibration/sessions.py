@@ -61,8 +61,8 @@ def note_totals(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> N
 def note_calibration(session: Session, run: Run, compared: Collection[Compared], now: float) -> None:
     """Keep the numbers of a session's comparisons of equal code."""
     row = CalibrationTotals(run_id=run.id, target_id=run.target_id, at=now, comparisons=len(compared))
-    row.alarmed = sum(one.alarmed for one in compared)
-    row.squares = math.fsum(math.log(one.ratio) ** 2 for one in compared if one.ratio > 0)
+    row.alarmed = sum(comparison.alarmed for comparison in compared)
+    row.squares = math.fsum(math.log(comparison.ratio) ** 2 for comparison in compared if comparison.ratio > 0)
     session.merge(row)
 
 
@@ -97,24 +97,24 @@ def compared(session: Session, run: Run, result: SessionResult, policy: Policy, 
     if not found:
         return
     now = clock(session)
-    keys = [SeriesKey.of(run.target_id, run.device, one.provider, one.case) for one in found]
+    keys = [SeriesKey.of(run.target_id, run.device, comparison.provider, comparison.case) for comparison in found]
     series = series_ids(session, keys)
-    rows = [_row(run, series[key], one, now) for key, one in zip(keys, found, strict=True)]
+    rows = [_row(run, series[key], comparison, now) for key, comparison in zip(keys, found, strict=True)]
     session.execute(insert(Calibration), rows)
     note_calibration(session, run, found, now)
     quarantines.review(session, run.target_id, run.device, found, policy)
 
 
-def _row(run: Run, series_id: int, one: Compared, now: float) -> dict[str, object]:
+def _row(run: Run, series_id: int, comparison: Compared, now: float) -> dict[str, object]:
     return {
         "run_id": run.id,
         "series_id": series_id,
         "worker": run.worker,
-        "ratio": one.ratio,
-        "p": one.p,
-        "trials": one.trials,
-        "alarmed": one.alarmed,
-        "kind": one.kind,
+        "ratio": comparison.ratio,
+        "p": comparison.p,
+        "trials": comparison.trials,
+        "alarmed": comparison.alarmed,
+        "kind": comparison.kind,
         "at": now,
     }
 
@@ -151,4 +151,4 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
             copy = kind is Equal.COPY
             past[metric].append(PastComparison(run_id, (provider, case), math.log(ratio), variance, trials - 1, copy))
     learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
-    return {metric: one for metric, one in learned.items() if one is not None}
+    return {metric: variances for metric, variances in learned.items() if variances is not None}

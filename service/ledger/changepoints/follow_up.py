@@ -93,7 +93,7 @@ def set_state(row: ChangePoint, state: PointState, code: PointReason, **args: An
 
 def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
     steps = _steps(session, search, row)
-    slow = [one for one in steps if one.verdict.outcome == Outcome.REGRESSION.value]
+    slow = [step for step in steps if step.verdict.outcome == Outcome.REGRESSION.value]
     steady = _not_repeating(session, search, row, steps)
     if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
         # The step that proves the culprit, or else the earliest revision that was slower than the good end.
@@ -117,16 +117,16 @@ def _not_repeating(
     Before the point, and between two revisions after it, a real step is steady as well.  The bisection goes there if it
     is of another series of the incident.  Only the bad end has all of a leak.
     """
-    place, before = (session.get_one(Revision, one).ordinal for one in (row.revision_id, row.before_id))
+    place, before = (session.get_one(Revision, revision_id).ordinal for revision_id in (row.revision_id, row.before_id))
     if place is None:
         return []
     last = place - 1 if before is None else before
     return [
-        one
-        for one in steps
-        if one.verdict.outcome == Outcome.STEADY.value
-        if one.since is not None and one.since <= last
-        if (one.sha == search.bad if row.course else one.ordinal >= place)
+        step
+        for step in steps
+        if step.verdict.outcome == Outcome.STEADY.value
+        if step.since is not None and step.since <= last
+        if (step.sha == search.bad if row.course else step.ordinal >= place)
     ]
 
 
@@ -269,7 +269,7 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
     """Explain points by a regression of the same series within `SAME` places, whichever comparison found it."""
     if not rows:
         return
-    ordinals = [one.ordinal for one in measured.line]
+    ordinals = [run.ordinal for run in measured.line]
     known: dict[int, list[tuple[int, RegressionRow]]] = {}  # by series
     for row, ordinal in session.execute(
         select(RegressionRow, Revision.ordinal)
@@ -298,9 +298,9 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         return
     slower = _slower_places(session, measured, {row.series_id for row in rows})
     near = {
-        one.revision_id
+        run.revision_id
         for row in rows
-        for one in measured.line[max(0, measured.place_of[row.revision_id] - SAME) :][: 2 * SAME + 1]
+        for run in measured.line[max(0, measured.place_of[row.revision_id] - SAME) :][: 2 * SAME + 1]
     }
     seen = session.execute(
         select(VerdictRow.provider, VerdictRow.case, Run.revision_id, Run.id)
@@ -374,7 +374,7 @@ def _sighting(measured: Mainline, row: ChangePoint) -> Sighting:
 
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
     seen = [_sighting(measured, row) for row in group]
-    before, last = min(one.before for one in seen), max(one.last for one in seen)
+    before, last = min(sighting.before for sighting in seen), max(sighting.last for sighting in seen)
     revisions = session.scalars(
         select(ChangePoint.revision_id)
         .where(ChangePoint.series_id.in_({row.series_id for row in group}))
@@ -418,7 +418,7 @@ def _also_moved(session: Session, target: Target, measured: Mainline, group: Seq
     for other_id in sorted({row.target_id for row in rows}):
         other, theirs = session.get_one(Target, other_id), mainline(session, other_id, measured.device)
         placed = [row for row in rows if row.target_id == other_id and row.revision_id in theirs.place_of]
-        others += [_move(session, other, theirs, one) for one in grouped(theirs, placed)]
+        others += [_move(session, other, theirs, group) for group in grouped(theirs, placed)]
     if not others:
         return []
     return sorted({move.target for move in moves_of_same_machine(_move(session, target, measured, group), others)})

@@ -48,16 +48,16 @@ class Mainline:
 
     @cached_property
     def line(self) -> tuple[MeasuredRun, ...]:
-        return tuple({one.ordinal: one for one in self.runs}.values())
+        return tuple({run.ordinal: run for run in self.runs}.values())
 
     @cached_property
     def place_of(self) -> Mapping[int, int]:
         """By revision."""
-        return {one.revision_id: place for place, one in enumerate(self.line)}
+        return {run.revision_id: place for place, run in enumerate(self.line)}
 
     @cached_property
     def place_of_sha(self) -> Mapping[str, int]:
-        return {one.sha: place for place, one in enumerate(self.line)}
+        return {run.sha: place for place, run in enumerate(self.line)}
 
 
 def mainline(session: Session, target_id: int, device: str) -> Mainline:
@@ -132,8 +132,8 @@ def _blocks(session: Session, measured: Mainline, first: int, only: Collection[N
 
 def _table(measured: Mainline, first: int, blocks: Iterable[Block], only: Collection[Name] | None) -> Histories:
     """Fill a table with a column for each run, then merge the runs of each place."""
-    counted = [one for one in measured.runs if measured.place_of[one.revision_id] >= first]
-    column = {one.run_id: number for number, one in enumerate(counted)}
+    counted = [run for run in measured.runs if measured.place_of[run.revision_id] >= first]
+    column = {run.run_id: number for number, run in enumerate(counted)}
     own, best = _Grid(len(counted)), _Grid(len(counted))
     sota: dict[int, str] = {}
     for block in blocks:
@@ -153,7 +153,7 @@ def _table(measured: Mainline, first: int, blocks: Iterable[Block], only: Collec
     rows = np.array([own.row[name] for name in names], dtype=np.int64)
     values = own.values()[rows] if names else np.full((0, len(counted)), np.nan)
     references = best.values(tuple(("", case) for _, case in names))
-    places = [measured.place_of[one.revision_id] for one in counted]
+    places = [measured.place_of[run.revision_id] for run in counted]
     return _by_place(names, counted, places, first, values, references)
 
 
@@ -198,10 +198,10 @@ def _by_place(
     shape = len(names), len(set(places))
     at_place, shared = np.full(shape, np.nan), np.full(shape, np.nan)
     stacks, runs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    for number, (one, place) in enumerate(zip(counted, places, strict=True)):
+    for number, (run, place) in enumerate(zip(counted, places, strict=True)):
         here, at = ~np.isnan(values[:, number]), place - first  # of one revision the newest comes last, and stays
         at_place[here, at], shared[here, at] = values[here, number], references[here, number]
-        stacks[here, at], runs[here, at] = one.stack, one.run_id
+        stacks[here, at], runs[here, at] = run.stack, run.run_id
     return Histories(names, first, at_place, shared, stacks, runs)
 
 

@@ -110,7 +110,7 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     known = known_points(session, measured)
     table = histories(session, measured, newest=SHORT)
     limits = limits_of(table, policy)
-    recent = {one.run_id for one in measured.runs if measured.place_of[one.revision_id] >= table.first}
+    recent = {run.run_id for run in measured.runs if measured.place_of[run.revision_id] >= table.first}
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
@@ -129,10 +129,12 @@ def _same_code(
 ) -> set[tuple[Name, int]]:
     """The new steps that a series has alone although the same code ran on both sides."""
     sides = {
-        (name, one.ordinal): [(_run_of((close, table), name, place), *name) for place in (one.before, one.ordinal)]
+        (name, change.ordinal): [
+            (_run_of((close, table), name, place), *name) for place in (change.before, change.ordinal)
+        ]
         for name, scanned in found.items()
-        for one in scanned.matched.new
-        if one.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
+        for change in scanned.matched.new
+        if change.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
     }
     facts = _facts(session, [side for both in sides.values() for side in both])
     return {step for step, (before, after) in sides.items() if same_code(facts.get(before, {}), facts.get(after, {}))}
@@ -159,7 +161,7 @@ def _steady(session: Session, measured: Mainline, table: Histories, suspected: M
     Both sides of a pair come from one session, so it is far more exact than times of two sessions.  Its baseline must
     not be newer than the last revision before the change: otherwise it says nothing about the revisions between.
     """
-    run_of = {name: _run_of((table,), name, one.ordinal) for name, one in suspected.items()}
+    run_of = {name: _run_of((table,), name, change.ordinal) for name, change in suspected.items()}
     pairs = session.execute(
         select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id, VerdictRow.baseline)
         .where(VerdictRow.run_id.in_({*run_of.values()}), VerdictRow.baseline_kind == BaselineKind.PARENT)
@@ -187,8 +189,8 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownP
     for provider, case, point_id, revision_id, ratio, refuted, state, course in rows:
         if (place := measured.place_of.get(revision_id)) is not None:
             until = measured.place_of_sha.get(course[-1]["revision"], place) if course else None
-            one = KnownPoint(point_id, place, ratio, refuted, state, until)
-            known.setdefault((provider, case), []).append(one)
+            point = KnownPoint(point_id, place, ratio, refuted, state, until)
+            known.setdefault((provider, case), []).append(point)
     return known
 
 
@@ -239,7 +241,7 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
 def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
     """Whether another process has scanned any of these runs; evidence against a point must not count twice."""
     known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs))
-    return any(session.scalar(one) is not None for one in known)
+    return any(session.scalar(statement) is not None for statement in known)
 
 
 def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -248,9 +250,9 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
     """The stored points that a scan found again, as parts of leaks, contradicted, lost, or contradicted no more."""
-    matched = [one.matched for one in found]
-    touched = {point_id for one in matched for point_id, _ in (*one.again, *one.parts, *one.refuted)}
-    ids = sorted(touched.union(*((*one.lost, *one.kept) for one in matched)))
+    matched = [scan.matched for scan in found]
+    touched = {point_id for matched in matched for point_id, _ in (*matched.again, *matched.parts, *matched.refuted)}
+    ids = sorted(touched.union(*((*matched.lost, *matched.kept) for matched in matched)))
     rows: dict[int, ChangePoint] = {}
     for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}

@@ -50,26 +50,28 @@ def queues(session: Session, now: float) -> Queues:
         LeasedRun(run_id, name, device, worker, stage, (target_id, device, purpose), since)
         for run_id, name, device, worker, stage, target_id, purpose, since in session.execute(_LEASED)
     ]
-    by_run = {one.run_id: one for one in leased}
+    by_run = {run.run_id: run for run in leased}
     for row in session.scalars(_WORKERS):
         online = bool(is_recent(row.seen_at, now, WORKER_GONE_S))
         found[row.device].workers.append(WorkerState(row, online, by_run.get(row.run_id or 0)))
     held = list[HeldRuns]()
-    for one in session.execute(_WAITING):
-        if one.state == RunState.HELD:
-            held.append(HeldRuns(one.name, one.runs, one.first, one.since, one.pulls))
+    for waiting in session.execute(_WAITING):
+        if waiting.state == RunState.HELD:
+            held.append(HeldRuns(waiting.name, waiting.runs, waiting.first, waiting.since, waiting.pulls))
             continue
-        queue = found[one.device]
-        queue.queued += one.runs
-        queue.untrusted += 0 if one.trusted and one.allow_unsandboxed else one.runs
-        queue.oldest_at = min(queue.oldest_at, one.since)
-        queue.waiting.append(((one.target_id, one.device, one.purpose), one.runs))
+        queue = found[waiting.device]
+        queue.queued += waiting.runs
+        queue.untrusted += 0 if waiting.trusted and waiting.allow_unsandboxed else waiting.runs
+        queue.oldest_at = min(queue.oldest_at, waiting.since)
+        queue.waiting.append(((waiting.target_id, waiting.device, waiting.purpose), waiting.runs))
     for current in leased:
         found[current.device].current.append((current.kind, max(0.0, now - current.since)))
-    usual_s = usual_durations(_durations(session)) if any(one.waiting or one.current for one in found.values()) else {}
+    usual_s = (
+        usual_durations(_durations(session)) if any(queue.waiting or queue.current for queue in found.values()) else {}
+    )
     for device, queue in found.items():
         queue.device = device
-        able = sum(one.takes_runs for one in queue.workers)
+        able = sum(worker.takes_runs for worker in queue.workers)
         queue.ends_in_s = ends_in_s(queue.waiting, queue.current, able, usual_s)
     return Queues(tuple(found[device] for device in sorted(found)), tuple(_by_target(held)))
 
@@ -81,14 +83,14 @@ def _by_target(held: Sequence[HeldRuns]) -> list[HeldRuns]:
     joined = [
         HeldRuns(
             target,
-            sum(one.count for one in some),
-            min(one.first_run_id for one in some),
-            min(one.since for one in some),
-            max(one.pulls for one in some),
+            sum(held.count for held in some),
+            min(held.first_run_id for held in some),
+            min(held.since for held in some),
+            max(held.pulls for held in some),
         )
         for target, some in groups.items()
     ]
-    return sorted(joined, key=lambda one: one.since)
+    return sorted(joined, key=lambda held: held.since)
 
 
 _kind = (
@@ -303,7 +305,7 @@ def _equal_code(session: Session, names: Collection[str], now: float) -> dict[st
 
 def known_runs(session: Session, ids: Collection[int | None]) -> set[int | None]:
     """Those of these runs that the reader may know of: workers belong to no target, and name runs of all."""
-    return set(session.scalars(select(Run.id).where(Run.id.in_([one for one in ids if one is not None]))))
+    return set(session.scalars(select(Run.id).where(Run.id.in_([run_id for run_id in ids if run_id is not None]))))
 
 
 def first_waiting(session: Session) -> Sequence[Run]:

@@ -81,9 +81,9 @@ def mainline(session: Session, target: Target, end: int, count: int) -> list[Mai
 def lately(session: Session, target: Target, newest: Sequence[MainlineRevision], now: float) -> TargetLately:
     """The results of these newest revisions, compared with those of a week and of a day ago."""
     oldest_first = list(reversed(newest))
-    revisions = tuple(one.strip for one in oldest_first)
-    one = TargetLately(target, revisions, tuple(run for each in oldest_first for run in each.runs.values()))
-    return TargetLately(target, revisions, one.runs, *earlier_runs(session, [one], now).get(target.id, ({}, {})))
+    revisions = tuple(revision.strip for revision in oldest_first)
+    lately = TargetLately(target, revisions, tuple(run for each in oldest_first for run in each.runs.values()))
+    return TargetLately(target, revisions, lately.runs, *earlier_runs(session, [lately], now).get(target.id, ({}, {})))
 
 
 @dataclass(frozen=True)

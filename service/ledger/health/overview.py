@@ -93,9 +93,9 @@ def drifted_since(session: Session, since: float) -> list[DriftedCases]:
 def stack_changes(session: Session, lately: Sequence[TargetLately]) -> list[StackChange]:
     """Which stacks changed since yesterday; what is the same for several targets of a device is listed once."""
     pairs = dict[tuple[str, int, int], tuple[float, int]]()
-    for one in lately:
-        for device, run in one.newest.items():
-            before = one.a_day_ago.get(device)
+    for of_target in lately:
+        for device, run in of_target.newest.items():
+            before = of_target.a_day_ago.get(device)
             if before and before.stack_id and run.stack_id and run.stack_id != before.stack_id:
                 pairs.setdefault((device, before.stack_id, run.stack_id), (run.at or 0.0, run.run_id))
     versions = _versions(session, {stack for _, *both in pairs for stack in both}) if pairs else {}
@@ -144,7 +144,10 @@ def targets_lately(session: Session, now: float) -> list[TargetLately]:
     revisions = _revisions(session)
     found = [TargetLately(target, *_split(revisions.get(target.id, ()))) for target in targets]
     earlier = earlier_runs(session, found, now)
-    return [TargetLately(one.row, one.revisions, one.runs, *earlier.get(one.row.id, ({}, {}))) for one in found]
+    return [
+        TargetLately(lately.row, lately.revisions, lately.runs, *earlier.get(lately.row.id, ({}, {})))
+        for lately in found
+    ]
 
 
 _Line = tuple[StripRevision, list[RecentRun]]
@@ -272,7 +275,7 @@ def earlier_runs(
     session: Session, found: Iterable[TargetLately], now: float
 ) -> dict[int, tuple[dict[str, EarlierRun], dict[str, EarlierRun]]]:
     """The newest runs a week and a day ago, by target and device."""
-    newest = [run.run_id for one in found for run in one.newest.values()]
+    newest = [run.run_id for lately in found for run in lately.newest.values()]
     times = {"a_week_ago": now - WEEK_S, "a_day_ago": now - DAY_S}
     rows = session.execute(_NEWEST_THEN, {"newest": newest} | times).all()
     weeks, days = ({row[n] for row in rows if row[n] is not None} for n in (0, 1))
@@ -290,13 +293,13 @@ def health_facts(session: Session) -> HealthFacts:
     now = clock(session)
     since = now - DAY_S
     targets = targets_lately(session, now)
-    watched = [one for one in targets if one.row.location not in samples.ORIGINS]
+    watched = [lately for lately in targets if lately.row.location not in samples.ORIGINS]
     return HealthFacts(
         now=now,
         since=since,
         targets=targets,
         incidents=grouped.open_incidents(session, now),
-        failed=fleet.failed_runs(session, [run.run_id for one in watched for run in one.failed]),
+        failed=fleet.failed_runs(session, [run.run_id for lately in watched for run in lately.failed]),
         given_up=fleet.given_up(session, since),
         unsent=fleet.unsent_messages(session, now, since),
         oldest_delivery=fleet.oldest_delivery(session, now),
@@ -306,5 +309,5 @@ def health_facts(session: Session) -> HealthFacts:
         fixed=fixed_since(session, since),
         drifted=drifted_since(session, since),
         stacks=stack_changes(session, targets),
-        samples={one.row.id for one in targets if one.row.location in samples.ORIGINS},
+        samples={lately.row.id for lately in targets if lately.row.location in samples.ORIGINS},
     )

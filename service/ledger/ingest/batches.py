@@ -41,7 +41,7 @@ def receive(target: Target, body: IO[bytes], *, compressed: bool) -> IngestBatch
         for part in _parts(read_lines(lines)):
             _store(batch, part)
             measurements += len(part)
-            samples += sum(len(one.samples) for one in part)
+            samples += sum(len(measurement.samples) for measurement in part)
         if not measurements:
             raise BadInput("The batch has no measurements: send one JSON object a line after the first.")
         return _complete(batch, target.name, measurements, samples)
@@ -111,13 +111,13 @@ def _store(batch: IngestBatch, part: Sequence[Sent]) -> None:
     rows: list[dict[str, Any]] = [
         {
             **series,
-            "provider": one.provider,
-            "case": one.case,
-            "revision": one.revision,
-            "median": one.median,
-            "samples": pack_samples(one.samples),
+            "provider": measurement.provider,
+            "case": measurement.case,
+            "revision": measurement.revision,
+            "median": measurement.median,
+            "samples": pack_samples(measurement.samples),
         }
-        for one in part
+        for measurement in part
     ]
     with transaction() as session:
         session.execute(insert(IngestedMeasurement.__table__), rows)  # type: ignore[arg-type]

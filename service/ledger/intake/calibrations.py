@@ -61,16 +61,16 @@ def _due(session: Session, now: float) -> Iterator[Due]:
         if target.paused_at is not None:
             continue
         every, fit = _every_s(target), dict[str, bool]()
-        for one in workers:
-            every_s, pair = every.get(one.device, 0.0), (target.id, one.name)
-            before = last.get(pair, max(one.started_at, target.created_at))
-            barred = one.sandbox is not None and not target.allow_unsandboxed
+        for online_worker in workers:
+            every_s, pair = every.get(online_worker.device, 0.0), (target.id, online_worker.name)
+            before = last.get(pair, max(online_worker.started_at, target.created_at))
+            barred = online_worker.sandbox is not None and not target.allow_unsandboxed
             if every_s == 0 or pair in waiting or barred or not is_due(before + every_s, now, every_s):
                 continue
-            if one.device not in fit:
-                fit[one.device] = _fit(session, target, one.device) is not None
-            if fit[one.device]:
-                yield Due(target.id, one.name, one.device, every_s)
+            if online_worker.device not in fit:
+                fit[online_worker.device] = _fit(session, target, online_worker.device) is not None
+            if fit[online_worker.device]:
+                yield Due(target.id, online_worker.name, online_worker.device, every_s)
 
 
 def _last(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], float]:
@@ -195,11 +195,11 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
         .limit(NEWEST)
     ).scalars()
     building = []
-    for one in newest:
-        found = baselines.fitness(session, target, one.sha, device)
+    for revision in newest:
+        found = baselines.fitness(session, target, revision.sha, device)
         if found.builds and not found.broken:
-            return one
-        building += [one] * found.builds
+            return revision
+        building += [revision] * found.builds
     return next(iter(building), None)  # its broken cases are not calibrated
 
 

@@ -258,7 +258,7 @@ def _answers_to_strangers(session: Session, target: Target, number: int) -> int:
     of_day = OutboxMessage.created_at > clock(session) - _DAY_S
     asked = select(OutboxMessage.payload).where(OutboxMessage.target_id == target.id, OutboxMessage.kind == "answer")
     payloads = session.scalars(asked.where(of_day))
-    return sum(one.get("pull") == number and bool(one.get("to_stranger")) for one in payloads)
+    return sum(payload.get("pull") == number and bool(payload.get("to_stranger")) for payload in payloads)
 
 
 def _key(event: Commented, kind: ForgeKind, what: str) -> str:
@@ -312,13 +312,17 @@ def _moved(asked: _Asked, prepared: _Prepared) -> str | None:
 def _run(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     suite, device = _suite_and_device(session, target, asked.command)
     devices = [device] if device else revisions.devices_of(session, target, pull.head)
-    runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, suite=suite) for one in devices]
+    runs = [
+        revisions.run_of_revision(session, target, pull.head, pull.number, device, suite=suite) for device in devices
+    ]
     return _waiting(session, runs, asked)
 
 
 def _rerun(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     devices = revisions.devices_of(session, target, pull.head)
-    runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, again=True) for one in devices]
+    runs = [
+        revisions.run_of_revision(session, target, pull.head, pull.number, device, again=True) for device in devices
+    ]
     return _waiting(session, runs, asked)
 
 

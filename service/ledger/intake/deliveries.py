@@ -312,11 +312,11 @@ def backfill(name: str, base: str, head: str, sample: int | None = None) -> int:
     if not found:
         raise BadInput(f"No commits in {base}..{head} of {name}; put the older revision first.")
     [tip] = source.mainline(target.branch, 1)
-    line = [one.sha for one in source.between(first, tip.sha)]
+    line = [commit.sha for commit in source.between(first, tip.sha)]
     mainline = last in line
     later = line[line.index(last) + 1 :] if mainline else []
     trusted = mainline or source.is_on_branch(last)
-    sampled = _sample([first, *(one.sha for one in found)], sample) if sample and sample < len(found) else {}
+    sampled = _sample([first, *(commit.sha for commit in found)], sample) if sample and sample < len(found) else {}
     push = Push(
         Origin.BACKFILL,
         tuple(found),
@@ -372,14 +372,16 @@ def request_runs(
         devices = [device] if device else revisions.devices_of(session, target, found.sha)
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
-            run_wanted(session, target, found, device=one, trusted=trusted, baseline=baseline, suite=suite, again=again)
-            for one in devices
+            run_wanted(
+                session, target, found, device=device, trusted=trusted, baseline=baseline, suite=suite, again=again
+            )
+            for device in devices
         ]
-        for one in runs:
-            details = {"revision": found.sha, "device": one.device, "suite": one.suite, "again": again}
-            audit.record(session, "run.start", target=target.name, of=f"run {one.id}", details=details)
-        ids = tuple(one.id for one in runs)
-        return RequestedRuns(ids, tuple(one for one in ids if one > known))
+        for run in runs:
+            details = {"revision": found.sha, "device": run.device, "suite": run.suite, "again": again}
+            audit.record(session, "run.start", target=target.name, of=f"run {run.id}", details=details)
+        ids = tuple(run.id for run in runs)
+        return RequestedRuns(ids, tuple(run_id for run_id in ids if run_id > known))
 
 
 def pull_appeared(target_id: int, number: int, *, vouched: bool = False) -> str:
@@ -408,19 +410,21 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
             f"Add one with `kernelwatch target add NAME {clients.addresses()[kind]}/{repository} --forge {repository} "
             "--recipe FILE`, and redeliver."
         )
-        return {one.id: NotFound("target", f"watches {repository}", hint) for one in waiting}
-    commits = [one for one in waiting if isinstance(one.event, Pushed | PullChanged)]
+        return {delivery.id: NotFound("target", f"watches {repository}", hint) for delivery in waiting}
+    commits = [delivery for delivery in waiting if isinstance(delivery.event, Pushed | PullChanged)]
     found = [(target.name, _for_target(target, commits)) for target in watching if commits]
     done = {
-        one.id: _together([(name, answers[one.id]) for name, answers in found])
-        for one in commits
-        if all(one.id in answers for _, answers in found)
+        delivery.id: _together([(name, answers[delivery.id]) for name, answers in found])
+        for delivery in commits
+        if all(delivery.id in answers for _, answers in found)
     }
-    for one in waiting:  # after the commits that they may be about
-        if isinstance(one.event, GroupChanged):
-            done[one.id] = _together([(target.name, _for_group(target, one.event, one.id)) for target in watching])
-        if isinstance(one.event, Commented | CheckRequested):
-            done[one.id] = _carried_out(watching, one.event, one)
+    for delivery in waiting:  # after the commits that they may be about
+        if isinstance(delivery.event, GroupChanged):
+            done[delivery.id] = _together(
+                [(target.name, _for_group(target, delivery.event, delivery.id)) for target in watching]
+            )
+        if isinstance(delivery.event, Commented | CheckRequested):
+            done[delivery.id] = _carried_out(watching, delivery.event, delivery)
     return done
 
 
@@ -460,7 +464,9 @@ def _together(answers: Sequence[tuple[str, _Answer]]) -> _Answer:
         if isinstance(answer, Exception) and not isinstance(answer, ServiceError):
             return answer
     said = " ".join(f"{name}: {answer}" for name, answer in answers)
-    if passing := [f"{name}: {one}" for name, one in answers if isinstance(one, SourceFailed) and one.passing]:
+    if passing := [
+        f"{name}: {answer}" for name, answer in answers if isinstance(answer, SourceFailed) and answer.passing
+    ]:
         return SourceFailed(" ".join(passing))
     return BadInput(said) if any(isinstance(answer, ServiceError) for _, answer in answers) else said
 
@@ -468,13 +474,13 @@ def _together(answers: Sequence[tuple[str, _Answer]]) -> _Answer:
 def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
     """Answer all deliveries for one target with one fetch of its branches, and one of the heads that are wanted."""
     if target.paused_at is not None:
-        return {one.id: _PAUSED for one in waiting}
+        return {delivery.id: _PAUSED for delivery in waiting}
     answers, wanted = _Answers(), dict[int, pulls.Wanted]()
-    pushes = [(one.id, one.event) for one in waiting if isinstance(one.event, Pushed)]
+    pushes = [(delivery.id, delivery.event) for delivery in waiting if isinstance(delivery.event, Pushed)]
     changes = [
-        (one.id, one.failures, _with_merge(one.forge, one.event))
-        for one in waiting
-        if isinstance(one.event, PullChanged)
+        (delivery.id, delivery.failures, _with_merge(delivery.forge, delivery.event))
+        for delivery in waiting
+        if isinstance(delivery.event, PullChanged)
     ]
     try:
         if changes:
@@ -492,7 +498,7 @@ def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
     except Exception as error:
         if not isinstance(error, ServiceError):
             log.exception("deliveries failed", target=target.name)
-        return {one.id: error for one in waiting} | answers
+        return {delivery.id: error for delivery in waiting} | answers
     return answers
 
 
@@ -570,8 +576,8 @@ def _news(
         return source.mainline(target.branch, first), ()
     if target.kind is TargetKind.PACKAGE:  # a late release of an older line is placed before the newest
         line = source.mainline(target.branch, _DEEPEST)
-        start = next((place for place, one in enumerate(line) if one.sha in known), 0)
-        return [one for one in line[start:] if one.sha not in known], ()
+        start = next((place for place, commit in enumerate(line) if commit.sha in known), 0)
+        return [commit for commit in line[start:] if commit.sha not in known], ()
     if tip.sha == known[-1]:
         return (), ()
     # That the newest is an ancestor is not enough.  Of a merge into a developer's branch that is pushed as the mainline
@@ -582,7 +588,7 @@ def _news(
             return new, ()
     line = source.mainline(target.branch, _DEEPEST)
     places = {sha: place for place, sha in enumerate(known)}
-    kept = [place for place, one in enumerate(line) if one.sha in places]
+    kept = [place for place, commit in enumerate(line) if commit.sha in places]
     if not kept:
         return line[-first:], known
     return line[kept[-1] + 1 :], known[places[line[kept[-1]].sha] + 1 :]

@@ -268,11 +268,11 @@ def _recipe_changes(session: Session, target: Target, seen: int) -> list[LaterCh
     since = before.created_at if before else 0.0
     entries = audit.listed(session, target=target.name, action="target", limit=20).items
     changes = [
-        LaterChange(one.at, one.actor, f"saved version {recipe.digest[:10]} of the recipe")
-        for one in reversed(entries)
-        if one.at >= since
-        and one.details.get("recipe_id") != seen
-        and (recipe := session.get(RecipeRow, one.details.get("recipe_id") or 0)) is not None
+        LaterChange(entry.at, entry.actor, f"saved version {recipe.digest[:10]} of the recipe")
+        for entry in reversed(entries)
+        if entry.at >= since
+        and entry.details.get("recipe_id") != seen
+        and (recipe := session.get(RecipeRow, entry.details.get("recipe_id") or 0)) is not None
     ]
     if not changes and target.recipe is not None:
         what = f"brought version {target.recipe.digest[:10]} of the recipe"
@@ -373,7 +373,7 @@ def clean_own() -> int:
 def _clean_all(*, keep_size: bool) -> int:
     """One that is too large to take pull requests is repacked, so that it may take them again."""
     with reading() as session:
-        found = [one for one in targets.all_targets(session) if one.kind is TargetKind.GIT]
+        found = [target for target in targets.all_targets(session) if target.kind is TargetKind.GIT]
     cleaned = 0
     for target in found:
         try:

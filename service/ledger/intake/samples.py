@@ -56,7 +56,12 @@ def load() -> Loaded:
             if not known:
                 _Copy(source, session).all()
             held = [registry.holdings(session, targets.target_named(session, name)) for name in wanted]
-    return Loaded(tuple(wanted), sum(one.runs for one in held), sum(one.measurements for one in held), not known)
+    return Loaded(
+        tuple(wanted),
+        sum(holdings.runs for holdings in held),
+        sum(holdings.measurements for holdings in held),
+        not known,
+    )
 
 
 def remove() -> tuple[str, ...]:
@@ -73,8 +78,8 @@ def is_loaded(session: Session) -> bool:
 
 
 def _known(session: Session, wanted: list[str]) -> bool:
-    found = [one for name in wanted if (one := targets.find(session, name))]
-    if other := [one.name for one in found if one.location != ORIGIN]:
+    found = [target for name in wanted if (target := targets.find(session, name))]
+    if other := [target.name for target in found if target.location != ORIGIN]:
         raise Conflict(f"Target {other[0]} is not of the sample: rename it with `kernelwatch target rename`.")
     return bool(found)
 

@@ -48,11 +48,11 @@ def record(
         key: Names the event: it is recorded once for each subscription, also where a run is measured again.
         series: What changes back and forth if its subjects come and go; by default the subject.
     """
-    for one in subscribers(session, target_id):
-        if not wants(one, event):
+    for subscription in subscribers(session, target_id):
+        if not wants(subscription, event):
             continue
         row = {
-            "subscription_id": one.id,
+            "subscription_id": subscription.id,
             "key": key,
             "target_id": target_id,
             "kind": event.kind,
@@ -76,13 +76,13 @@ def subscribers(session: Session, target_id: int | None) -> list[Subscription]:
     return known[target_id]
 
 
-def wants(one: Subscription, event: NotableEvent) -> bool:
+def wants(subscription: Subscription, event: NotableEvent) -> bool:
     """Whether a subscription to the target wants the event.  What has no device is of interest on all of them."""
-    if SEVERITIES.index(event.severity) < SEVERITIES.index(one.severity):
+    if SEVERITIES.index(event.severity) < SEVERITIES.index(subscription.severity):
         return False
-    if one.kinds is not None and {event.kind, event.kind.partition(".")[0]}.isdisjoint(one.kinds):
+    if subscription.kinds is not None and {event.kind, event.kind.partition(".")[0]}.isdisjoint(subscription.kinds):
         return False
-    return one.device is None or event.device is None or fnmatchcase(event.device, one.device)
+    return subscription.device is None or event.device is None or fnmatchcase(event.device, subscription.device)
 
 
 def is_silent(run: Run) -> bool:
@@ -153,13 +153,13 @@ def results_invalid(session: Session, run: Run, verdicts: Sequence[VerdictRow], 
     """A mainline run has wrong results, which its baseline did not have."""
     if is_silent(run):
         return
-    for one in verdicts:
-        if one.baseline_kind != BaselineKind.PARENT or one.outcome != Outcome.INVALID:
+    for verdict in verdicts:
+        if verdict.baseline_kind != BaselineKind.PARENT or verdict.outcome != Outcome.INVALID:
             continue
-        if not one.known_before and one.quarantined_by is None:
-            event = _of_case(session, run, (one.provider, one.case), EventKind.CASE_INVALID, now)
-            event = replace(event, text=_short(words.of_verdict(one)))
-            subject = f"{one.case} of {one.provider} on {run.device} at revision {run.revision_id}"
+        if not verdict.known_before and verdict.quarantined_by is None:
+            event = _of_case(session, run, (verdict.provider, verdict.case), EventKind.CASE_INVALID, now)
+            event = replace(event, text=_short(words.of_verdict(verdict)))
+            subject = f"{verdict.case} of {verdict.provider} on {run.device} at revision {run.revision_id}"
             key = f"{event.kind}:{subject}"
             record(session, event, target_id=run.target_id, subject=subject[:200], key=key[:240])
 

@@ -48,9 +48,9 @@ def create(
     if len(ours) >= MAX:
         raise Conflict(f"The channel {channel} has {MAX} subscriptions already; delete one.")
     wanted = (target_id, device, severity, chosen)
-    for one in ours:
-        if (one.target_id, one.device, one.severity, one.kinds) == wanted:
-            raise Conflict(f"Subscription {one.id} is the same.")
+    for subscription in ours:
+        if (subscription.target_id, subscription.device, subscription.severity, subscription.kinds) == wanted:
+            raise Conflict(f"Subscription {subscription.id} is the same.")
     row = Subscription(
         channel=channel,
         target_id=target_id,
@@ -125,15 +125,15 @@ def known_channels(session: Session) -> list[ChannelItem]:
     health = {row.channel: row for row in session.scalars(select(ChannelHealth))}
     waits = select(NoticeMessage.channel, func.count()).where(NoticeMessage.state == OutboxState.WAITING)
     waiting = dict(session.execute(waits.group_by(NoticeMessage.channel)).all())
-    of_settings = {one.name: one for one in channels.channels()}
+    of_settings = {channel.name: channel for channel in channels.channels()}
     found = []
     for name in sorted(of_settings.keys() | waiting.keys()):
-        one, row = of_settings.get(name), health.get(name)
+        channel, row = of_settings.get(name), health.get(name)
         found.append(
             ChannelItem(
                 name=name,
-                service=one.service if one else "",
-                trouble=channels.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
+                service=channel.service if channel else "",
+                trouble=channels.trouble(channel) if channel else "it is not in KERNELWATCH_CHANNELS any more",
                 error=row.error if row else None,
                 failing_since=row.failing_since if row else None,
                 paused_until=row.paused_until or None if row else None,

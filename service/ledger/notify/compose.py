@@ -142,7 +142,7 @@ def _represents_commit(session: Session, run: Run) -> bool:
     if run.pull is not None:
         newer = select(Run).where(*of_device, Run.pull == run.pull, Run.suite == run.suite, Run.id > run.id)
         # A run that was begun before the base changed may end after the run against the new one.
-        return all(baseline_in_key(one) == baseline_in_key(run) for one in session.scalars(newer))
+        return all(baseline_in_key(later) == baseline_in_key(run) for later in session.scalars(newer))
     theirs = select(Run.id).where(*of_device, Run.pull.is_not(None), Run.state.not_in(UNDONE)).limit(1)
     return session.execute(theirs).first() is None
 
@@ -157,7 +157,7 @@ def changed(event: InstallationChanged) -> str:
         github.connect().forget(event.account)
     where = func.lower(Target.forge).startswith(f"{event.account.lower()}/", autoescape=True)
     if event.repositories is not None:
-        where = func.lower(Target.forge).in_([one.lower() for one in event.repositories])
+        where = func.lower(Target.forge).in_([repository.lower() for repository in event.repositories])
     with transaction() as session:
         names = []
         there = select(Target).where(Target.forge_kind == ForgeKind.GITHUB, where).order_by(Target.id)

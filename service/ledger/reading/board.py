@@ -143,9 +143,9 @@ def past(session: Session, target: Target, device: str, count: int, also: str = 
         recent = _compared(session, target, device, queries.newest_places(session, target, candidates).where)
         every = max(every, recent, key=len)
     step = max(1, -(-len(every) // count))
-    named_ones = {one.pinned for one in every if one.pinned} | {also}
+    named_ones = {run.pinned for run in every if run.pinned} | {also}
     marked = _compared(session, target, device, Revision.sha.in_(named_ones) & Revision.ordinal.is_not(None))
-    by_place = {one.ordinal: one for one in [*every[::step], *marked]}
+    by_place = {run.ordinal: run for run in [*every[::step], *marked]}
     return [by_place[place] for place in sorted(by_place)]
 
 

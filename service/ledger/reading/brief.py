@@ -31,7 +31,7 @@ _OF_RUN: BindParameter[int] = bindparam("run_id")
 _measured, _decided = Measurement.__table__.c, VerdictRow.__table__.c
 _MEASUREMENTS = select(*(_measured[name] for name in _NAMED)).where(_measured.run_id == _OF_RUN).order_by(_measured.id)
 _VERDICTS = (
-    select(*(one for one in _decided if one.name not in _UNSHOWN))
+    select(*(column for column in _decided if column.name not in _UNSHOWN))
     .where(_decided.run_id == _OF_RUN)
     .order_by(_decided.id)
 )
@@ -47,9 +47,9 @@ _says_why = (_decided.baseline_kind != BaselineKind.SOTA) | _decided.ratio.is_(N
 _SHOWN = (
     select(
         *(
-            sql_case((_says_why, one), else_=null()).label(one.name) if one.name in _WHY else one
-            for one in _decided
-            if one.name not in _UNSHOWN
+            sql_case((_says_why, column), else_=null()).label(column.name) if column.name in _WHY else column
+            for column in _decided
+            if column.name not in _UNSHOWN
         )
     )
     .where(_decided.run_id == _OF_RUN, _decided.baseline_kind != BaselineKind.BEST)
@@ -69,7 +69,7 @@ _POLICY = select(PolicyRow).where(
 # What the telemetry says of the whole session, without its thousands of readings.
 _SESSION = select(*(type_coerce(Run.telemetry, JSON)[key] for key in _TELEMETRY)).where(Run.id == _OF_RUN)
 _WHOLE = (
-    *(joinedload(one) for one in (Run.target, Run.revision, Run.recipe, Run.stack)),
+    *(joinedload(relation) for relation in (Run.target, Run.revision, Run.recipe, Run.stack)),
     undefer(Run.log),
     undefer(Run.summary),
 )
@@ -109,8 +109,8 @@ def brief(session: Session, run_id: int) -> BriefRun:
     run = _run(session, run_id)
     of_run = {"run_id": run_id}
     heads, decided = session.execute(_HEADS, of_run).all(), session.execute(_SHOWN, of_run).all()
-    explained = {one.case for one in heads if (one.facts or {}).get("repeatable") is False}
-    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED or one.baseline_kind == _TIMED_APART}
+    explained = {row.case for row in heads if (row.facts or {}).get("repeatable") is False}
+    explained |= {row.case for row in decided if row.outcome not in _UNCHANGED or row.baseline_kind == _TIMED_APART}
     parents = session.execute(_PARENTS, {**of_run, "explained": sorted(explained)}).all()
     contents = _contents(session, run, [*heads, *parents], decided)
     return BriefRun(run, queries.report_on(session, run, contents), contents.regressions)
@@ -126,7 +126,7 @@ def of_case(session: Session, run_id: int, case: str, provider: str | None) -> B
     measurements, verdicts = _MEASUREMENTS.where(_measured.case == of_case), _VERDICTS.where(_decided.case == of_case)
     if provider is not None:
         verdicts = verdicts.where(_decided.provider == str(storable(provider)))
-    measured, decided = (session.execute(one, {"run_id": run_id}).all() for one in (measurements, verdicts))
+    measured, decided = (session.execute(query, {"run_id": run_id}).all() for query in (measurements, verdicts))
     contents = _contents(session, run, measured, decided)
     if not any(row.baseline_kind == BaselineKind.PARENT for row in contents.verdicts):
         raise NotFound("case in this run:", case, f"/runs/{run_id} lists its cases.")

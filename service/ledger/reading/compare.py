@@ -74,7 +74,7 @@ def compare(
 
     Raises NotFound, and Conflict where nothing on this device, or nothing on one machine, can be compared.
     """
-    before, after = (_side(session, target, one, device) for one in (base, head))
+    before, after = (_side(session, target, revision, device) for revision in (base, head))
     chain = _chain(session, target, device, before, after)
     verdicts = _verdicts(session, {run.id: run for run in (*after.runs, *before.runs, *chain)}, which)
     of_head, of_base = _shown(after, before)
@@ -83,7 +83,7 @@ def compare(
     medians = _medians(session, {run.id for run in (*after.runs, *before.runs)}, which)
     names = sorted({name for run in (of_head, of_base) for name in medians.get((run.id, Role.HEAD), {})})
     cases = [comparer.case(name, medians, of_base, of_head) for name in names]
-    if of_head.worker != of_base.worker and not any(one.ratio for one in cases):
+    if of_head.worker != of_base.worker and not any(case.ratio for case in cases):
         raise Conflict(
             f"{before.revision.short} was measured by {of_base.worker} and {after.revision.short} by {of_head.worker}: "
             "times of two machines are not comparable. Start a run of one of them on the other's machine."
@@ -152,13 +152,13 @@ def _chain(session: Session, target: Target, device: str, base: _Side, head: _Si
         if run.baseline == base.revision.sha:
             return found
         before = (Revision.target_id == target.id, Revision.sha == run.baseline)
-        run = next((one for one in _runs(session, device, *before) if _same_place(one, found[0])), None)
+        run = next((run for run in _runs(session, device, *before) if _same_place(run, found[0])), None)
     return []
 
 
-def _same_place(one: _Run, other: _Run) -> bool:
+def _same_place(run: _Run, other: _Run) -> bool:
     """Whether ratios of the two sessions to the same code can be compared."""
-    return (one.worker, one.stack_id) == (other.worker, other.stack_id)
+    return (run.worker, run.stack_id) == (other.worker, other.stack_id)
 
 
 def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> dict[tuple[int, Name], list[_Verdict]]:
@@ -194,7 +194,7 @@ def _medians(session: Session, runs: set[int], which: CaseFilter) -> Medians:
 
 def _shown(head: _Side, base: _Side) -> tuple[_Run, _Run]:
     """The runs whose medians are shown: the newest two of one machine and stack, else of one machine, else of all."""
-    pairs = [(one, other) for one in head.runs for other in base.runs]
+    pairs = [(run, other) for run in head.runs for other in base.runs]
     together = (pair for pair in pairs if _same_place(*pair))
     machine = (pair for pair in pairs if pair[0].worker == pair[1].worker)
     return next(together, None) or next(machine, None) or pairs[0]
@@ -213,7 +213,9 @@ class _Comparer:
         if (pair := self._pair(name, medians)) is not None:
             return pair
         before, after = (medians.get((run.id, Role.HEAD), {}).get(name) for run in (of_base, of_head))
-        indirect = sorted(self._indirect(name, of_base, of_head), key=lambda one: one[1].half_width)
+        indirect = sorted(
+            self._indirect(name, of_base, of_head), key=lambda indirect_ratio: indirect_ratio[1].half_width
+        )
         if not indirect or before is None or after is None:
             reason = "one of them has no time at this case" if None in (before, after) else _NOT_TOGETHER
             both = (of_head.id, of_base.id)
@@ -226,9 +228,9 @@ class _Comparer:
     def _pair(self, name: Name, medians: Medians) -> ComparedCase | None:
         for runs, other, turned in ((self.head.runs, self.base, False), (self.base.runs, self.head, True)):
             for run in runs:
-                for one in self.verdicts.get((run.id, name), ()):
-                    if one.kind in _OWN and one.baseline == other.revision.sha and one.ratio is not None:
-                        return _of_pair(name, one, medians, turned=turned, policy=self.policy)
+                for verdict in self.verdicts.get((run.id, name), ()):
+                    if verdict.kind in _OWN and verdict.baseline == other.revision.sha and verdict.ratio is not None:
+                        return _of_pair(name, verdict, medians, turned=turned, policy=self.policy)
         return None
 
     def _indirect(
@@ -240,36 +242,38 @@ class _Comparer:
                 method = ComparisonMethod.SOTA if key[0] else ComparisonMethod.BASELINE
                 yield method, product([heads[key], bases[key].inverse]), key[1], (of_head.id, of_base.id)
         links = [self._link(run, name) for run in self.chain]
-        known = [one for one in links if one is not None]
+        known = [link for link in links if link is not None]
         if len(known) == len(links) > 1:
             yield ComparisonMethod.CHAIN, product(known), None, tuple(run.id for run in self.chain)
 
     def _references(self, run: _Run, name: Name) -> dict[tuple[bool, str], PairedRatio]:
         """What the session compared its head with."""
         return {
-            (one.kind is BaselineKind.SOTA, one.baseline): one.ratio
-            for one in self.verdicts.get((run.id, name), ())
-            if one.ratio is not None and one.baseline is not None
+            (verdict.kind is BaselineKind.SOTA, verdict.baseline): verdict.ratio
+            for verdict in self.verdicts.get((run.id, name), ())
+            if verdict.ratio is not None and verdict.baseline is not None
         }
 
     def _link(self, run: _Run, name: Name) -> PairedRatio | None:
         """The session's ratio to exactly the baseline that the chain goes through."""
         found = self.verdicts.get((run.id, name), ())
-        return next((one.ratio for one in found if one.kind in _OWN and one.baseline == run.baseline), None)
+        return next(
+            (verdict.ratio for verdict in found if verdict.kind in _OWN and verdict.baseline == run.baseline), None
+        )
 
 
-def _of_pair(name: Name, one: _Verdict, medians: Medians, *, turned: bool, policy: Policy) -> ComparedCase:
-    assert one.ratio is not None  # noqa: S101  # checked by the caller
-    ratio = one.ratio.inverse if turned else one.ratio
-    of_head = medians.get((one.run.id, Role.HEAD), {}).get(name)
-    of_other = medians.get((one.run.id, one.kind.value), {}).get(name)
+def _of_pair(name: Name, verdict: _Verdict, medians: Medians, *, turned: bool, policy: Policy) -> ComparedCase:
+    assert verdict.ratio is not None  # noqa: S101  # checked by the caller
+    ratio = verdict.ratio.inverse if turned else verdict.ratio
+    of_head = medians.get((verdict.run.id, Role.HEAD), {}).get(name)
+    of_other = medians.get((verdict.run.id, verdict.kind.value), {}).get(name)
     before, after = (of_head, of_other) if turned else (of_other, of_head)
-    outcome = _OPPOSITE.get(one.outcome, one.outcome) if turned and one.outcome else one.outcome
+    outcome = _OPPOSITE.get(verdict.outcome, verdict.outcome) if turned and verdict.outcome else verdict.outcome
     # Only verdicts against the parent store it.
-    smallest = one.smallest_change or policy.smallest_change_at(name[1], of_other or 0.0)
+    smallest = verdict.smallest_change or policy.smallest_change_at(name[1], of_other or 0.0)
     said = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
     stored = outcome.value if outcome else None
-    return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (one.run.id,), outcome=stored)
+    return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (verdict.run.id,), outcome=stored)
 
 
 def _stack_changes(session: Session, base: int | None, head: int | None) -> tuple[str, ...]:
@@ -285,8 +289,8 @@ def series(
     """The series that mainline runs measured: the latest of each device, or all `since` a time."""
     runs = [
         run
-        for one in ([device] if device else queries.devices(session, target))
-        for run in _latest(session, target, one, since)
+        for on in ([device] if device else queries.devices(session, target))
+        for run in _latest(session, target, on, since)
     ]
     rows = session.execute(
         select(Run.device, Measurement.provider, Measurement.case, func.max(Run.id))
@@ -300,17 +304,17 @@ def series(
 def cases(found: Iterable[MeasuredSeries]) -> list[MeasuredCase]:
     """The same by case."""
     by_case = defaultdict[str, list[MeasuredSeries]](list)
-    for one in found:
-        by_case[split_metric(one.case)[0]].append(one)
-    return [_case(case, ones) for case, ones in sorted(by_case.items())]
+    for series in found:
+        by_case[split_metric(series.case)[0]].append(series)
+    return [_case(case, series) for case, series in sorted(by_case.items())]
 
 
-def _case(case: str, ones: Sequence[MeasuredSeries]) -> MeasuredCase:
-    metrics = {one.metric for one in ones}
+def _case(case: str, every: Sequence[MeasuredSeries]) -> MeasuredCase:
+    metrics = {series.metric for series in every}
     return MeasuredCase(
         case,
-        tuple(sorted({one.device for one in ones})),
-        tuple(sorted({one.provider for one in ones})),
+        tuple(sorted({series.device for series in every})),
+        tuple(sorted({series.provider for series in every})),
         tuple(metric for metric in Metric if metric in metrics),
     )
 

@@ -51,14 +51,14 @@ def changes(session: Session, target: Target | None, limit: int) -> list[Regress
         .add_columns(RegressionRow.id, RegressionRow.incident_id, RegressionRow.ratio)
         .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
         .join(Series, Series.id == RegressionRow.series_id)
-        .where(RegressionEvent.what.in_([one.value for one in CHANGES]), *_of(target))
+        .where(RegressionEvent.what.in_([action.value for action in CHANGES]), *_of(target))
         .order_by(RegressionEvent.id.desc())
         .limit(MAX_EVENTS)
     ):
         key = incident_id or -regression_id, what, at
         groups.setdefault(key, _Group(event_id, event_id, ratio)).add(event_id, ratio)
     newest = list(groups.values())[:limit]
-    found = _details(session, [one.largest for one in newest])
+    found = _details(session, [group.largest for group in newest])
     return [_changed(group, found[group.largest]) for group in newest if group.largest in found]
 
 
@@ -127,7 +127,7 @@ def run_drifts(session: Session, target: Target | None, limit: int) -> list[RunD
     )
     counts = dict(session.execute(grouped).all())
     found = newest_drifts(session, (ConfigurationDrift.id.in_(counts),), limit)
-    return [RunDrifts(one, counts[one.id]) for one in found]
+    return [RunDrifts(drift, counts[drift.id]) for drift in found]
 
 
 def ended_weeks(session: Session, target: Target | None) -> Iterable[EndedWeek]:

@@ -197,7 +197,7 @@ def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
     """
     ids = _runs_of_head(session, run) if run.pull is not None else [run.id]
     reports = [found_in(session, run_id) for run_id in sorted(ids)]
-    return tuple(sorted(reports, key=lambda one: one.device != run.device))
+    return tuple(sorted(reports, key=lambda report: report.device != run.device))
 
 
 def _runs_of_head(session: Session, run: Run) -> Iterable[int]:
@@ -234,7 +234,11 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
     measured = {device for line in found for device in line.runs}
     recipe = readable(target.recipe.text) if target.recipe else None
     places = recipe.places if recipe else ()
-    wanted = [device for among in places for device in ([one for one in among if one in measured] or among[:1])]
+    wanted = [
+        device
+        for among in places
+        for device in ([device_there for device_there in among if device_there in measured] or among[:1])
+    ]
     return Card(
         target=target,
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
@@ -273,8 +277,8 @@ def open_counts(session: Session, targets: Collection[int]) -> dict[int, tuple[i
         .where(Series.target_id.in_(targets), Gap.behind_sota)
         .group_by(Series.target_id)
     )
-    opened, gaps = (dict(session.execute(one).all()) for one in (regressions, behind))
-    return {one: (opened.get(one, 0), gaps.get(one, 0)) for one in targets}
+    opened, gaps = (dict(session.execute(query).all()) for query in (regressions, behind))
+    return {target_id: (opened.get(target_id, 0), gaps.get(target_id, 0)) for target_id in targets}
 
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
@@ -398,7 +402,9 @@ def series(
         for run, sha, subject, place, at, *rest in rows:
             ordinal, head = place or 0, measured.get((run, Role.HEAD.value, provider))
             if head is not None and ordinal not in found:
-                medians = [row[1] for one in sota if (row := measured.get((run, Role.SOTA.value, one))) is not None]
+                medians = [
+                    row[1] for revision in sota if (row := measured.get((run, Role.SOTA.value, revision))) is not None
+                ]
                 found[ordinal] = Point(run, sha, subject, ordinal, at, *head, next(iter(medians), None), *rest)
         # Few revisions have several runs, or runs without the case.
         if len(rows) < at_once or len(found) >= limit:
@@ -425,8 +431,8 @@ def _measured(
 
 def _was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
     there = aliased(Measurement)
-    one = select(there.run_id).where(there.case == bindparam("case"), there.provider == provider)
-    return one.where(there.role == Role.SOTA.value).limit(1).exists()
+    of_provider = select(there.run_id).where(there.case == bindparam("case"), there.provider == provider)
+    return of_provider.where(there.role == Role.SOTA.value).limit(1).exists()
 
 
 # Statements are made once: making one takes longer than the database needs for it.
@@ -503,7 +509,7 @@ def _newest_ordinal(session: Session, target: Target) -> int:
 
 def versions_of(session: Session, stacks: Iterable[int | None]) -> dict[int, dict[str, str]]:
     """The versions of stacks, by id."""
-    ids = {one for one in stacks if one is not None}
+    ids = {stack for stack in stacks if stack is not None}
     return dict(session.execute(select(Stack.id, Stack.versions).where(Stack.id.in_(ids))).all())
 
 

@@ -166,7 +166,7 @@ def _changes(session: Session, scope: _Scope, runs: Collection[int]) -> list[Con
         and (run := named.get(row.run_id)) is not None
         and (run.revision_id, run.device) not in before
     ]
-    return [change for _, change in sorted(found, key=lambda one: one[0])]
+    return [change for _, change in sorted(found, key=lambda place_and_change: place_and_change[0])]
 
 
 def _change(row: VerdictRow, run: Any, median: float | None) -> ConfirmedChange:
@@ -215,7 +215,7 @@ def _events(session: Session, scope: _Scope) -> list[EventFact]:
 
 def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -> dict[int, RegressionFact]:
     """Those with an event in the week, and those that were open at its end, with their states then."""
-    named = {one.regression_id for one in events}
+    named = {event.regression_id for event in events}
     changed_since = (
         select(RegressionEvent.regression_id)
         .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
@@ -227,7 +227,7 @@ def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -
     rows = session.execute(statement.where(RegressionRow.id.in_(ids))).all()
     states = _states_at(session, scope.week.end, [row[0].id for row in rows])
     found = (RegressionFact(*row, states.get(row[0].id, row[0].state)) for row in rows)
-    return {one.row.id: one for one in found if one.row.id in named or one.state in OPEN_REGRESSIONS}
+    return {fact.row.id: fact for fact in found if fact.row.id in named or fact.state in OPEN_REGRESSIONS}
 
 
 def _with_names() -> Select[RegressionRow, str, str, str, float | None]:

@@ -157,7 +157,7 @@ def close_fixed(
     fixes = dict[int, Revision]()  # by the run that showed it
     closed = []
     for row, ordinal in here:
-        news = [one for one in seen[row.name] if one.at > doubted.get(row.id, -inf)]
+        news = [run for run in seen[row.name] if run.at > doubted.get(row.id, -inf)]
         smallest_change = smallest_changes.get(row.id, policy.at(row.case).smallest_change)
         if ordinal is None:
             transitions.leave(session, row, now)
@@ -175,7 +175,7 @@ def close_fixed(
 
 def _fixed_by(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smallest_change: float) -> int | None:
     """The run that shows the regression to be fixed."""
-    steps = {one.step.ordinal: _with_direct(one, row) for one in seen if one.step.ordinal > ordinal}
+    steps = {run.step.ordinal: _with_direct(run, row) for run in seen if run.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
     # Nothing is compared with a revision whose results were wrong.  Two noisy ratios hardly ever come back to 1, so the
     # least that it was slower counts.
@@ -205,19 +205,19 @@ def _smallest_changes(session: Session, ids: Sequence[int]) -> dict[int, float]:
     return {regression_id: change for regression_id, change in session.execute(rows) if change is not None}
 
 
-def _with_direct(one: LaterRun, row: RegressionRow) -> CaseStep:
+def _with_direct(run: LaterRun, row: RegressionRow) -> CaseStep:
     """The step, with the comparison with the good revision that decides about this regression.
 
     Steady against the pinned baseline is within `leak`, which may be several times the smallest change: that ends a
     leak and nothing else.  What is slower by more than a leak has not ended, whatever found it.
     """
-    last_good, pinned = (one.direct.get((kind, row.good), _UNDECIDED) for kind in OWN_CODE)
+    last_good, pinned = (run.direct.get((kind, row.good), _UNDECIDED) for kind in OWN_CODE)
     if row.found_by is FoundBy.PINNED:
         first, other = pinned, last_good
     else:
         first, other = last_good, pinned if pinned[0] is Outcome.REGRESSION else _UNDECIDED
     outcome, ratio = first if first[0] in _DECIDED else other
-    return replace(one.step, direct=outcome, direct_ratio=ratio)
+    return replace(run.step, direct=outcome, direct_ratio=ratio)
 
 
 def _seen_since(
@@ -309,8 +309,12 @@ def open_found(
     session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy, now: float
 ) -> list[RegressionRow]:
     """Open records for the slow-downs among the verdicts of a run that have none yet."""
-    slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
-    pairs = {(one.provider, one.case): one for one in verdicts if one.baseline_kind == BaselineKind.PARENT}
+    slower = [verdict for verdict in verdicts if verdict.outcome == Outcome.REGRESSION and verdict.ratio is not None]
+    pairs = {
+        (verdict.provider, verdict.case): verdict
+        for verdict in verdicts
+        if verdict.baseline_kind == BaselineKind.PARENT
+    }
     opened = list[RegressionRow]()
     # In this order, because each kind sees the records of the one before: a leak is what the others do not explain.
     openings = {
@@ -320,12 +324,12 @@ def open_found(
         BaselineKind.PINNED: _against_pinned,
     }
     for kind, opening_of in openings.items():
-        these = [one for one in slower if one.baseline_kind == kind]
+        these = [verdict for verdict in slower if verdict.baseline_kind == kind]
         recorded = _recorded(session, run, these) if these else {}
         wanted = list[Opening]()
-        for one in these:
-            name = (one.provider, one.case)
-            case = _Case(run, one, pairs.get(name), policy.at(one.case), recorded.get(name, ()))
+        for verdict in these:
+            name = (verdict.provider, verdict.case)
+            case = _Case(run, verdict, pairs.get(name), policy.at(verdict.case), recorded.get(name, ()))
             if (opening := opening_of(session, case)) is not None:
                 wanted.append(opening)
         opened += transitions.open_all(session, wanted, now)
@@ -335,14 +339,14 @@ def open_found(
 def _against_parent(session: Session, case: _Case) -> Opening | None:
     """Slower than its baseline.  A baseline other than the parent leaves open which revision between them did it."""
     run, baseline = case.run, case.verdict.baseline
-    for one in case.recorded:
-        if one.row.found_by is FoundBy.PINNED:
+    for record in case.recorded:
+        if record.row.found_by is FoundBy.PINNED:
             continue
         # A dismissed one is not opened again by the next revision that is compared with the same baseline.
-        known = one.ordinal is not None and one.row.state is not RegressionState.FIXED
-        same_baseline = known and baseline is not None and one.row.good == baseline
-        if one.revision_id == run.revision_id or (
-            same_baseline and one.row.ratio * (1 + case.smallest_change) >= case.ratio
+        known = record.ordinal is not None and record.row.state is not RegressionState.FIXED
+        same_baseline = known and baseline is not None and record.row.good == baseline
+        if record.revision_id == run.revision_id or (
+            same_baseline and record.row.ratio * (1 + case.smallest_change) >= case.ratio
         ):
             return None
     return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, words.of_verdict(case.verdict))
@@ -359,7 +363,7 @@ def _against_wrong_parent(session: Session, case: _Case) -> Opening | None:
     if pair is None or pair.outcome != Outcome.NEW or not parent_was_wrong or case.ratio < 1 + limit:
         return None
     allowed = case.policy.action(GateKind.SLOWER_THAN_WRONG) is GateAction.PASS
-    if allowed or any(one.revision_id == run.revision_id for one in case.recorded):
+    if allowed or any(record.revision_id == run.revision_id for record in case.recorded):
         return None
     revision = session.get_one(Revision, run.revision_id)
     culprit = revision.sha if verdict.baseline == revision.parent else None
@@ -374,7 +378,7 @@ def _against_last_good(session: Session, case: _Case) -> Opening | None:
     must be relevant as well.  The slow-down against the parent has a record of its own.
     """
     run, verdict, pair = case.run, case.verdict, case.pair
-    if any(one.row.good == verdict.baseline for one in case.recorded):
+    if any(record.row.good == verdict.baseline for record in case.recorded):
         return None
     slower = _slower(verdict)
     if pair is not None and pair.outcome == Outcome.REGRESSION:
@@ -401,10 +405,10 @@ def _against_last_good(session: Session, case: _Case) -> Opening | None:
 def _against_pinned(session: Session, case: _Case) -> Opening | None:
     """Slower than the pinned baseline in sessions of two successive revisions, by more than the known regressions."""
     run, verdict, leak = case.run, case.verdict, case.policy.leak
-    for one in case.recorded:
-        same = one.row.found_by is FoundBy.PINNED and one.row.good == verdict.baseline
-        grew = one.row.state in _ACCEPTED and case.ratio > one.row.ratio * (1 + leak)
-        if same and one.row.state is not RegressionState.FIXED and not grew:
+    for record in case.recorded:
+        same = record.row.found_by is FoundBy.PINNED and record.row.good == verdict.baseline
+        grew = record.row.state in _ACCEPTED and case.ratio > record.row.ratio * (1 + leak)
+        if same and record.row.state is not RegressionState.FIXED and not grew:
             return None
     place = session.get_one(Revision, run.revision_id).ordinal or 0
     if unexplained(case.ratio, _explaining(session, case, place)) <= 1 + leak:
@@ -429,7 +433,7 @@ def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> 
     )
     before = theirs.where(Revision.ordinal < place).order_by(Revision.ordinal.desc(), Run.id.desc())
     after = theirs.where(Revision.ordinal > place).order_by(Revision.ordinal, Run.id.desc())
-    return [(one, at or 0, outcome) for which in (before, after) for one, at, outcome in session.execute(which)]
+    return [(run, at or 0, outcome) for which in (before, after) for run, at, outcome in session.execute(which)]
 
 
 def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
@@ -439,10 +443,10 @@ def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
     )
     first = -1 if since is None else since
     return [
-        one.row.ratio
-        for one in case.recorded
-        if one.row.found_by is not FoundBy.PINNED and one.row.state in OPEN_REGRESSIONS
-        if one.ordinal is not None and first < one.ordinal <= place
+        record.row.ratio
+        for record in case.recorded
+        if record.row.found_by is not FoundBy.PINNED and record.row.state in OPEN_REGRESSIONS
+        if record.ordinal is not None and first < record.ordinal <= place
     ]
 
 
@@ -453,7 +457,7 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .join(RegressionRow.series)
-        .where(on_device(run.target_id, run.device), Series.printed.in_(sorted({one.case for one in verdicts})))
+        .where(on_device(run.target_id, run.device), Series.printed.in_(sorted({verdict.case for verdict in verdicts})))
         .order_by(RegressionRow.id)
     )
     found: dict[Name, list[_Recorded]] = defaultdict(list)

@@ -107,7 +107,7 @@ def in_common(session: Session, ids: Sequence[int]) -> list[CommonEvent]:
     columns = (event.at, event.who, event.what, event.words, event.state, event.run_id)
     alike = select(*columns, func.count().label("cases")).where(event.regression_id.in_(ids)).group_by(*columns)
     found = session.execute(alike.order_by(event.at, func.max(event.id)))
-    return [CommonEvent(one.at, one.who, one.what, one.words, one.state, one.run_id, one.cases) for one in found.all()]
+    return [CommonEvent(row.at, row.who, row.what, row.words, row.state, row.run_id, row.cases) for row in found.all()]
 
 
 def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
@@ -117,7 +117,7 @@ def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
         LaterChange(at, who, f"{what} {words}" if what in _WITH_OBJECT else f"{what}: {words}" if words else what)
         for (who, what, words), at in said.items()
     ]
-    return sorted(found, key=lambda one: one.at)
+    return sorted(found, key=lambda change: change.at)
 
 
 _WITH_OBJECT = (Action.ASSIGN.value, Action.DUE.value)  # "assigned to bob", "due on 2026-12-01"
@@ -211,18 +211,26 @@ def _commits_before_last(session: Session, pull: Pull, runs: Sequence[Run]) -> s
     last, base = known(pull.merged_as), known(runs[0].baseline if runs else None)
     if last is None or last.ordinal is None or base is None or base.ordinal is None:
         return set()
-    own, one = list[Revision](), known(pull.head)
-    while one is not None and one.sha != base.sha and (one.ordinal is None or one.ordinal > base.ordinal):
-        own.append(one)
-        one = known(one.parent)
-    brought = {one.sha for one in own} | {(one.author, one.subject) for one in own}
+    own, revision = list[Revision](), known(pull.head)
+    while (
+        revision is not None
+        and revision.sha != base.sha
+        and (revision.ordinal is None or revision.ordinal > base.ordinal)
+    ):
+        own.append(revision)
+        revision = known(revision.parent)
+    brought = {revision.sha for revision in own} | {(revision.author, revision.subject) for revision in own}
     line = (
         select(Revision)
         .where(Revision.target_id == pull.target_id, Revision.ordinal > base.ordinal, Revision.ordinal < last.ordinal)
         .order_by(Revision.ordinal.desc())
         .limit(max(0, len(own) - 1))
     )
-    return {one.sha for one in session.scalars(line) if not brought.isdisjoint({one.sha, (one.author, one.subject)})}
+    return {
+        revision.sha
+        for revision in session.scalars(line)
+        if not brought.isdisjoint({revision.sha, (revision.author, revision.subject)})
+    }
 
 
 def runs_of_head(session: Session, target_id: int, pull: int, sha: str | None) -> Sequence[Run]:

@@ -175,7 +175,7 @@ def grouped(
     every = _groups(chosen)
     page = page_of_values(every, _KEYS[order], cursor, limit)
     detail(session, page.items, [*scope, *which.conditions(now)])
-    unassigned = sum(one.count > one.assigned for one in every) if not closed else 0
+    unassigned = sum(incident.count > incident.assigned for incident in every) if not closed else 0
     return GroupedRegressions(page, len(every), sum(row.cases for row in chosen), unassigned, counts)
 
 
@@ -259,15 +259,19 @@ def _groups(rows: Any) -> list[OpenIncident]:
     return list(found.values())
 
 
-def _place(one: OpenIncident) -> tuple[int, int, int]:
-    return one.target_id, one.revision_id or 0, one.run_id or 0
+def _place(incident: OpenIncident) -> tuple[int, int, int]:
+    return incident.target_id, incident.revision_id or 0, incident.run_id or 0
 
 
 # Whole numbers, which a cursor holds exactly: severity in millionths, times in ns and in ms.
 _KEYS = {
-    GroupOrder.SEVERITY: lambda one: (-round(one.severity * 1e6), -round(one.high * 1e6), *_place(one)),
-    GroupOrder.TIME: lambda one: (-round((one.stake_us or 0.0) * 1e3), -round(one.severity * 1e6), *_place(one)),
-    GroupOrder.NEWEST: lambda one: (-round(one.opened_at * 1e3), *_place(one)),
+    GroupOrder.SEVERITY: lambda group: (-round(group.severity * 1e6), -round(group.high * 1e6), *_place(group)),
+    GroupOrder.TIME: lambda group: (
+        -round((group.stake_us or 0.0) * 1e3),
+        -round(group.severity * 1e6),
+        *_place(group),
+    ),
+    GroupOrder.NEWEST: lambda group: (-round(group.opened_at * 1e3), *_place(group)),
 }
 
 
@@ -295,17 +299,19 @@ def detail(session: Session, found: Sequence[OpenIncident], where: Collection[Co
     """Read the revisions and the worst cases of these incidents, among the regressions that these conditions name."""
     if not found:
         return
-    runs = {one.run_id for one in found if one.run_id is not None}
+    runs = {incident.run_id for incident in found if incident.run_id is not None}
     of_run = dict(session.execute(select(Run.id, Run.revision_id).where(Run.id.in_(runs))).all()) if runs else {}
-    ids = {one.revision_id or of_run.get(one.run_id or 0) for one in found}
+    ids = {incident.revision_id or of_run.get(incident.run_id or 0) for incident in found}
     named = select(Revision.id, Revision.sha, Revision.subject).where(Revision.id.in_(ids))
     revisions = {revision_id: (sha, subject) for revision_id, sha, subject in session.execute(named)}
-    worst = _worst(session, {incident_id for one in found for incident_id in one.incidents}, runs, where)
-    for one in found:
-        one.sha, one.subject = revisions.get(one.revision_id or of_run.get(one.run_id or 0, 0), ("", ""))
-        keys = [(incident_id, None) for incident_id in one.incidents] + [(None, one.run_id)]
+    worst = _worst(session, {incident_id for incident in found for incident_id in incident.incidents}, runs, where)
+    for incident in found:
+        incident.sha, incident.subject = revisions.get(
+            incident.revision_id or of_run.get(incident.run_id or 0, 0), ("", "")
+        )
+        keys = [(incident_id, None) for incident_id in incident.incidents] + [(None, incident.run_id)]
         cases = [worst[key] for key in keys if key in worst]
-        one.worst = max(cases, key=lambda case: (not case.accepted, case.ratio), default=None)
+        incident.worst = max(cases, key=lambda case: (not case.accepted, case.ratio), default=None)
 
 
 _largest_first = (RegressionRow.state == ACCEPTED, RegressionRow.ratio.desc(), RegressionRow.id)

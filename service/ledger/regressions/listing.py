@@ -188,7 +188,7 @@ def incident_for(
 def settle(session: Session, ids: Iterable[int | None], now: float) -> None:
     """Close the incidents without an open regression, reopen those with one, and store their common cause."""
     session.flush()
-    for incident_id in sorted({one for one in ids if one is not None}):
+    for incident_id in sorted({chosen for chosen in ids if chosen is not None}):
         incident = session.get_one(Incident, incident_id, populate_existing=True)
         rows = select(RegressionRow.state, RegressionRow.ratio, RegressionRow.cause_kind, RegressionRow.cause_text)
         members = [Member(*row) for row in session.execute(rows.where(RegressionRow.incident_id == incident_id))]

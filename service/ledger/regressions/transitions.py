@@ -89,19 +89,19 @@ def open_one(
 
 def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
     """As `open_one`; the caller holds the lock, knows that there are no records yet, and settles the incidents."""
-    series = series_ids(session, [one.key for one in openings])
+    series = series_ids(session, [opening.key for opening in openings])
     joined = dict[tuple[int, FoundBy, str | None], int]()  # the incident, looked up once for what one run showed alike
     rows = list[RegressionRow]()
-    for one in openings:
-        alike = one.run.id, one.found_by, one.culprit
+    for opening in openings:
+        alike = opening.run.id, opening.found_by, opening.culprit
         if alike not in joined:
-            revision = session.get_one(Revision, one.run.revision_id)
-            joined[alike] = listing.incident_for(session, one.run, revision, one.found_by, one.culprit, now)
-        rows.append(_row(one, series[one.key], joined[alike], now))
+            revision = session.get_one(Revision, opening.run.revision_id)
+            joined[alike] = listing.incident_for(session, opening.run, revision, opening.found_by, opening.culprit, now)
+        rows.append(_row(opening, series[opening.key], joined[alike], now))
         session.add(rows[-1])
     session.flush()
-    for one, row in zip(openings, rows, strict=True):
-        change(session, row, Transition(Action.OPEN, words=one.words, run_id=one.run.id), now)
+    for opening, row in zip(openings, rows, strict=True):
+        change(session, row, Transition(Action.OPEN, words=opening.words, run_id=opening.run.id), now)
     return rows
 
 

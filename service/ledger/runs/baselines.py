@@ -262,7 +262,7 @@ def note_gaps(
     that records a run of the same mainline waits, so that it sees what this one left.
     """
     lock(session, run.target_id)
-    known = {(one.gap.provider, one.gap.case): one for one in _known(session, run, found)}
+    known = {(gap.gap.provider, gap.gap.case): gap for gap in _known(session, run, found)}
     key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in found if name not in known}
     series = series_ids(session, key_of.values())
     at = clock(session)
@@ -382,7 +382,7 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
         else:
             shifts = _shifts(decided, kind, verdicts)
             causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
-        of_kind = {name: _row(decided, kind, name, one, causes.get(name)) for name, one in verdicts.items()}
+        of_kind = {name: _row(decided, kind, name, verdict, causes.get(name)) for name, verdict in verdicts.items()}
         if kind is BaselineKind.SOTA and decided.mainline:
             _note_gaps(session, decided, of_kind, verdicts)
         rows += of_kind.values()
@@ -467,10 +467,14 @@ class _Sides:
 
 def _sides(measured: Iterable[ContenderResult | Measurement]) -> _Sides:
     own, baselines = dict[Name, GapSide](), dict[Name, GapSide]()
-    for one in measured:
-        kind = own if one.role == Role.HEAD else baselines if one.role in (Role.SOTA, Role.RIVAL) else None
-        if kind is not None and one.median is not None:
-            kind[one.provider, str(one.case)] = GapSide(one.provider, one.median, one.facts)
+    for measurement in measured:
+        kind = (
+            own if measurement.role == Role.HEAD else baselines if measurement.role in (Role.SOTA, Role.RIVAL) else None
+        )
+        if kind is not None and measurement.median is not None:
+            kind[measurement.provider, str(measurement.case)] = GapSide(
+                measurement.provider, measurement.median, measurement.facts
+            )
     return _Sides(own, baselines)
 
 

@@ -417,5 +417,5 @@ class _Durations:
             .order_by(Run.id.desc())
             .limit(RECENT)
         )
-        took_s = [one for one in self._session.scalars(rows) if one is not None and one >= 0]
+        took_s = [seconds for seconds in self._session.scalars(rows) if seconds is not None and seconds >= 0]
         return statistics.median(took_s) if took_s else None

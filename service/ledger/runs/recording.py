@@ -66,7 +66,7 @@ _Facts = Mapping[Name, Mapping[str, Any]]
 def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[ContenderResult]) -> None:
     """Keep the changes that this session of the mainline shows, and notify those who subscribed to them."""
     heads, parents = (
-        {(one.provider, str(one.case)): one.facts for one in taken if one.role is role}
+        {(result.provider, str(result.case)): result.facts for result in taken if result.role is role}
         for role in (Role.HEAD, Role.PARENT)
     )
     found = dict[_Move, _Chosen]()
@@ -200,7 +200,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     build_logs.keep(session, run.id, result.build_log)
     code_texts.keep(session, run.target_id, result.texts, run_id=run.id)
     causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
-    run.summary = [one.as_json() for one in summaries(found, policy)]
+    run.summary = [summary.as_json() for summary in summaries(found, policy)]
     made_by = policies.version_of(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
     decided = baselines.Decided(run, revision, result, policy, judged, causes)
@@ -221,10 +221,10 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
 
 def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) -> list[Cell]:
     """The cells to judge, with what only the ledger knows of them."""
-    heads = {(one.provider, str(one.case)): one for one in result.taken if one.role is Role.HEAD}
+    heads = {(result.provider, str(result.case)): result for result in result.taken if result.role is Role.HEAD}
     # The run was compared with another revision than requested, which may have been correct where that one was not.
     elsewhere = {
-        name for name, one in heads.items() if one.state in BROKEN and result.baseline_at(name) != run.baseline
+        name for name, head in heads.items() if head.state in BROKEN and result.baseline_at(name) != run.baseline
     }
     broken_before = baselines.broken_before(session, run, run.baseline, elsewhere)
     note = result.notes[0] if result.notes and result.baseline is None else None
@@ -245,7 +245,7 @@ def _store(session: Session, run: Run, result: SessionResult) -> None:
     last_good = list(result.last_good.values())
     run.last_good = max(last_good, key=last_good.count) if last_good else None  # each row names its own
     run.pinned = result.pinned
-    session.bulk_save_objects([_measurement(run.id, one) for one in result.taken])
+    session.bulk_save_objects([_measurement(run.id, result) for result in result.taken])
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
@@ -262,23 +262,23 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
     return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
 
 
-def _measurement(run_id: int, one: ContenderResult) -> Measurement:
-    trials = (*one.screened, *one.confirmed)
-    median = one.median
+def _measurement(run_id: int, result: ContenderResult) -> Measurement:
+    trials = (*result.screened, *result.confirmed)
+    median = result.median
     return Measurement(
         run_id=run_id,
-        contender=one.contender,
-        role=one.role.value,
-        provider=one.provider,
-        case=str(one.case),
-        state=one.state,
-        reason=one.reason,
+        contender=result.contender,
+        role=result.role.value,
+        provider=result.provider,
+        case=str(result.case),
+        state=result.state,
+        reason=result.reason,
         median=median,
-        gb_s=one.case.least_bytes / median / 1e3 if median and one.case.metric is Metric.KERNEL else None,
+        gb_s=result.case.least_bytes / median / 1e3 if median and result.case.metric is Metric.KERNEL else None,
         trials=sum(map(bool, trials)),  # without those that it sat out
         rounds=sum(len(rounds) for rounds in trials),
-        facts=dict(one.facts) | ({"inexact_median": one.inexact_median} if one.inexact_median else {}),
-        samples=pack(one.screened, one.confirmed, one.apart) if trials or any(one.apart) else None,
+        facts=dict(result.facts) | ({"inexact_median": result.inexact_median} if result.inexact_median else {}),
+        samples=pack(result.screened, result.confirmed, result.apart) if trials or any(result.apart) else None,
     )
 
 

@@ -53,7 +53,7 @@ class Rebuilt:
         without_baseline = (row for row in against_parent if row.reason_code == ReasonCode.NO_BASELINE)
         note = next(((row.reason_args or {}).get("note") for row in without_baseline), None)
         broken_before = {(row.provider, row.case): CellState(row.outcome) for row in against_parent if row.known_before}
-        heads = [(one.provider, str(one.case)) for one in self.result.taken if one.role is Role.HEAD]
+        heads = [(result.provider, str(result.case)) for result in self.result.taken if result.role is Role.HEAD]
         silent = in_force(self.quarantines, policy, heads)
         return cells(self.result.taken, note, broken_before, silent, code_decides=self.run.code_decides)
 
@@ -165,7 +165,9 @@ def repeats_before(session: Session, run: Run, cases: Iterable[Case]) -> dict[tu
         estimate = of_facts({"repeats": _whole(calls), "distinct": _whole(distinct)})
         if text in by_text and code and estimate:
             name = by_text[text], code
-            found[name] = max(found.get(name, estimate), estimate, key=lambda one: (one.distinct, one.calls))
+            found[name] = max(
+                found.get(name, estimate), estimate, key=lambda repeats: (repeats.distinct, repeats.calls)
+            )
     return found
 
 
@@ -215,23 +217,23 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
     }
     known = known_variances(session, run, policy)
     found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
-    flags = _flags(stored, policy, {_name(one): one.verdict.session_offset for one in found})
+    flags = _flags(stored, policy, {_name(case): case.verdict.session_offset for case in found})
     for (provider, metric), own in summed(found).items():
         group = run.device, provider, metric
         here = [
             flags[name]
-            for one in found
-            if (one.provider, one.metric) == (provider, metric) and (name := _name(one)) in flags
+            for case in found
+            if (case.provider, case.metric) == (provider, metric) and (name := _name(case)) in flags
         ]
         answer.sums[group] = answer.sums.get(group, Sum()) + own + sum(here, Sum())
-    changed = [one for one in found if one.fate not in (Fate.QUIET, Fate.STAYS)]
+    changed = [case for case in found if case.fate not in (Fate.QUIET, Fate.STAYS)]
     answer.cases += [
-        ReplayedCase(run.id, run.target.name, run.revision.short, run.device, run.pull, one) for one in changed
+        ReplayedCase(run.id, run.target.name, run.revision.short, run.device, run.pull, case) for case in changed
     ]
 
 
-def _name(one: Replayed) -> Name:
-    return one.provider, one.case
+def _name(case: Replayed) -> Name:
+    return case.provider, case.case
 
 
 def _flags(stored: Rebuilt, policy: Policy, offsets: Mapping[Name, SessionOffset]) -> dict[Name, Sum]:
@@ -243,7 +245,7 @@ def _flags(stored: Rebuilt, policy: Policy, offsets: Mapping[Name, SessionOffset
 
     behind, leaking = now(BaselineKind.SOTA), now(BaselineKind.PINNED)
     flags = {}
-    for name in ((one.provider, str(one.case)) for one in stored.result.taken if one.role is Role.HEAD):
+    for name in ((result.provider, str(result.case)) for result in stored.result.taken if result.role is Role.HEAD):
         sota = stored.verdicts.get((*name, BaselineKind.SOTA))
         pinned = stored.verdicts.get((*name, BaselineKind.PINNED))
         flags[name] = Sum(
@@ -269,9 +271,9 @@ def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Polic
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
     }
     known = known_variances(session, stored.run, policy)
-    for one in calibration.compared(stored.result.taken, policy, known, calibration=True):
-        row = rows.get((one.provider, one.case, one.kind))
+    for comparison in calibration.compared(stored.result.taken, policy, known, calibration=True):
+        row = rows.get((comparison.provider, comparison.case, comparison.kind))
         if row is not None:
             nominal = policy.calibrate.nominal
             answer.equal_before += Rate(1, int(row.p < nominal), int(row.alarmed))
-            answer.equal += Rate(1, int(one.p < nominal), int(one.alarmed))
+            answer.equal += Rate(1, int(comparison.p < nominal), int(comparison.alarmed))

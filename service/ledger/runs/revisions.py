@@ -63,13 +63,13 @@ class Push:
         person_waits = self.pull is not None or self.origin in (Origin.MANUAL, Origin.MERGE_GROUP)
         return Priority.PULL_REQUEST if person_waits else Priority.MAINLINE
 
-    def between(self, one: Found) -> Sequence[Found]:
+    def between(self, commit: Found) -> Sequence[Found]:
         """The commits that a comparison of this one covers: itself, and with a baseline of its own those since that."""
-        if one.sha not in self.baselines:
-            return (one,)
+        if commit.sha not in self.baselines:
+            return (commit,)
         shas = [each.sha for each in self.found]
-        before = self.baselines[one.sha]
-        return self.found[shas.index(before) + 1 if before in shas else 0 : shas.index(one.sha) + 1]
+        before = self.baselines[commit.sha]
+        return self.found[shas.index(before) + 1 if before in shas else 0 : shas.index(commit.sha) + 1]
 
     def state(self, *, matters: bool) -> RunState:
         """Of a new run."""
@@ -107,7 +107,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     row, recipe = recipe_of(session, target)
     head = push.found[-1].sha if push.found else mainline_of(session, target)[-1]
     kept = _push_row(session, target, push.origin, head, push.pull, push.delivery_id)
-    rows = {one.sha: _revision(session, target, one) for one in push.found}
+    rows = {commit.sha: _revision(session, target, commit) for commit in push.found}
     if push.mainline:
         _place(session, target, push.found, push.later)
         transitions.revisions_returned(session, target.id)
@@ -120,15 +120,15 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         base = push.baselines[head][:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
     wanted = push.found if push.pull is None else push.found[-1:]
     if push.baselines:
-        wanted = tuple(one for one in push.found if one.sha in push.baselines)
+        wanted = tuple(commit for commit in push.found if commit.sha in push.baselines)
     states = Counter[RunState]()
-    for one in wanted:
-        changed = push.between(one) if push.pull is None else push.found
+    for commit in wanted:
+        changed = push.between(commit) if push.pull is None else push.found
         matters = target.kind is TargetKind.PACKAGE or any(
             each.more_paths or recipe.matters(each.paths) for each in changed
         )
         values = {
-            "baseline": push.baselines.get(one.sha, one.parent) if push.pull is None else push.baseline,
+            "baseline": push.baselines.get(commit.sha, commit.parent) if push.pull is None else push.baseline,
             "push_id": kept.id,
             "pull": push.pull,
             "trusted": push.trusted,
@@ -138,9 +138,9 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         }
         if approved and values["state"] is RunState.HELD:
             values["state"] = RunState.QUEUED
-        for device in devices_of(session, target, one.sha):
+        for device in devices_of(session, target, commit.sha):
             suite = recipe.suite_on(device)
-            run, fresh = _run(session, target, rows[one.sha], row, device, suite, values, again=moved, base=base)
+            run, fresh = _run(session, target, rows[commit.sha], row, device, suite, values, again=moved, base=base)
             if push.pull is not None:
                 run.notified_state = ""  # a newer head may have been reported since, which is gone now
             states[run.state] += fresh
@@ -289,11 +289,11 @@ def approve(session: Session, run_id: int) -> list[Run]:
         raise Conflict(f"Run {run_id} is {run.state}; only a held run can be approved.")
     same = (Run.target_id == run.target_id, Run.revision_id == run.revision_id, Run.pull == run.pull)
     approved = list(session.execute(select(Run).where(*same, Run.state == RunState.HELD).with_for_update()).scalars())
-    for one in approved:
-        one.state, one.reason = RunState.QUEUED, None
-        wake(session, one.device)
-        log.info("run approved", run=one.id, pull=one.pull)
-        _recorded(session, "approve", one)
+    for other in approved:
+        other.state, other.reason = RunState.QUEUED, None
+        wake(session, other.device)
+        log.info("run approved", run=other.id, pull=other.pull)
+        _recorded(session, "approve", other)
     return approved
 
 
@@ -342,7 +342,7 @@ def locked_pull(session: Session, target_id: int, number: int) -> Pull:
 def revisions_known(session: Session, target: Target, found: Sequence[Found], *, mainline: bool) -> list[Revision]:
     """Rows for revisions that a bisection passes through; none of them gets a run."""
     lock(session, target.id)
-    rows = [_revision(session, target, one) for one in found]
+    rows = [_revision(session, target, commit) for commit in found]
     if mainline:
         _place(session, target, found, ())
     return rows
@@ -355,9 +355,12 @@ def revisions_left(session: Session, target: Target, shas: Iterable[str]) -> Non
     for revision in gone:
         revision.ordinal = None
     session.flush()
-    left = (Run.revision_id.in_([one.id for one in gone]), Run.priority != Priority.PULL_REQUEST)  # unless requested
+    left = (
+        Run.revision_id.in_([revision.id for revision in gone]),
+        Run.priority != Priority.PULL_REQUEST,
+    )  # unless requested
     _end(session, target, None, RunState.SUPERSEDED, "the mainline was rewritten without this revision", *left)
-    transitions.revisions_left(session, [one.id for one in gone])
+    transitions.revisions_left(session, [revision.id for revision in gone])
 
 
 def mainline_of(session: Session, target: Target) -> list[str]:
@@ -467,15 +470,15 @@ def _place(session: Session, target: Target, found: Sequence[Found], later: Sequ
         session.execute(select(Revision.sha, Revision.ordinal).where(*on_it).order_by(Revision.ordinal)).all()
     )
     line, placed = list(before), set(before)
-    for place, one in enumerate(found):
-        if one.sha in placed:
+    for place, commit in enumerate(found):
+        if commit.sha in placed:
             continue
         follows = next((sha for sha in (*(after.sha for after in found[place + 1 :]), *later) if sha in placed), None)
-        if one.parent in placed:
-            line.insert(line.index(one.parent) + 1, one.sha)
+        if commit.parent in placed:
+            line.insert(line.index(commit.parent) + 1, commit.sha)
         else:
-            line.insert(line.index(follows) if follows else len(line), one.sha)
-        placed.add(one.sha)
+            line.insert(line.index(follows) if follows else len(line), commit.sha)
+        placed.add(commit.sha)
     moved = {sha: ordinal for ordinal, sha in enumerate(line) if before.get(sha) != ordinal}
     for revision in _by_sha(session, target, moved):
         revision.ordinal = moved[revision.sha]
@@ -623,7 +626,7 @@ def _new_head(session: Session, target: Target, pull: int, newest: Revision, *, 
 
 def _end(session: Session, target: Target, pull: int | None, state: RunState, why: str, *which: Any) -> int:
     """End runs of a pull request (None: of the mainline) that were not started; a leased one is left to finish."""
-    waiting = [one for one in OPEN_STATES if one is not RunState.LEASED]
+    waiting = [state for state in OPEN_STATES if state is not RunState.LEASED]
     ended = session.execute(
         update(Run)
         .where(Run.target_id == target.id, Run.pull == pull, Run.state.in_(waiting), *which)

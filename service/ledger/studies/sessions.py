@@ -81,9 +81,9 @@ def store(session: Session, file: StudyFile) -> StoredSession:
     row = _row_of(session, file.session)
     was_empty = not row.notes
     known = {tuple(key) for key in session.execute(select(*_KEY).where(StudyRecord.session_id == row.id))}
-    new = {_key(one): one for one in file.records if _key(one) not in known}
+    new = {_key(record): record for record in file.records if _key(record) not in known}
     if new:
-        session.execute(insert(StudyRecord), [_values(row.id, one) for one in new.values()])
+        session.execute(insert(StudyRecord), [_values(row.id, record) for record in new.values()])
     notes = _new_notes(row.notes, file.notes)
     if notes:
         row.notes = [*row.notes, *notes]
@@ -120,19 +120,19 @@ def _row_of(session: Session, about: files.Session) -> StudySession:
     ).one()
 
 
-def _values(session_id: int, one: Record) -> dict[str, Any]:
+def _values(session_id: int, record: Record) -> dict[str, Any]:
     return {
         "session_id": session_id,
-        **{name: getattr(one, name) for name in ("step", "trial", "case", "arm", "state", "reason", "unit")},
-        "samples": pack((list(one.samples),), ()),
-        "facts": dict(one.facts),
+        **{name: getattr(record, name) for name in ("step", "trial", "case", "arm", "state", "reason", "unit")},
+        "samples": pack((list(record.samples),), ()),
+        "facts": dict(record.facts),
     }
 
 
 def _new_notes(stored: Sequence[Any], sent: Iterable[Note]) -> list[Any]:
     """Notes that are not stored yet, by what they say."""
-    known = {_text(one) for one in stored}
-    found = {_text(one): one for note in sent if _text(one := storable([note.what, note.value])) not in known}
+    known = {_text(note) for note in stored}
+    found = {_text(pair): pair for note in sent if _text(pair := storable([note.what, note.value])) not in known}
     return list(found.values())
 
 
@@ -210,8 +210,8 @@ def one(session: Session, session_id: int, study: str | None = None) -> StudySes
 
 def preferred(views: Sequence[StudySessionView]) -> StudySessionView | None:
     """The session to show first: a full one before a quick one, a GPU's before a CPU's, then the newest."""
-    order = sorted(views, key=lambda one: (one.row.began, one.row.id), reverse=True)
-    return min(order, key=lambda one: (one.row.quick, one.row.device == "cpu"), default=None)
+    order = sorted(views, key=lambda view: (view.row.began, view.row.id), reverse=True)
+    return min(order, key=lambda view: (view.row.quick, view.row.device == "cpu"), default=None)
 
 
 def file_of(session: Session, row: StudySession) -> StudyFile:
