@@ -81,8 +81,8 @@ def renamed(result: SessionResult, names: Mapping[str, str]) -> SessionResult:
     return replace(
         result,
         taken=tuple(
-            replace(result, provider=names.get(result.provider, result.provider)) if result.role in _OWN else result
-            for result in result.taken
+            replace(taken, provider=names.get(taken.provider, taken.provider)) if taken.role in _OWN else taken
+            for taken in result.taken
         ),
         texts=tuple(replace(text, contender=own.get(text.contender, text.contender)) for text in result.texts),
         last_good=named(result.last_good),

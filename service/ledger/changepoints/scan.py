@@ -251,8 +251,8 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
 def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
     """The stored points that a scan found again, as parts of leaks, contradicted, lost, or contradicted no more."""
     matched = [scan.matched for scan in found]
-    touched = {point_id for matched in matched for point_id, _ in (*matched.again, *matched.parts, *matched.refuted)}
-    ids = sorted(touched.union(*((*matched.lost, *matched.kept) for matched in matched)))
+    touched = {point_id for match in matched for point_id, _ in (*match.again, *match.parts, *match.refuted)}
+    ids = sorted(touched.union(*((*match.lost, *match.kept) for match in matched)))
     rows: dict[int, ChangePoint] = {}
     for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}

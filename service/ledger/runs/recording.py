@@ -221,7 +221,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
 
 def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) -> list[Cell]:
     """The cells to judge, with what only the ledger knows of them."""
-    heads = {(result.provider, str(result.case)): result for result in result.taken if result.role is Role.HEAD}
+    heads = {(head.provider, str(head.case)): head for head in result.taken if head.role is Role.HEAD}
     # The run was compared with another revision than requested, which may have been correct where that one was not.
     elsewhere = {
         name for name, head in heads.items() if head.state in BROKEN and result.baseline_at(name) != run.baseline
@@ -245,7 +245,7 @@ def _store(session: Session, run: Run, result: SessionResult) -> None:
     last_good = list(result.last_good.values())
     run.last_good = max(last_good, key=last_good.count) if last_good else None  # each row names its own
     run.pinned = result.pinned
-    session.bulk_save_objects([_measurement(run.id, result) for result in result.taken])
+    session.bulk_save_objects([_measurement(run.id, taken) for taken in result.taken])
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
