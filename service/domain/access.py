@@ -89,13 +89,13 @@ def read_grants(texts: Iterable[str]) -> tuple[NamedGrant, ...]:
 
 
 def _read(text: str) -> NamedGrant:
-    found = _GRANT.fullmatch(text)
-    if found is None or found["scope"] not in list(Scope):
+    match = _GRANT.fullmatch(text)
+    if match is None or match["scope"] not in list(Scope):
         raise BadInput(f"{text!r} is no scope. Use one of {_scopes()}; SCOPE:TARGET limits it to one target.")
-    scope = Scope(found["scope"])
-    if found["target"] and scope not in OF_TARGETS:
+    scope = Scope(match["scope"])
+    if match["target"] and scope not in OF_TARGETS:
         raise BadInput(f"{scope} cannot be limited to a target; {', '.join(OF_TARGETS)} can.")
-    return NamedGrant(scope, found["target"])
+    return NamedGrant(scope, match["target"])
 
 
 def _scopes() -> str:

@@ -68,8 +68,8 @@ def read_repository(written: str, location: str, addresses: Addresses) -> tuple[
     prefix, colon, rest = written.partition(":")
     if colon and prefix in {kind.value for kind in ForgeKind}:
         kind, path = ForgeKind(prefix), rest
-    elif (found := _at_an_address(written, addresses)) is not None:
-        kind, path = found
+    elif (kind_and_path := _at_an_address(written, addresses)) is not None:
+        kind, path = kind_and_path
     else:
         kind, path = forge_of(location, addresses) or ForgeKind.GITHUB, written
     if not _PATHS[kind].fullmatch(path):

@@ -135,9 +135,9 @@ class CaseMove:
 
 def cause(move: CaseMove) -> Cause:
     """Why a case moved against a revision of its own session."""
-    found = _cause(move)
+    cause = _cause(move)
     other = releases(move.head, move.baseline)
-    return replace(found, args={**found.args, "releases": other}) if other else found
+    return replace(cause, args={**cause.args, "releases": other}) if other else cause
 
 
 def _cause(move: CaseMove) -> Cause:
@@ -166,9 +166,9 @@ def _cause(move: CaseMove) -> Cause:
 def _wavering(move: CaseMove) -> dict[str, Any] | None:
     """The choices of an autotuner, if trials of one side ran configurations of different speeds."""
     for is_head, facts in ((True, move.head), (False, move.baseline)):
-        found = choices(facts)
-        if found.waver and not found.equally_fast:
-            return {"head": is_head, "chose": found.words}
+        chosen = choices(facts)
+        if chosen.waver and not chosen.equally_fast:
+            return {"head": is_head, "chose": chosen.words}
     return None
 
 
@@ -209,53 +209,54 @@ def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[dict[str, Any]]
 
 def _release(move: CaseMove, equal: EqualCode) -> Cause:
     """Equal hashes of what two releases of a compiler were given: the machine code may differ nevertheless."""
-    found = move.explained
-    first = _first(found, move)
+    explained = move.explained
+    first = _first(explained, move)
     if first is not None:
-        return _explained_by(first, found, move, None)
+        return _explained_by(first, explained, move, None)
     args = {"slower": move.slower, "confirmed": move.confirmed, "equal": equal.value}
     return Cause(Kind.CODE, CauseCode.RELEASE, args, certain=False)
 
 
-def _first(found: Explained, move: CaseMove) -> Explanation | None:
+def _first(explained: Explained, move: CaseMove) -> Explanation | None:
     """The explanation that accounts for most, if that is enough to be named."""
     return next(
-        (explanation for explanation in found.explanations if explanation.score(move.effect) >= EXPLAINS_LITTLE), None
+        (explanation for explanation in explained.explanations if explanation.score(move.effect) >= EXPLAINS_LITTLE),
+        None,
     )
 
 
 def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
-    found, doubt = move.explained, next(iter(doubts), None)
-    first = _first(found, move)
+    explained, doubt = move.explained, next(iter(doubts), None)
+    first = _first(explained, move)
     if doubt and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
         suspected = {"equal": None, "doubt": doubt, "code_changed": _other_code(move)}
         return Cause(Kind.MACHINE, CauseCode.MACHINE, suspected, certain=False)
     if first is not None:
-        return _explained_by(first, found, move, doubt)
+        return _explained_by(first, explained, move, doubt)
     if not _other_code(move):
         return Cause(Kind.CODE, CauseCode.CODE_UNKNOWN, certain=False)
     args: dict[str, Any] = {
         "slower": move.slower,
         "confirmed": move.confirmed,
         "operators": move.head.get("kind") == "operators",
-        "differences": list(found.differences[:3]),
+        "differences": list(explained.differences[:3]),
         "same": list(same_facts(move.head, move.baseline)),
         "doubt": doubt,
     }
     return Cause(Kind.CODE, CauseCode.CODE_CHANGED, args, certain=False)
 
 
-def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: dict[str, Any] | None) -> Cause:
+def _explained_by(first: Explanation, explained: Explained, move: CaseMove, doubt: dict[str, Any] | None) -> Cause:
     """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
     by, what = first.by, first.words
     if first.of_kernel and (columns := _COLUMNS.search(move.case)):  # they decide how much of a row a kernel holds
         what += f" at N={columns[1]}"
     others = [
         explanation
-        for explanation in found.explanations
+        for explanation in explained.explanations
         if explanation is not first and explanation.score(move.effect) >= EXPLAINS_MUCH
     ]
-    configuration = next((explanation for explanation in found.changed if explanation.by is By.CONFIGURATION), None)
+    configuration = next((explanation for explanation in explained.changed if explanation.by is By.CONFIGURATION), None)
     if first.of_kernel and configuration is not None and first is not configuration:
         by, what = By.CONFIGURATION, f"{configuration.words}, and {what}"
         others = [explanation for explanation in others if explanation is not configuration]
@@ -267,14 +268,14 @@ def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: d
         "also": [explanation.words for explanation in others[:NAMED_AS_WELL]],
         "doubt": doubt,
     }
-    certain = move.confirmed and not doubt and _no_alternative(first, found, move)
+    certain = move.confirmed and not doubt and _no_alternative(first, explained, move)
     return Cause(Kind.CODE, CauseCode.EXPLAINED, args, certain, by)
 
 
-def _no_alternative(first: Explanation, found: Explained, move: CaseMove) -> bool:
+def _no_alternative(first: Explanation, explained: Explained, move: CaseMove) -> bool:
     """Whether it is the only change, and explains the measured size."""
     seen = {move.head.get("kind"), move.baseline.get("kind")} <= {"triton", "operators"}
-    alone = found.only_traffic and len(found.changed) == 1 and first.by is By.TRAFFIC
+    alone = explained.only_traffic and len(explained.changed) == 1 and first.by is By.TRAFFIC
     return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL
 
 

@@ -46,12 +46,12 @@ def against_parent(
     heads, parents = _by_name(result.taken, Role.HEAD), _by_name(result.taken, Role.PARENT)
     throttled = _throttled(result.telemetry)
     copy_gb_s = ceilings(result.telemetry).get("copy_gb_s")
-    found = {}
+    causes = {}
     for name, verdict in judged.items():
         if (seen := _moved(verdict)) is None or name not in parents:
             continue
         cell, slower = by_name[name], seen.ratio > 1
-        found[name] = cause(
+        causes[name] = cause(
             CaseMove(
                 name[1],
                 seen.ratio,
@@ -72,7 +72,7 @@ def against_parent(
                 copy_gb_s=copy_gb_s,
             )
         )
-    return found
+    return causes
 
 
 def against_baseline(

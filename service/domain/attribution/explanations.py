@@ -162,7 +162,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     old, new = (kernels_of(facts.get("triton")) for facts in (base, head))
     every = list(paired(old, new, attrgetter("name")))
     pairs = [(was, now) for was, now in every if was and now]
-    found = list(_traffic(head, base, every, timing))
+    explanations = list(_traffic(head, base, every, timing))
     differences: list[str] = []
     inside = timing.metric in (Metric.KERNEL, Metric.BLOCK)
     for was, now_ in pairs:
@@ -177,14 +177,14 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
             ):
                 of_it += _programs(was, now_)
             several = len(pairs) > 1  # "its" and "the kernel" are not clear then
-            found += [
+            explanations += [
                 replace(explanation, words=f"{explanation.words} in {now_.name}") if several else explanation
                 for explanation in of_it
             ]
     if all(kernel.registers is None for kernel in (*new, *old)):
-        found += _counted_sizes(head, base) if inside else ()
-    found += _compiler(head, base)
-    known = [replace(explanation, least=max(0.0, explanation.least)) for explanation in found]
+        explanations += _counted_sizes(head, base) if inside else ()
+    explanations += _compiler(head, base)
+    known = [replace(explanation, least=max(0.0, explanation.least)) for explanation in explanations]
     able = [explanation for explanation in known if explanation.score(effect) > 0]
     ranked = sorted(
         able, key=lambda explanation: (-round(explanation.score(effect), 2), list(By).index(explanation.by))
@@ -244,13 +244,13 @@ def _traffic(
 def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
     """Return the elements that `others` lacks, in order."""
     left = Counter((call.name, call.bytes) for call in others)
-    found = []
+    unmatched = []
     for call in calls:
         if left[call.name, call.bytes]:
             left[call.name, call.bytes] -= 1
         else:
-            found.append(call)
-    return found
+            unmatched.append(call)
+    return unmatched
 
 
 def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> Explanation:

@@ -79,18 +79,18 @@ def rises(levels: Levels, limits: HistoryLimits) -> list[Rise]:
 
     A level alone may hide a leak that is too slow to be cut into levels.
     """
-    found = list[Rise]()
+    rises = list[Rise]()
     edges = [0, *levels.starts, len(levels.logs)]
     first = 0
     while first < len(edges) - 1:
         following = first + 1
         for last in range(_highest(levels, first), first - 1, -1):
             if some := _rises_between(levels, edges[first], edges[last + 1], limits):
-                found += some
+                rises += some
                 following = last + 1
                 break
         first = following
-    return found
+    return rises
 
 
 def _highest(levels: Levels, first: int) -> int:
@@ -100,14 +100,14 @@ def _highest(levels: Levels, first: int) -> int:
 
 def _rises_between(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> list[Rise]:
     """The leaks between two revisions, oldest first, in windows from the newest on."""
-    found = list[Rise]()
+    rises = list[Rise]()
     while end - begin >= SHORTEST:
         rise = _rise(levels, max(begin, end - LONGEST), end, limits)
         if rise is not None:  # once more with all of it in the window
             rise = _rise(levels, max(begin, rise.end + 1 - LONGEST), rise.end + 1, limits) or rise
-            found.insert(0, rise)
+            rises.insert(0, rise)
         end = rise.begin if rise is not None else end - (LONGEST - SHORTEST)
-    return found
+    return rises
 
 
 def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise | None:

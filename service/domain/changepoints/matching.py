@@ -77,7 +77,7 @@ class Matched:
     kept: tuple[int, ...] = ()  # points that earlier scans contradicted, and this one could and did not
 
 
-def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
+def match(known: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
     """Match stored points and found changes.
 
     Steps are matched one to one: nearest first, within `REFOUND` places, in the same direction.  A leak is matched with
@@ -85,12 +85,12 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
     points of its course are parts of it.  A point that was not found again is kept unless the values of `epochs` speak
     against it.
     """
-    leaks = [change for change in found if change.is_leak]
+    leaks = [change for change in changes if change.is_leak]
     again: dict[int, Change] = {}
     for leak in leaks:
         again |= _leak_again([point for point in known if point.is_leak and point.id not in again], leak)
     again |= _steps_again(
-        [point for point in known if point.id not in again], [change for change in found if not change.is_leak]
+        [point for point in known if point.id not in again], [change for change in changes if not change.is_leak]
     )
     parts: dict[int, int] = {}
     for leak in leaks:
@@ -105,7 +105,7 @@ def match(known: Sequence[KnownPoint], found: Sequence[Change], epochs: Sequence
     against = {point.id: evidence for point in left if (evidence := refutation(point, epochs)) is not None}
     seen = [id(change) for change in again.values()]
     return Matched(
-        new=tuple(change for change in found if id(change) not in seen),
+        new=tuple(change for change in changes if id(change) not in seen),
         again=tuple(again.items()),
         parts=tuple(parts.items()),
         refuted=tuple(against.items()),
@@ -124,18 +124,18 @@ def _leak_again(known: Sequence[KnownPoint], leak: Change) -> dict[int, Change]:
     return {min(inside, key=lambda point: (not point.unexplained, point.id)).id: leak}
 
 
-def _steps_again(known: Sequence[KnownPoint], found: Sequence[Change]) -> dict[int, Change]:
+def _steps_again(known: Sequence[KnownPoint], changes: Sequence[Change]) -> dict[int, Change]:
     near = sorted(
         (abs(point.place - change.ordinal), point.id, number)
         for point in known
-        for number, change in enumerate(found)
+        for number, change in enumerate(changes)
         if abs(point.place - change.ordinal) <= REFOUND and (point.ratio > 1) == (change.ratio > 1)
     )
     again: dict[int, int] = {}
     for _, point, number in near:
         if point not in again and number not in again.values():
             again[point] = number
-    return {point: found[number] for point, number in again.items()}
+    return {point: changes[number] for point, number in again.items()}
 
 
 def _in_course(point: KnownPoint, leak: Change) -> bool:

@@ -80,13 +80,13 @@ def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits], device:
     for name, logs in zip(table.names, table.adjusted(device), strict=True):
         if np.count_nonzero(~np.isnan(logs)) >= MIN_REVISIONS:
             families.setdefault(family_of(name), []).append(_Member(name, logs, limits[name]))
-    found: dict[Name, list[Change]] = {}
+    changes: dict[Name, list[Change]] = {}
     for members in families.values():
         if len(members) >= MIN_SIBLINGS:
             for name, place, before, step in _steps_of(members):
                 change = change_of(step, table.first + place, table.first + before, Level.NOTIFY)
-                found.setdefault(name, []).append(change)
-    return found
+                changes.setdefault(name, []).append(change)
+    return changes
 
 
 def any_near(name: Name, place: int, moved: Sequence[tuple[int, Name]]) -> bool:
@@ -232,12 +232,12 @@ def scan_series(
         steps[name] += _others(steps[name], shared.get(name, ()), REFOUND)
     suspected = _suspected(table, [name for name in odd if name in steps], since, limits, steps, device)
     of_machine = steady(suspected) if suspected else ()
-    found = {}
+    scans = {}
     for name in names:
         also = [suspected[name]] if name in suspected and name not in of_machine else []
         matched = match(known.get(name, ()), steps[name] + also, epochs[name])
-        found[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps[name]))
-    return _with_alone(known, found, table.names, epochs_of_series)
+        scans[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps[name]))
+    return _with_alone(known, scans, table.names, epochs_of_series)
 
 
 def _suspected(
@@ -249,14 +249,14 @@ def _suspected(
     device: Slope,
 ) -> dict[Name, Change]:
     """The suspected changes at the newest revisions of the `odd` series, away from their steps."""
-    found = {}
+    changes = {}
     for name in odd:
         last = max([since.get(name, 0), *(step.ordinal for step in steps[name])])
         change = newest(table.seen(table.row_of[name], last), limits[name], device)
         # Faster values are ignored until they are a level.
         if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
-            found[name] = change
-    return found
+            changes[name] = change
+    return changes
 
 
 def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
@@ -266,16 +266,16 @@ def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list
 
 def _with_alone(
     known: Points,
-    found: Mapping[Name, SeriesScan],
+    scans: Mapping[Name, SeriesScan],
     names: Collection[Name],
     epochs_of_series: Callable[[Name], Sequence[Epoch]],
 ) -> dict[Name, SeriesScan]:
     families: dict[Family, list[Name]] = {}
     for name in names:
         families.setdefault(family_of(name), []).append(name)
-    moved = _moved_places(known, found)
-    with_alone = dict(found)
-    for name, scan in found.items():
+    moved = _moved_places(known, scans)
+    with_alone = dict(scans)
+    for name, scan in scans.items():
         steps = [change for change in scan.matched.new if not change.is_leak]
         if not steps:
             continue
@@ -290,11 +290,11 @@ def _with_alone(
     return with_alone
 
 
-def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Family, list[tuple[int, Name]]]:
+def _moved_places(known: Points, scans: Mapping[Name, SeriesScan]) -> dict[Family, list[tuple[int, Name]]]:
     """The places of all changes of each family and their series, sorted."""
     places: dict[Family, list[tuple[int, Name]]] = {}
-    for name in {**known, **found}:
-        new = found[name].matched.new if name in found else ()
+    for name in {**known, **scans}:
+        new = scans[name].matched.new if name in scans else ()
         ordinals = [*(point.place for point in known.get(name, ())), *(change.ordinal for change in new)]
         places.setdefault(family_of(name), []).extend((ordinal, name) for ordinal in ordinals)
     return {family: sorted(of_family) for family, of_family in places.items()}
@@ -302,14 +302,14 @@ def _moved_places(known: Points, found: Mapping[Name, SeriesScan]) -> dict[Famil
 
 def _moved_baselines(table: Histories, name: Name, steps: Sequence[Change]) -> dict[int, float]:
     """By place of a step, the ratio of SOTA if only SOTA shifted."""
-    found = {}
+    ratios = {}
     for step in steps:
         own, reference = table.shifts(table.row_of[name], step)
         # If only the reference shifted, the adjusted values changed in the opposite direction.
         size = math.log(step.ratio)
         if abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5:
-            found[step.ordinal] = math.exp(reference)
-    return found
+            ratios[step.ordinal] = math.exp(reference)
+    return ratios
 
 
 def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> list[Name]:

@@ -203,16 +203,16 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
 
     width = KERNEL * max(local_noise(logs), MIN_ERROR)
     search = KernelCPD("rbf", min_size=limits.min_size, params={"gamma": 1 / width**2})
-    found: list[int] = []
+    starts: list[int] = []
     for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
         end = begin + SPAN
         # Spans overlap by half.  Of each only the middle half counts, where it has values on both sides.
         answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
         ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=limits.penalty * math.log(len(logs)))
         for start in (begin + int(place) for place in ends[:-1]):
-            if start in answers and (not found or start - found[-1] >= limits.min_size):
-                found.append(start)
-    return found
+            if start in answers and (not starts or start - starts[-1] >= limits.min_size):
+                starts.append(start)
+    return starts
 
 
 def _settled(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> tuple[list[int], float]:

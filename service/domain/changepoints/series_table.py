@@ -119,14 +119,14 @@ def shift_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> ND
 def outlier_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> NDArray[np.bool_]:
     """Select the series whose value at the last place of the table is an outlier."""
     logs = _aligned(table, np.log(table.values), since)
-    found = np.zeros(len(logs), dtype=bool)
+    outliers = np.zeros(len(logs), dtype=bool)
     rows = np.flatnonzero((row_counts(logs) > MIN_BEFORE) & (table.runs[:, -1] > 0))
     before, last = logs[rows, :-1], logs[rows, -1]
     middle = row_medians(before)
     sigma = MAD_TO_SIGMA * row_medians(np.abs(before - middle[:, None]))
     shift = np.abs(last - middle)
-    found[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER_SIGMAS * sigma)
-    return found
+    outliers[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER_SIGMAS * sigma)
+    return outliers
 
 
 def slope_of(table: Histories) -> Slope:
@@ -174,7 +174,7 @@ def _other_stack(table: Histories) -> NDArray[np.bool_]:
 
 
 def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
-    found = np.zeros(len(logs), dtype=bool)
+    mask = np.zeros(len(logs), dtype=bool)
     counts = row_counts(logs)
     for recent in RECENT:
         rows = np.flatnonzero(counts >= recent + MIN_BEFORE)
@@ -185,8 +185,8 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
         # From differences of neighbours, so that a step or a drift does not count as noise.
         sigma = MAD_TO_SIGMA / math.sqrt(2) * row_medians(np.abs(np.diff(logs[rows], axis=1)))
         error = MEDIAN_TO_MEAN * (sigma + MIN_SIGMA) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
-        found[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SHIFT_ERRORS * error)
-    return found
+        mask[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SHIFT_ERRORS * error)
+    return mask
 
 
 def _median(values: Table) -> float:

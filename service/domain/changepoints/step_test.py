@@ -179,7 +179,7 @@ def _pulled_in(sides: Sequence[Logs], r: float) -> list[_Winsorised]:
     """
     middles = [median(side) for side in sides]
     spreads = [spread(np.abs(side - middle)) for side, middle in zip(sides, middles, strict=True)]
-    found = []
+    levels = []
     for side, middle, own in zip(sides, middles, spreads, strict=True):
         limit = OUTLIER * max(own, sum(spreads) / 2)
         pulled = np.minimum(np.maximum(side, middle - limit), middle + limit)
@@ -188,8 +188,8 @@ def _pulled_in(sides: Sequence[Logs], r: float) -> list[_Winsorised]:
         # The variance of a winsorised mean has the values that were kept as its count (Yuen, 1974).
         kept = int(np.count_nonzero(pulled == side))
         squares = float(residuals @ residuals) * (len(side) - 1) / max(kept - 1, 1)
-        found.append(_Winsorised(residuals, mean, squares, _inflation(kept, r), kept))
-    return found
+        levels.append(_Winsorised(residuals, mean, squares, _inflation(kept, r), kept))
+    return levels
 
 
 def _inflation(count: int, r: float) -> float:

@@ -179,16 +179,16 @@ def compared(
     """Compare two texts by `old` and `new`, which have a line for each of theirs, and show at most `shown` lines."""
     too_long = max(len(before), len(after)) > MAX_COMPARED
     blocks, aligned = _blocks(old[:MAX_COMPARED], new[:MAX_COMPARED])
-    found, left, hidden = list[Hunk](), shown, 0
+    hunks, left, hidden = list[Hunk](), shown, 0
     sizes = min(len(before), MAX_COMPARED), min(len(after), MAX_COMPARED)
     for group in _grouped(blocks):
         pairs = list(_pairs(before, after, group, sizes))
         if left:
-            found.append(tuple(pairs[:left]))
+            hunks.append(tuple(pairs[:left]))
         hidden += max(0, len(pairs) - left)
         left = max(0, left - len(pairs))
     added, removed = sum(j2 - j1 for _, _, j1, j2 in blocks), sum(i2 - i1 for i1, i2, _, _ in blocks)
-    return TextComparison(tuple(found), added, removed, hidden, too_long, not aligned)
+    return TextComparison(tuple(hunks), added, removed, hidden, too_long, not aligned)
 
 
 def _blocks(old: Sequence[str], new: Sequence[str]) -> tuple[list[Block], bool]:
@@ -237,19 +237,19 @@ def _step(furthest: dict[int, int], diagonal: int, edits: int) -> int:
 
 
 def _walked_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    found = list[tuple[int, int]]()
+    ranges = list[tuple[int, int]]()
     for edits in range(len(trace) - 1, -1, -1):
         furthest, diagonal = trace[edits], x - y
         start = _step(furthest, diagonal, edits)
         while x > start and y > start - diagonal:
             x, y = x - 1, y - 1
-            found.append((x, y))
+            ranges.append((x, y))
         if edits:
             down = start == furthest.get(diagonal + 1) and (
                 diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1])
             )
             x, y = (start, start - diagonal - 1) if down else (start - 1, start - diagonal)
-    return found[::-1]
+    return ranges[::-1]
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -100,9 +100,9 @@ class Moved:
 
 def changes(base: Facts, head: Facts) -> list[CodeChange]:
     """Everything that differs at the places that both have, the weightiest first."""
-    found = [change for place in head if place in base for change in _at(place, base[place], head[place])]
+    changes = [change for place in head if place in base for change in _at(place, base[place], head[place])]
     return sorted(
-        found, key=lambda change: (_WEIGHT[change.what], change.worse is not True, change.place, change.kernel)
+        changes, key=lambda change: (_WEIGHT[change.what], change.worse is not True, change.place, change.kernel)
     )
 
 
@@ -135,13 +135,13 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
     return [replace(first, every=tuple(dict.fromkeys(places))) for first, places in found.values()]
 
 
-def grouped(found: Iterable[CodeChange]) -> list[Group]:
+def grouped(changes: Iterable[CodeChange]) -> list[Group]:
     """Changes that read the same as one, in the order of weight, those at the most places first.
 
     More than `MAX_ALIKE` changes of one property in one direction are reported as a range.
     """
     alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[CodeChange]]] = defaultdict(dict)
-    for change in found:
+    for change in changes:
         grown = _value(change.after) > _value(change.before)
         alike[change.what, change.place.provider, change.kernel, change.worse, grown].setdefault(
             change.said, []
@@ -159,12 +159,12 @@ def grouped(found: Iterable[CodeChange]) -> list[Group]:
     )
 
 
-def _range(what: What, found: list[CodeChange]) -> str:
+def _range(what: What, changes: list[CodeChange]) -> str:
     """`registers 42 to 100 → 31 to 62`; those that go with the case as percentages: `instructions -42 % to -24 %`."""
     if what in (What.LOADS, What.STORES):
-        most = max(set(found), key=lambda change: sum(other.said == change.said for other in found))
+        most = max(set(changes), key=lambda change: sum(other.said == change.said for other in changes))
         return f"{most.said}, and other {what} elsewhere"
-    before, after = ([_value(getattr(change, side)) for change in found] for side in ("before", "after"))
+    before, after = ([_value(getattr(change, side)) for change in changes] for side in ("before", "after"))
     if what is What.INSTRUCTIONS and all(before):
         grown = sorted(new / old - 1 for old, new in zip(before, after, strict=True))
         return f"{LABELS[what]} {_signed(grown[0])} to {_signed(grown[-1])}"

@@ -291,14 +291,14 @@ def violations(base: diff.Facts | None, head: diff.Facts, policy: FactsPolicy) -
 
     Equal violations are merged; more than `MAX_ALIKE` of one rule are merged into the worst of them.
     """
-    found: dict[str, dict[str, list[CompiledPlace]]] = defaultdict(dict)
+    places: dict[str, dict[str, list[CompiledPlace]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
     for place, now in head.items():
         for rule, said, size in _broken((base or {}).get(place), now, policy):
-            found[rule].setdefault(said, []).append(place)
+            places[rule].setdefault(said, []).append(place)
             sizes[rule, said] = size
     broken = []
-    for rule, sayings in found.items():
+    for rule, sayings in places.items():
         worst = sorted(sayings, key=lambda said: -sizes[rule, said])
         if len(worst) > MAX_ALIKE:
             every = chain(*(sayings[said] for said in worst))

@@ -86,32 +86,32 @@ def configuration(facts: Facts) -> str:
 
 def moves(history: Sequence[FactsAt]) -> list[FactsMove]:
     """What moved at each revision, oldest first."""
-    found = []
+    moves = []
     for before, now in pairwise(history):
         same_stack = before.stack_id == now.stack_id
         paired = now.parent is not None and now.parent_sha == before.sha
         if paired and now.parent is not None:
             between = MovedBy.NOTHING if same_stack else MovedBy.STACK
-            found.append(FactsMove(now, before, between, _differences(now.parent, before.head)))
-            found.append(FactsMove(now, before, MovedBy.COMMIT, _differences(now.head, now.parent)))
+            moves.append(FactsMove(now, before, between, _differences(now.parent, before.head)))
+            moves.append(FactsMove(now, before, MovedBy.COMMIT, _differences(now.head, now.parent)))
         else:
             by = MovedBy.COMMIT if same_stack else MovedBy.STACK
-            found.append(FactsMove(now, before, by, _differences(now.head, before.head)))
-    return [move for move in found if move.differences]
+            moves.append(FactsMove(now, before, by, _differences(now.head, before.head)))
+    return [move for move in moves if move.differences]
 
 
 def configuration_spans(history: Sequence[FactsAt]) -> list[ConfigurationSpan]:
     """The configurations of a case as a series, oldest first; revisions without a known one are left out."""
     known = [(facts, configuration(facts.head)) for facts in history if configuration(facts.head)]
-    found = list[ConfigurationSpan]()
+    spans = list[ConfigurationSpan]()
     last: FactsAt | None = None
     for now, chosen in known:
-        if last is None or (chosen != found[-1].configuration and not interchangeable(now.head, last.head)):
-            found.append(ConfigurationSpan(chosen, now, 1, _configured_by(last, now) if last else ()))
+        if last is None or (chosen != spans[-1].configuration and not interchangeable(now.head, last.head)):
+            spans.append(ConfigurationSpan(chosen, now, 1, _configured_by(last, now) if last else ()))
         else:
-            found[-1] = replace(found[-1], revisions=found[-1].revisions + 1)
+            spans[-1] = replace(spans[-1], revisions=spans[-1].revisions + 1)
         last = now
-    return found
+    return spans
 
 
 def _configured_by(before: FactsAt, now: FactsAt) -> tuple[MovedBy, ...]:
@@ -129,15 +129,15 @@ def _differences(now: Facts, before: Facts) -> tuple[str, ...]:
 
 def tracks(history: Sequence[FactsAt]) -> list[FactTrack]:
     """Each numeric fact that any revision has, over the revisions."""
-    found = []
+    tracks = []
     for name in _TRACKED:
         values = [
             (place, value) for place, facts in enumerate(history) if (value := _value(facts.head, name)) is not None
         ]
         if values:
             label = f"{LABELS[name]}, %" if name == "occupancy" else LABELS[name]
-            found.append(FactTrack(name, label, tuple(values)))
-    return found
+            tracks.append(FactTrack(name, label, tuple(values)))
+    return tracks
 
 
 def _value(facts: Facts, name: str) -> float | None:

@@ -38,8 +38,8 @@ def same_compilers(head: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
 
 
 def _replaced(facts: Mapping[str, Any]) -> dict[str, str]:
-    found = facts.get("replaced")
-    return {str(name): str(version) for name, version in found.items()} if isinstance(found, Mapping) else {}
+    replaced = facts.get("replaced")
+    return {str(name): str(version) for name, version in replaced.items()} if isinstance(replaced, Mapping) else {}
 
 
 ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}
@@ -258,5 +258,5 @@ def mix(before: str, after: str, most: int = 12) -> str:
 
 
 def _opcodes(text: str) -> Counter[str]:
-    found = (_OPCODE.match(line) for line in normalised("sass", text))
-    return Counter(match[1] for match in found if match)
+    matches = (_OPCODE.match(line) for line in normalised("sass", text))
+    return Counter(match[1] for match in matches if match)

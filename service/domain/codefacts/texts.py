@@ -156,5 +156,5 @@ def first_changed(source: SourceLines, hunks: Iterable[tuple[int, int]]) -> tupl
     None also where the whole definition is new.
     """
     inside = ((max(first, source.first), min(last, source.last)) for first, last in sorted(hunks))
-    found = next(((first, last) for first, last in inside if first <= last), None)
-    return None if found == (source.first, source.last) else found
+    lines = next(((first, last) for first, last in inside if first <= last), None)
+    return None if lines == (source.first, source.last) else lines

@@ -63,12 +63,12 @@ def mark_of(results: Iterable[DeviceResult]) -> Mark:
 
 def newest_means(revisions: Sequence[StripRevision]) -> dict[str, SotaMean]:
     """The newest mean of each device; revisions are oldest first."""
-    found = dict[str, SotaMean]()
+    means = dict[str, SotaMean]()
     for revision in revisions:
         for device, result in revision.results.items():
             if result.mean is not None:
-                found[device] = result.mean
-    return found
+                means[device] = result.mean
+    return means
 
 
 def trend(revisions: Sequence[StripRevision]) -> list[float | None]:

@@ -63,8 +63,8 @@ Stack = Mapping[str, Installed]
 def components(before: Stack, after: Stack) -> tuple[Component, ...]:
     """The components that differ, the named ones first."""
     groups = _groups(before, after)
-    found = (_component(name, members, before, after) for name, members in groups.items())
-    return tuple(component for component in found if component.changes)
+    components = (_component(name, members, before, after) for name, members in groups.items())
+    return tuple(component for component in components if component.changes)
 
 
 def unintended(component: Component, base: Mapping[str, str], donor: Mapping[str, str], seen: Mapping[str, str]) -> str:
@@ -120,5 +120,5 @@ def _same(old: Installed | None, new: Installed | None) -> bool:
 def _obstacle(main: str | None, members: Sequence[str], before: Stack, after: Stack) -> str | None:
     if main is not None and (main in before) is not (main in after):
         return f"only one of the stacks has {main}, and an overlay cannot hide it in the other"
-    found = (installed.obstacle for stack in (before, after) for name in members if (installed := stack.get(name)))
-    return next(filter(None, found), None)
+    obstacles = (installed.obstacle for stack in (before, after) for name in members if (installed := stack.get(name)))
+    return next(filter(None, obstacles), None)

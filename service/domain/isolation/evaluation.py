@@ -263,7 +263,7 @@ def _estimated(
         Contrast(control),
         off,
         sum(map(bool, before)),  # those that this case was in: others went on after it was decided
-        {arm: (found.state, found.reason) for arm, found in case.arms.items() if not case.measured(arm)},
+        {arm: (result.state, result.reason) for arm, result in case.arms.items() if not case.measured(arm)},
     )
 
 

@@ -262,8 +262,8 @@ class Policy(BaseModel):
         return (self.metrics.get(metric) or self._usual(metric)).smallest_change
 
     def _named(self, case: str) -> CasePolicy | None:
-        found = [own for pattern, own in self.cases.items() if fnmatchcase(case, pattern)]
-        return found[-1] if found else None
+        policies = [own for pattern, own in self.cases.items() if fnmatchcase(case, pattern)]
+        return policies[-1] if policies else None
 
     def _usual(self, metric: Metric) -> MetricPolicy:
         """A machine on which kernels are that noisy times nothing better; bytes and counts are the same on all."""

@@ -77,18 +77,18 @@ def _table_of(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseMo
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for each in get_args(annotation) for found in _models(each)]
+    return [inner for each in get_args(annotation) for inner in _models(each)]
 
 
 def line_of(text: str, where: Sequence[str | int]) -> int:
     """The line (from 1) of the deepest key of `where` that is in the text; 1 if none is."""
-    found, start, lines = 1, 0, text.splitlines()
+    line, start, lines = 1, 0, text.splitlines()
     for part in where:
         if not isinstance(part, str):
             continue
         word = re.compile(rf"(^|[\s.\[{{,\"']){re.escape(part)}($|[\s.\]=\"'])")
         for number in range(start, len(lines)):
             if word.search(lines[number].split("#")[0]):
-                found, start = number + 1, number
+                line, start = number + 1, number
                 break
-    return found
+    return line

@@ -85,14 +85,14 @@ class CaseVariances:
         groups = _groups([variance.group for variance in seen.values()])
         scatter_df = fit(self._spread(np.log(heads), groups, float(errors.mean())), df)[0]
         weights = _df_of_spread(_spread_of(scatter_df) + errors).tolist()
-        found = {}
+        priors = {}
         for group in groups:
             levels, level_dfs = self._levels(heads, controls, group, scatter_df)
             for place, level, level_df in zip(group.own, levels, level_dfs, strict=True):
                 if level > 0:
                     weight = 1 / (1 / weights[place] + 1 / level_df)
-                    found[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
-        return found
+                    priors[names[place]] = Prior(math.exp(usual[place]) * level, weight, math.inf)
+        return priors
 
     def offset_of(self, priors: Iterable[tuple[Name, Prior]]) -> Offset | None:
         """The usual offset at these priors of a run, which `priors` gave.

@@ -128,15 +128,15 @@ def trial_effects(trials: Sequence[tuple[Sequence[float | None], Sequence[float 
     """`trial_effect` of many trials.  Trials without a lost round are computed together, several times as fast."""
     if len(trials) < MANY:
         return [trial_effect(mine, theirs) for mine, theirs in trials]
-    found = list[float | None]([None] * len(trials))
+    effects = list[float | None]([None] * len(trials))
     by_rounds = defaultdict[int, list[int]](list)
     for place, (mine, theirs) in enumerate(trials):
         by_rounds[len(mine) if len(mine) == len(theirs) else 0].append(place)
     for rounds, places in by_rounds.items():
         means = _winsorised([trials[place] for place in places]) if rounds > 2 else [math.nan] * len(places)
         for place, mean in zip(places, means, strict=True):
-            found[place] = mean if math.isfinite(mean) else trial_effect(*trials[place])
-    return found
+            effects[place] = mean if math.isfinite(mean) else trial_effect(*trials[place])
+    return effects
 
 
 def _winsorised(trials: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float]:
@@ -180,12 +180,12 @@ def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
     exponent 1), so the result does not depend on the number of tests.  Each increment is the level of its test; by the
     union bound the tests together err no more often than granted, without their joint distribution.
     """
-    last, spent, found = steps[-1], 0.0, list[Stop]()
+    last, spent, stops_at = steps[-1], 0.0, list[Stop]()
     for trials in [*(step for step in steps[:-1] if step < made), made] if made else []:
         share = min(1.0, trials / last)
-        found.append(Stop(trials, share - spent))
+        stops_at.append(Stop(trials, share - spent))
         spent = share
-    return tuple(found)
+    return tuple(stops_at)
 
 
 def benjamini_hochberg(p: Sequence[float], tests: int | None = None) -> list[float]:

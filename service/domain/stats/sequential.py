@@ -167,32 +167,34 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
     The zone of a result is OPEN if more trials could decide, SMALL if a relevant change was excluded, the suspected
     direction if it was confirmed, and the other direction if it was contradicted.
     """
-    found = [Decision() for _ in suspects]
+    decisions = [Decision() for _ in suspects]
     tests = [stops(suspect.limits.steps, len(suspect.confirmation)) for suspect in suspects]
     for step in range(max(map(len, tests), default=0)):
-        alone = [0.0 if seen.zone is suspect.direction else 1.0 for seen, suspect in zip(found, suspects, strict=True)]
+        alone = [
+            0.0 if seen.zone is suspect.direction else 1.0 for seen, suspect in zip(decisions, suspects, strict=True)
+        ]
         total = alone.copy()
         for place, suspect in enumerate(suspects):
-            if found[place].zone is not Zone.OPEN or found[place].futile or step >= len(tests[place]):
+            if decisions[place].zone is not Zone.OPEN or decisions[place].futile or step >= len(tests[place]):
                 continue
             stop = tests[place][step]
             estimate, trials_alone = suspect.estimate(stop.trials), suspect.estimate(stop.trials, offset=False)
             if estimate is None or trials_alone is None:
                 continue
             p = _beyond(trials_alone, suspect)
-            found[place] = Decision(_refuted(estimate, suspect, stop.share), estimate, p)
-            if found[place].zone is Zone.OPEN:
+            decisions[place] = Decision(_refuted(estimate, suspect, stop.share), estimate, p)
+            if decisions[place].zone is Zone.OPEN:
                 alone[place] = min(1.0, p / stop.share)
                 # No alpha is spent: the offset is the same at each test, so it has one chance and not several.
                 total[place] = suspect.p_of_all(stop.trials)
         both = zip(benjamini_hochberg(alone), benjamini_hochberg(total, compared), strict=True)
         for place, q in enumerate(map(max, both)):
-            suspect, seen = suspects[place], found[place]
+            suspect, seen = suspects[place], decisions[place]
             if seen.zone is Zone.OPEN and not seen.futile and seen.estimate is not None and step < len(tests[place]):
                 zone = suspect.direction if q <= suspect.limits.alpha else Zone.OPEN
                 futile = zone is Zone.OPEN and _is_futile(seen.estimate, suspect)
-                found[place] = replace(seen, q=q, zone=zone, futile=futile)
-    return found
+                decisions[place] = replace(seen, q=q, zone=zone, futile=futile)
+    return decisions
 
 
 def _is_futile(estimate: Estimate, suspect: Suspect) -> bool:

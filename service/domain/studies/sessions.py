@@ -158,7 +158,7 @@ class ArmStack:
 
 def stacks(results: Results) -> list[ArmStack]:
     """The stacks of the arms; arms with equal ones are listed together."""
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
+    versions_of: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
     for note in results.notes:
         if note.what == "stack" and isinstance(note.value, dict):
             named = note.value.get("device")
@@ -167,8 +167,8 @@ def stacks(results: Results) -> list[ArmStack]:
                 name: str(version) for name, version in note.value.items() if name not in ("arm", "device") and version
             }
             key = (str(device.get("name") or device.get("kind") or ""), tuple(versions.items()))
-            found.setdefault(key, {})[str(note.value.get("arm", ""))] = None
-    return [ArmStack(tuple(arms), device, dict(versions)) for (device, versions), arms in found.items()]
+            versions_of.setdefault(key, {})[str(note.value.get("arm", ""))] = None
+    return [ArmStack(tuple(arms), device, dict(versions)) for (device, versions), arms in versions_of.items()]
 
 
 def control(results: Results) -> float | None:
@@ -193,7 +193,7 @@ class ArmChange:
 
 def compared(a: Results, b: Results) -> list[ArmChange]:
     """Every arm and case that was measured in both sessions, in the order of A."""
-    baselines, found = _baselines(a), list[ArmChange]()
+    baselines, changes = _baselines(a), list[ArmChange]()
     for case in a.cases:
         for arm in a.arms:
             mine, others = a.value(arm, case), b.value(arm, case)
@@ -206,8 +206,8 @@ def compared(a: Results, b: Results) -> list[ArmChange]:
                 relative = _ratio(*(list(results.effects(arm, baseline, case).values()) for results in (a, b)))
             if time is not None:
                 unit = a.of_arm(arm, case)[0].unit
-                found.append(ArmChange(case, arm, baseline, unit, mine, others, time, relative))
-    return found
+                changes.append(ArmChange(case, arm, baseline, unit, mine, others, time, relative))
+    return changes
 
 
 def differences(a: Results, b: Results) -> list[str]:
@@ -221,13 +221,13 @@ def differences(a: Results, b: Results) -> list[str]:
     ]
     mine, others = _versions(a), _versions(b)
     pairs += [(name, mine.get(name, "none"), others.get(name, "none")) for name in dict.fromkeys((*mine, *others))]
-    found = [f"{what}: {value} in A, {other} in B" for what, value, other in pairs if value != other]
+    differences = [f"{what}: {value} in A, {other} in B" for what, value, other in pairs if value != other]
     both = {*a.cases} & {*b.cases}
     in_a, in_b = both & _replayed(a), both & _replayed(b)
     if in_a != in_b:
         what = "cases replayed as CUDA graphs in one session and launched in the other"
-        found.append(f"{what}: {len(in_a - in_b)} in A, {len(in_b - in_a)} in B")
-    return found
+        differences.append(f"{what}: {len(in_a - in_b)} in A, {len(in_b - in_a)} in B")
+    return differences
 
 
 def _replayed(results: Results) -> set[str]:
@@ -236,24 +236,24 @@ def _replayed(results: Results) -> set[str]:
 
 def _versions(results: Results) -> dict[str, str]:
     """Versions of all arms by name; an arm whose versions differ from others' adds its own."""
-    found: dict[str, list[str]] = {}
+    arms: dict[str, list[str]] = {}
     for note in results.notes:
         if note.what != "stack" or not isinstance(note.value, dict):
             continue
         for name, version in note.value.items():
             if name not in ("arm", "device") and version:
-                found.setdefault(name, []).append(str(version))
-    return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}
+                arms.setdefault(name, []).append(str(version))
+    return {name: ", ".join(dict.fromkeys(versions)) for name, versions in arms.items()}
 
 
 def _baselines(results: Results) -> dict[tuple[str, str], str]:
     """By arm and case, the first arm of the step that measured it first."""
     first: dict[tuple[str, int, str], str] = {}
-    found: dict[tuple[str, str], str] = {}
+    reasons: dict[tuple[str, str], str] = {}
     for record in results.records:
         if record.arm != CONTROL:
-            found.setdefault((record.arm, record.case), first.setdefault(record.key, record.arm))
-    return found
+            reasons.setdefault((record.arm, record.case), first.setdefault(record.key, record.arm))
+    return reasons
 
 
 def _logs(records: Sequence[Record]) -> list[float]:

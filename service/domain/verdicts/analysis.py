@@ -144,10 +144,10 @@ def _known_priors(
         if metric_of(cell.case) in known and len(head) == policy.screening[0]:
             copies = variance(control) if len(control) == len(head) and cell.borrowed is None else None
             run[metric_of(cell.case)][cell.name] = RunVariance(group_of(cell.case), variance(head), copies)
-    found = dict[Name, Prior]()
+    priors = dict[Name, Prior]()
     for metric, variances in run.items():
-        found |= known[metric].priors(variances, policy.screening[0] - 1)
-    return found
+        priors |= known[metric].priors(variances, policy.screening[0] - 1)
+    return priors
 
 
 def _first_step(effects: Effects, policy: Policy) -> list[float]:
@@ -226,7 +226,7 @@ def _offsets(
         if estimate is not None and metric_of(cell.case).varies and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
             kinds[_kind(cell, reading, policy)].append(control)
-    return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
+    return {kind: own_offset for kind, seen in kinds.items() if (own_offset := offset(seen)) is not None}
 
 
 def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> Iterator[Name]:

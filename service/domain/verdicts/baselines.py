@@ -157,7 +157,7 @@ def _tested(
     """The cases that have times, each tested for being slower than its limit."""
     timed = [(case, case.pairs.effects()) for case in cases]
     priors = family([(case.case, effects) for case, effects in timed], policy)
-    found = list[_Tested]()
+    tests = list[_Tested]()
     for case, effects in timed:
         here = offsets.get(case.name, NO_OFFSET)
         if (estimate := Estimate.of(effects, priors.get(group_of(case.case)), offset=here.offset)) is not None:
@@ -166,9 +166,9 @@ def _tested(
                 comparison(estimate, case.pairs, policy.confidence),
                 estimate.p_above(rule.share * log1p(limit)),
             )
-            found.append(_Tested(case, estimate, compared, limit, p, 1.0, here.doubt))
+            tests.append(_Tested(case, estimate, compared, limit, p, 1.0, here.doubt))
     # What cannot be decided must not make room among the discoveries for what can.
-    families = [[test for test in found if (test.doubt is not None) is doubted] for doubted in (False, True)]
+    families = [[test for test in tests if (test.doubt is not None) is doubted] for doubted in (False, True)]
     return {
         test.at.name: replace(test, q=q)
         for members in families

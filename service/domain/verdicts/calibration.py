@@ -85,25 +85,25 @@ def compared(
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    found = _compared(list(_controls(taken)), policy, known, Equal.COPY)
+    comparisons = _compared(list(_controls(taken)), policy, known, Equal.COPY)
     if calibration:  # two copies of the head, judged like any comparison, except that equal code does not overrule it
         builds = [cell for cell in cells(taken, code_decides=False) if cell.comparable]
-        found += _compared(builds, policy, known, Equal.BUILD)
-    return found
+        comparisons += _compared(builds, policy, known, Equal.BUILD)
+    return comparisons
 
 
 def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kind: Equal) -> list[Compared]:
     copies = [cell for cell in copies if not metric_of(cell.case).counts]
     judged, trials = judge(copies, policy, known), policy.screening[0]
-    found = []
+    comparisons = []
     for cell in copies:
         effects = Pairs(cell.screened.candidate[:trials], cell.screened.baseline[:trials]).effects()
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
             p, value = student(effects), usual(cell.screened.baseline, trials) or 0.0
-            found.append(Compared(cell.provider, cell.case, ratio, p, len(effects), alarmed, kind, value))
-    return found
+            comparisons.append(Compared(cell.provider, cell.case, ratio, p, len(effects), alarmed, kind, value))
+    return comparisons
 
 
 def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
@@ -131,8 +131,8 @@ def variance_of(ratio: float, p: float, trials: int) -> float | None:
     if trials < 2 or ratio == 1 or not 0 < p < 1:
         return None
     t = -float(stdtrit(trials - 1, p / 2))
-    found = trials * (math.log(ratio) / t) ** 2 if t > 0 else 0.0
-    return found if found > CONSTANT**2 else None
+    variance = trials * (math.log(ratio) / t) ** 2 if t > 0 else 0.0
+    return variance if variance > CONSTANT**2 else None
 
 
 def matters(ratio: float, p: float, case: str, policy: Policy, value: float = 0.0) -> bool:

@@ -87,7 +87,7 @@ def replay(
     """
     verdicts, read = judge(cells, policy, known), readings(cells, policy, known)
     asked = wanted(cells, policy, known)
-    found = []
+    cases = []
     for cell in cells:
         verdict, seen = verdicts[cell.name], read.get(cell.name)
         used = seen.first.trials + seen.fresh.trials if seen else 0
@@ -95,8 +95,8 @@ def replay(
         lacking = _lacking(seen, asked.get(cell.name), policy) if seen else 0
         then = before.get(cell.name)
         fate = _fate(then, verdict.outcome, lacking > 0, cell.name in dismissed)
-        found.append(Replayed(*cell.name, fate, then, verdict, made, used, lacking))
-    return found
+        cases.append(Replayed(*cell.name, fate, then, verdict, made, used, lacking))
+    return cases
 
 
 def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
@@ -132,17 +132,17 @@ def summed(found: Iterable[Replayed]) -> dict[Group, Sum]:
     return {group: _sum(cases) for group, cases in groups.items()}
 
 
-def _sum(found: Sequence[Replayed]) -> Sum:
-    fates = Counter(case.fate for case in found)
+def _sum(cases: Sequence[Replayed]) -> Sum:
+    fates = Counter(case.fate for case in cases)
     return Sum(
-        cases=len(found),
-        alarmed=sum(case.outcome_before is Outcome.REGRESSION for case in found),
+        cases=len(cases),
+        alarmed=sum(case.outcome_before is Outcome.REGRESSION for case in cases),
         stay=fates[Fate.STAYS],
         new=fates[Fate.NEW],
         missed=fates[Fate.MISSED],
         spared=fates[Fate.SPARED],
         undecided=fates[Fate.UNDECIDED],
-        trials_made=sum(case.trials_made for case in found),
-        trials_used=sum(case.trials_used for case in found),
-        trials_lacking=sum(case.trials_lacking for case in found),
+        trials_made=sum(case.trials_made for case in cases),
+        trials_used=sum(case.trials_used for case in cases),
+        trials_lacking=sum(case.trials_lacking for case in cases),
     )

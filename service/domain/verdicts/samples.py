@@ -183,14 +183,14 @@ def product(links: Sequence[PairedRatio]) -> PairedRatio:
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
-def direction(found: PairedRatio, smallest_change: float) -> Direction:
+def direction(ratio: PairedRatio, smallest_change: float) -> Direction:
     """`slower` or `faster` if the whole interval says so, `same` if it holds no relevant change, else `unknown`."""
     limit = 1 + smallest_change
-    if found.low > limit:
+    if ratio.low > limit:
         return "slower"
-    if found.high < 1 / limit:
+    if ratio.high < 1 / limit:
         return "faster"
-    return "same" if 1 / limit <= found.low and found.high <= limit else "unknown"
+    return "same" if 1 / limit <= ratio.low and ratio.high <= limit else "unknown"
 
 
 def counted(pairs: Pairs, baseline: str, smallest: int) -> Reason | None:

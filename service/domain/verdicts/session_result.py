@@ -104,18 +104,18 @@ def cells(
     by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
     for result in taken:
         by_contender.setdefault((result.role, result.provider), {})[result.case] = result
-    found = []
+    cells = []
     for (role, provider), heads in by_contender.items():
         if role is Role.HEAD:
             parents = by_contender.get((Role.PARENT, provider), {})
-            found += [
+            cells += [
                 _cell(head, parents.get(case), _control(by_contender, provider, case), baseline_note, broken_before)
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
     return [
         replace(cell, quarantined=quarantined.get(cell.name), same_code=code_decides and cell.same_code)
-        for cell in found
+        for cell in cells
     ]
 
 
@@ -217,18 +217,18 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
     heads, others = _sides(result.taken)
     if kind is BaselineKind.BEST and not any(role is Role.RIVAL for role, _ in others):
         return []
-    found = []
+    cases = []
     for head in heads:
         name = head.provider, str(head.case)
         theirs = [result for role in RULES[kind].roles for result in others[role, head.case]]
         if kind is BaselineKind.BEST:
             nobody = BaselineCase(*name, "the best", trouble=reason(ReasonCode.NO_TIMES))
-            found.append(best_of([_paired(head, [result], result.provider) for result in theirs]) or nobody)
+            cases.append(best_of([_paired(head, [result], result.provider) for result in theirs]) or nobody)
         elif kind is BaselineKind.SOTA:
-            found.append(_paired(head, theirs, "SOTA"))
+            cases.append(_paired(head, theirs, "SOTA"))
         elif (sha := result.revision(kind, name)) is not None:
-            found.append(_paired(head, [result for result in theirs if result.provider == head.provider], short(sha)))
-    return found
+            cases.append(_paired(head, [result for result in theirs if result.provider == head.provider], short(sha)))
+    return cases
 
 
 def inexact_cases(
@@ -238,15 +238,15 @@ def inexact_cases(
     parents = {
         (result.provider, result.case): result for result in taken if result.role is Role.PARENT and any(result.timed)
     }
-    found = []
+    cases = []
     for head in sorted((result for result in taken if result.role is Role.HEAD), key=lambda result: str(result.case)):
         parent, name = parents.get((head.provider, head.case)), (head.provider, str(head.case))
         if parent is None or not any(result.inexact_median is not None for result in (head, parent)):
             continue
         both = [(mine, other) for mine, other in zip(head.timed, parent.timed, strict=False) if mine and other]
         pairs = Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both), head.case.metric.counts)
-        found.append(BaselineCase(*name, short(baseline_at(name) or ""), pairs))
-    return found
+        cases.append(BaselineCase(*name, short(baseline_at(name) or ""), pairs))
+    return cases
 
 
 def _sides(
@@ -261,12 +261,12 @@ def _sides(
     return sorted(heads, key=lambda result: (result.provider, str(result.case))), others
 
 
-def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: str) -> BaselineCase:
+def _paired(head: ContenderResult, results: Sequence[ContenderResult], unnamed: str) -> BaselineCase:
     """The trials that both took part in; in the others only those that were undecided ran."""
     provider, case = head.provider, str(head.case)
-    if not found:
+    if not results:
         return BaselineCase(provider, case, unnamed, trouble=reason(ReasonCode.BASELINE_ABSENT, baseline=unnamed))
-    [theirs, *_] = found
+    [theirs, *_] = results
     builtin = theirs.role in (Role.SOTA, Role.RIVAL)
     name = theirs.provider if builtin else unnamed
     if theirs.state is not CellState.MEASURED:

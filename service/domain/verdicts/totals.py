@@ -152,15 +152,15 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
             op, direction = [*cell.case.split("."), ""][:2]
             made = cell.screened.made(policy.screening[0])
             members[metric_of(cell.case), cell.provider, op, direction].append(made)
-    found, order = [], list(Metric)
+    summaries, order = [], list(Metric)
     for metric, provider, op, direction in sorted(members, key=lambda key: (order.index(key[0]), *key[1:])):
         whole = _whole(members[metric, provider, op, direction])
         estimate = Estimate.of([sum(trial) / len(trial) for trial in zip(*whole, strict=True)])
         if estimate is not None:
             low, high = (math.exp(end) for end in estimate.interval(policy.confidence))
             ratio = math.exp(estimate.centre)
-            found.append(Summary(provider, op, direction, metric, len(whole), ratio, low, high, estimate.trials))
-    return found
+            summaries.append(Summary(provider, op, direction, metric, len(whole), ratio, low, high, estimate.trials))
+    return summaries
 
 
 def _whole(cases: Sequence[Sequence[float | None]]) -> list[list[float]]:

@@ -26,10 +26,10 @@ class Week:
     @classmethod
     def parse(cls, name: str) -> Self:
         """`2026-W47`.  Raises BadInput for anything else, and for a week that the year does not have."""
-        found = _NAME.fullmatch(name)
-        if found is None or not FIRST_YEAR <= int(found[1]) < 9999:
+        match = _NAME.fullmatch(name)
+        if match is None or not FIRST_YEAR <= int(match[1]) < 9999:
             raise BadInput(f"{name[:20]!r} is no week: write year and ISO week, as in 2026-W47.")
-        year, number = int(found[1]), int(found[2])
+        year, number = int(match[1]), int(match[2])
         if not 1 <= number <= weeks_in(year):
             raise BadInput(f"There is no week {number} in {year}: it has the weeks 1 to {weeks_in(year)}.")
         return cls(year, number)
@@ -37,8 +37,8 @@ class Week:
     @classmethod
     def at(cls, seconds: float) -> Self:
         """The week of a time in seconds since the epoch."""
-        found = datetime.fromtimestamp(seconds, UTC).isocalendar()
-        return cls(found.year, found.week)
+        date = datetime.fromtimestamp(seconds, UTC).isocalendar()
+        return cls(date.year, date.week)
 
     def __str__(self) -> str:
         return f"{self.year}-W{self.number:02}"
@@ -141,8 +141,8 @@ def movers(changes: Iterable[ConfirmedChange]) -> list[Mover]:
     for change in changes:
         if change.series.metric in TIMES and change.median is not None:
             by_series[change.series].append(change)
-    found = [_mover(series, changes_of_series) for series, changes_of_series in by_series.items()]
-    moved = [mover for mover in found if len(mover.changes) == 1 or abs(mover.ratio - 1) > LEVEL]
+    movers = [_mover(series, changes_of_series) for series, changes_of_series in by_series.items()]
+    moved = [mover for mover in movers if len(mover.changes) == 1 or abs(mover.ratio - 1) > LEVEL]
     return sorted(moved, key=lambda mover: (-abs(mover.stake_us), mover.series))
 
 
@@ -168,10 +168,10 @@ class Total:
         return self.slower_us + self.faster_us
 
 
-def totals(found: Iterable[Mover]) -> list[Total]:
+def totals(movers: Iterable[Mover]) -> list[Total]:
     """Sum movers by target, device and metric."""
     groups = defaultdict[tuple[str, str, Metric], list[float]](list)
-    for mover in found:
+    for mover in movers:
         groups[mover.series.target, mover.series.device, mover.series.metric].append(mover.stake_us)
     order = list(Metric)
     return [
