@@ -62,12 +62,12 @@ def backup(file: Path) -> Checked:
             _copy_file(live, copy)
         else:
             _copy_to_file(url, copy)
-        found = check_file(copy)
-        _require_undamaged(found, "The database")
+        checked = check_file(copy)
+        _require_undamaged(checked, "The database")
         with copy.open("rb") as source, gzip.open(packed, "wb", compresslevel=_LEVEL) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         _replace(packed, file)
-    return found
+    return checked
 
 
 def check_backup(file: Path) -> Checked:
@@ -93,12 +93,12 @@ def restore(file: Path, *, force: bool = False) -> Checked:
         _require_backup(check_file(unpacked), file)
         migrate.upgrade(f"sqlite:///{unpacked}")
         _single_file(unpacked)
-        found = check_file(unpacked)
+        checked = check_file(unpacked)
         if live is not None:
             _replace_file(live, unpacked, force=force)
         else:
-            _load(url, unpacked, found, force=force)
-    return found
+            _load(url, unpacked, checked, force=force)
+    return checked
 
 
 @contextmanager
@@ -204,18 +204,18 @@ def _copy_to_file(url: str, to: Path) -> None:
 # -- into a database
 
 
-def _require_backup(found: Checked, file: Path) -> None:
+def _require_backup(checked: Checked, file: Path) -> None:
     """Refuse damaged backups, other databases, and those of newer versions."""
-    _require_undamaged(found, str(file))
-    if found.revision is None:
+    _require_undamaged(checked, str(file))
+    if checked.revision is None:
         raise BadInput(f"{file} is not a backup of kernelwatch.")
-    if not found.known:
-        raise BadInput(f"{file} was made by a newer version (migration {found.revision}); install that version.")
+    if not checked.known:
+        raise BadInput(f"{file} was made by a newer version (migration {checked.revision}); install that version.")
 
 
-def _require_undamaged(found: Checked, what: str) -> None:
-    if found.damage:
-        raise BadInput(f"{what} is damaged: {'; '.join(found.damage)}.")
+def _require_undamaged(checked: Checked, what: str) -> None:
+    if checked.damage:
+        raise BadInput(f"{what} is damaged: {'; '.join(checked.damage)}.")
 
 
 def _require_empty(rows: int, *, force: bool) -> None:
@@ -239,8 +239,8 @@ def _replace_file(live: Path, new: Path, *, force: bool) -> None:
 
 def _require_alone(connection: sqlite3.Connection, live: Path, *, force: bool) -> None:
     """Take the database from all others.  A damaged one counts as not empty, and its users cannot be known."""
-    found = check_rows(live)
-    _require_empty(found, force=force)
+    rows = check_rows(live)
+    _require_empty(rows, force=force)
     try:
         connection.execute("PRAGMA journal_mode=DELETE")  # refused while another connection is open
         connection.execute("BEGIN EXCLUSIVE")
@@ -277,10 +277,10 @@ def _rows(connection: Connection) -> int:
     return sum(row_counts(connection, tables).values())
 
 
-def _load(url: str, file: Path, found: Checked, *, force: bool) -> None:
+def _load(url: str, file: Path, checked: Checked, *, force: bool) -> None:
     """Replace the rows of a PostgreSQL database, which accepts no row without its parent, in one transaction."""
-    if found.faults:
-        raise BadInput(f"The backup cannot be restored into PostgreSQL: {'; '.join(found.faults)}.")
+    if checked.faults:
+        raise BadInput(f"The backup cannot be restored into PostgreSQL: {'; '.join(checked.faults)}.")
     with _opened(url) as engine:
         with engine.connect() as connection:
             others = connection.execute(text(_OTHERS)).scalar_one()

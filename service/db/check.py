@@ -95,25 +95,25 @@ class Checked:
 
 def check(connection: Connection) -> Checked:
     """Check everything that can be checked from inside the database; reads all of it."""
-    found = Checked()
+    checked = Checked()
     try:
-        found.damage += _integrity(connection)
-        found.revision = migrate.revision_of(connection)
+        checked.damage += _integrity(connection)
+        checked.revision = migrate.revision_of(connection)
         tables = MetaData()
         tables.reflect(connection)
-        found.rows = row_counts(connection, tables)
-        if found.current:
+        checked.rows = row_counts(connection, tables)
+        if checked.current:
             differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
-            found.faults += [
+            checked.faults += [
                 f"the schema differs from the one of this version: {difference}" for difference in differences[:_SHOWN]
             ]
         for _, table in sorted(tables.tables.items()):
-            found.faults += [
+            checked.faults += [
                 problem for key in table.foreign_key_constraints if (problem := _orphans_of(connection, key))
             ]
     except DBAPIError as error:
-        found.damage.append(f"the database cannot be read: {error.orig}")
-    return found
+        checked.damage.append(f"the database cannot be read: {error.orig}")
+    return checked
 
 
 def row_counts(connection: Connection, tables: MetaData) -> dict[str, int]:

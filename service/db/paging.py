@@ -64,9 +64,9 @@ def paged_rows(
         place, last = tuple_(*keys), tuple_(*_read_cursor(cursor, [key.type.python_type for key in keys]))
         statement = statement.where(place > last if ascending else place < last)
     order = [key.asc() if ascending else key.desc() for key in keys]
-    found = session.execute(statement.add_columns(*keys).order_by(*order).limit(limit + 1)).all()
-    more = len(found) > limit
-    return ResultPage(tuple(found[:limit]), cursor_of(found[limit - 1][-len(keys) :]) if more else None)
+    rows = session.execute(statement.add_columns(*keys).order_by(*order).limit(limit + 1)).all()
+    more = len(rows) > limit
+    return ResultPage(tuple(rows[:limit]), cursor_of(rows[limit - 1][-len(keys) :]) if more else None)
 
 
 def page_of_values(

@@ -101,8 +101,8 @@ class GitHub(Forge):
             except ForgeFailed as failure:
                 if failure.code != 404:
                     raise
-        if found := self._comment_with(repo, number, marker):
-            return self._edit_comment(repo, found, body)
+        if comment_id := self._comment_with(repo, number, marker):
+            return self._edit_comment(repo, comment_id, body)
         posted = self._ask("POST", f"/repos/{repo}/issues/{number}/comments", repo, {"body": body})
         return str(posted["id"])
 
@@ -131,23 +131,23 @@ class GitHub(Forge):
 
     def permission(self, repo: str, login: str, user_id: int) -> str:  # noqa: ARG002
         try:
-            found = self._as_us("GET", f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission", repo)[0]
+            answer = self._as_us("GET", f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission", repo)[0]
         except ForgeFailed as failure:
             if failure.code != _GONE:
                 raise
             return "none"
-        role = str(found.get("role_name") or "")  # more exact than `permission`, which knows no triage and maintain
-        return role if role in PERMISSIONS else str(found["permission"])
+        role = str(answer.get("role_name") or "")  # more exact than `permission`, which knows no triage and maintain
+        return role if role in PERMISSIONS else str(answer["permission"])
 
     def pull(self, repo: str, number: int) -> PullHead:
-        found = self._as_us("GET", f"/repos/{repo}/pulls/{number}", repo)[0]
-        whose = (found["head"]["repo"] or {}).get("full_name", "")  # null once a fork was deleted
+        pull = self._as_us("GET", f"/repos/{repo}/pulls/{number}", repo)[0]
+        whose = (pull["head"]["repo"] or {}).get("full_name", "")  # null once a fork was deleted
         return PullHead(
-            sha=str(found["head"]["sha"]),
-            base=str(found["base"]["sha"]),
+            sha=str(pull["head"]["sha"]),
+            base=str(pull["base"]["sha"]),
             fork=whose.lower() != repo.lower(),
-            open=found["state"] == "open",
-            author=str((found["user"] or {}).get("login", "")),
+            open=pull["state"] == "open",
+            author=str((pull["user"] or {}).get("login", "")),
         )
 
     def has_comment(self, repo: str, number: int, comment: int) -> bool:  # noqa: ARG002

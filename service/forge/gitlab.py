@@ -196,16 +196,16 @@ class GitLab(Forge):
         body = _without_actions(fitting(body if marker in body else f"{marker}\n{body}", "kernelwatch's limit"))
         notes = f"{_merge_request(repo, number)}/notes"
         for note in (known_id, None):
-            found = note or self._note_with(notes, repo, marker)
-            if found is None:
+            note_id = note or self._note_with(notes, repo, marker)
+            if note_id is None:
                 break
             try:
-                self._ask("PUT", f"{notes}/{found}", repo, {"body": body})
+                self._ask("PUT", f"{notes}/{note_id}", repo, {"body": body})
             except ForgeFailed as failure:
                 if failure.code != _GONE or note is None:
                     raise
             else:
-                return found
+                return note_id
         return str(self._ask("POST", notes, repo, {"body": body})["id"])
 
     def put_check(self, repo: str, check: CheckRun, known_id: str | None = None) -> str:  # noqa: ARG002
@@ -248,16 +248,18 @@ class GitLab(Forge):
         return next((name for least, name in levels if int(member["access_level"]) >= least), "none")
 
     def pull(self, repo: str, number: int) -> PullHead:
-        found = self._get(_merge_request(repo, number), repo)
-        merged_as = found.get("merge_commit_sha") or found.get("squash_commit_sha") or found["sha"]
+        merge_request = self._get(_merge_request(repo, number), repo)
+        merged_as = (
+            merge_request.get("merge_commit_sha") or merge_request.get("squash_commit_sha") or merge_request["sha"]
+        )
         return PullHead(
-            sha=str(found["sha"]),
+            sha=str(merge_request["sha"]),
             base=None,
-            base_ref=str(found["target_branch"]),
-            fork=_is_fork(found),
-            open=found["state"] in _OPEN,
-            author=str((found["author"] or {}).get("username", "")),
-            merged_as=merged_as if found["state"] == "merged" else None,
+            base_ref=str(merge_request["target_branch"]),
+            fork=_is_fork(merge_request),
+            open=merge_request["state"] in _OPEN,
+            author=str((merge_request["author"] or {}).get("username", "")),
+            merged_as=merged_as if merge_request["state"] == "merged" else None,
         )
 
     def has_comment(self, repo: str, number: int, comment: int) -> bool:
@@ -329,8 +331,8 @@ class GitLab(Forge):
             url = answer.links.get("next", {}).get("url")
 
     def _get(self, path: str, repo: str) -> dict[str, Any]:
-        found: dict[str, Any] = _json(self._request("GET", path, repo))
-        return found
+        answer: dict[str, Any] = _json(self._request("GET", path, repo))
+        return answer
 
     def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""

@@ -105,8 +105,8 @@ class GitHubSignIn:
             )
             user = client.get(f"{self.api}/user", headers={"Accept": "application/vnd.github+json"})
             user.raise_for_status()
-            found = user.json()
-            return Identity(self.url, str(found["id"]), str(found["login"])[:_MAX_LOGIN])
+            answer = user.json()
+            return Identity(self.url, str(answer["id"]), str(answer["login"])[:_MAX_LOGIN])
 
     def _client(self, callback: str) -> OAuth2Client:
         return OAuth2Client(
@@ -206,13 +206,15 @@ def _failures(title: str) -> Iterator[None]:
 def providers() -> tuple[IdentityProvider, ...]:
     """The providers that the settings name."""
     here = settings()
-    found: list[IdentityProvider] = []
+    providers: list[IdentityProvider] = []
     if here.github_client_id and here.github_client_secret:
         secret = here.github_client_secret.get_secret_value()
-        found.append(GitHubSignIn(here.github_client_id, secret, here.github_url.rstrip("/"), here.github_api))
+        providers.append(GitHubSignIn(here.github_client_id, secret, here.github_url.rstrip("/"), here.github_api))
     if here.oidc_issuer and here.oidc_client_id and here.oidc_client_secret:
-        found.append(OpenIdSignIn(here.oidc_issuer, here.oidc_client_id, here.oidc_client_secret.get_secret_value()))
-    return tuple(found)
+        providers.append(
+            OpenIdSignIn(here.oidc_issuer, here.oidc_client_id, here.oidc_client_secret.get_secret_value())
+        )
+    return tuple(providers)
 
 
 def provider(name: str) -> IdentityProvider:

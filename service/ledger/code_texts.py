@@ -79,9 +79,9 @@ def of_run(session: Session, run: Run, case: str | None = None) -> Select[Kernel
 
 def at_case(session: Session, run: Run, case: str) -> Sequence[KernelTextRow]:
     """The texts at one case: those of the run itself, or else of the facts check for the device of the run."""
-    found = session.scalars(of_run(session, run, plain_case(case)).order_by(KernelTextRow.id).limit(MAX_TEXTS)).all()
-    own = [text for text in found if text.run_id is not None]
-    return own or [text for text in found if text.arch == ARCH_OF.get(run.device)]
+    texts = session.scalars(of_run(session, run, plain_case(case)).order_by(KernelTextRow.id).limit(MAX_TEXTS)).all()
+    own = [text for text in texts if text.run_id is not None]
+    return own or [text for text in texts if text.arch == ARCH_OF.get(run.device)]
 
 
 def listed(
@@ -94,17 +94,17 @@ def listed(
 
 def text_of_run(session: Session, run_id: int, sha256: str) -> str:
     """One of the texts of a run or of the facts check of its revision.  Raises NotFound."""
-    found = session.scalars(of_run(session, _run(session, run_id)).where(CodeText.sha256 == sha256).limit(1)).first()
-    if found is None:
+    text = session.scalars(of_run(session, _run(session, run_id)).where(CodeText.sha256 == sha256).limit(1)).first()
+    if text is None:
         kept = f"{settings().code_texts_days:g} days"
         raise NotFound("text", sha256[:12], f"It is none of run {run_id}, or it is older than {kept}.")
-    return texts(session, [found.text_id])[found.text_id]
+    return texts(session, [text.text_id])[text.text_id]
 
 
 def texts(session: Session, ids: Iterable[int]) -> dict[int, str]:
     """The texts with these ids."""
-    found = select(CodeText.id, CodeText.packed).where(CodeText.id.in_(sorted(set(ids))))
-    return {text_id: unpacked(stored) for text_id, stored in session.execute(found)}
+    statement = select(CodeText.id, CodeText.packed).where(CodeText.id.in_(sorted(set(ids))))
+    return {text_id: unpacked(stored) for text_id, stored in session.execute(statement)}
 
 
 def forget_due() -> int:
@@ -112,8 +112,8 @@ def forget_due() -> int:
     with transaction() as session:
         oldest = clock(session) - settings().code_texts_days * DAY_S
         session.execute(delete(KernelTextRow).where(KernelTextRow.made_at < oldest))
-    forgotten, after, found = 0, 0, _MANY
-    while found == _MANY:
+    forgotten, after, count = 0, 0, _MANY
+    while count == _MANY:
         with transaction() as session:
             some = select(CodeText.id).where(CodeText.id > after, _IS_UNUSED).order_by(CodeText.id).limit(_MANY)
             # Passes over a text that `keep` holds at this moment; those found it cannot get until they are deleted.
@@ -121,7 +121,7 @@ def forget_due() -> int:
             # Asked again: a kernel may have been committed after that statement began and before it locked the text.
             gone = delete(CodeText).where(CodeText.id.in_(ids), _IS_UNUSED).returning(CodeText.id)
             forgotten += len(session.scalars(gone).all())
-            found, after = len(ids), max(ids, default=after)
+            count, after = len(ids), max(ids, default=after)
     return forgotten
 
 
@@ -129,10 +129,10 @@ def _id_of(session: Session, values: Mapping[str, Any]) -> int:
     """The id of a text, which is stored if it is new.  One that was there is kept until this transaction ends."""
     same = (CodeText.target_id == values["target_id"], CodeText.sha256 == values["sha256"])
     there = select(CodeText.id).where(*same).with_for_update(read=True, key_share=True)
-    while (found := insert_if_absent(session, CodeText, ("target_id", "sha256"), values)) is None:
-        if (found := session.scalar(there)) is not None:  # else it was forgotten at this moment
+    while (text_id := insert_if_absent(session, CodeText, ("target_id", "sha256"), values)) is None:
+        if (text_id := session.scalar(there)) is not None:  # else it was forgotten at this moment
             break
-    return found
+    return text_id
 
 
 def _run(session: Session, run_id: int) -> Run:

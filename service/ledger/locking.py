@@ -30,8 +30,8 @@ def insert_if_absent(
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     columns = (unique,) if isinstance(unique, str) else unique
     insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns, index_where=where)
-    found: int | None = session.scalar(insert.returning(table.__table__.c.id))
-    return found
+    row_id: int | None = session.scalar(insert.returning(table.__table__.c.id))
+    return row_id
 
 
 def lock(session: Session, target_id: int) -> None:

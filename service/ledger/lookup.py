@@ -60,11 +60,11 @@ def parse(query: str) -> Lookup:
     text = one_line(query, MAX_QUERY)
     sha = text.lower() if _SHA.fullmatch(text.lower()) else None
     words = tuple(text.split()[:_MAX_WORDS])
-    if found := _OF_KIND.fullmatch(text):
-        kinds = (HitKind(found[1].lower()),) if found[1] else NUMBERED
-        return Lookup(text, words, int(found[2]), kinds, sha=sha)
-    if found := _OF_REPOSITORY.fullmatch(text):
-        return Lookup(text, words, int(found[2]), (HitKind.PULL,), repository=found[1])
+    if match := _OF_KIND.fullmatch(text):
+        kinds = (HitKind(match[1].lower()),) if match[1] else NUMBERED
+        return Lookup(text, words, int(match[2]), kinds, sha=sha)
+    if match := _OF_REPOSITORY.fullmatch(text):
+        return Lookup(text, words, int(match[2]), (HitKind.PULL,), repository=match[1])
     return Lookup(text, words, sha=sha)
 
 
@@ -121,8 +121,8 @@ def _targets(session: Session, query: Lookup) -> Sequence[Hit]:
         Target.name.icontains(query.text, autoescape=True),
         Target.forge.icontains(query.text, autoescape=True),
     )
-    found = session.scalars(select(Target).where(named).order_by(Target.name).limit(_READ))
-    return [Hit(HitKind.TARGET, target) for target in found]
+    targets = session.scalars(select(Target).where(named).order_by(Target.name).limit(_READ))
+    return [Hit(HitKind.TARGET, target) for target in targets]
 
 
 def _commits(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -133,14 +133,16 @@ def _commits(session: Session, query: Lookup) -> Sequence[Hit]:
         begins = Revision.sha.between(query.sha, query.sha + "g") & Revision.sha.startswith(query.sha)
         named = or_(named, begins)
     statement = select(Revision).where(named).options(joinedload(Revision.target))
-    found = session.scalars(statement.order_by(Revision.sha, Revision.id).limit(_READ)).all()
+    revisions = session.scalars(statement.order_by(Revision.sha, Revision.id).limit(_READ)).all()
     newest = (
         select(Run.revision_id, func.max(Run.id))
-        .where(Run.revision_id.in_([revision.id for revision in found]), Run.purpose == Purpose.WATCH)
+        .where(Run.revision_id.in_([revision.id for revision in revisions]), Run.purpose == Purpose.WATCH)
         .group_by(Run.revision_id)
     )
-    runs = dict(session.execute(newest).all()) if found else {}
-    return [Hit(HitKind.COMMIT, revision.target, revision.id, revision, runs.get(revision.id)) for revision in found]
+    runs = dict(session.execute(newest).all()) if revisions else {}
+    return [
+        Hit(HitKind.COMMIT, revision.target, revision.id, revision, runs.get(revision.id)) for revision in revisions
+    ]
 
 
 def _pulls(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -153,37 +155,37 @@ def _pulls(session: Session, query: Lookup) -> Sequence[Hit]:
     if query.repository is not None:
         named = func.lower(Target.forge) == query.repository.lower()
         wanted = wanted.where(or_(Target.name == query.repository, named))
-    found = session.scalars(wanted.limit(_READ))
-    return [Hit(HitKind.PULL, target, number) for target in found]
+    targets = session.scalars(wanted.limit(_READ))
+    return [Hit(HitKind.PULL, target, number) for target in targets]
 
 
 def _runs(session: Session, query: Lookup) -> Sequence[Hit]:
     number = _number(query, HitKind.RUN)
     names = (joinedload(Run.target), joinedload(Run.revision))
-    found = session.scalar(select(Run).where(Run.id == number).options(*names)) if number else None
-    return [Hit(HitKind.RUN, found.target, found.id, found.revision, found.id)] if found else ()
+    run = session.scalar(select(Run).where(Run.id == number).options(*names)) if number else None
+    return [Hit(HitKind.RUN, run.target, run.id, run.revision, run.id)] if run else ()
 
 
 def _regressions(session: Session, query: Lookup) -> Sequence[Hit]:
     number = _number(query, HitKind.REGRESSION)
     statement = select(RegressionRow, Target).join(RegressionRow.series).join(Target, Target.id == Series.target_id)
-    found = session.execute(statement.where(RegressionRow.id == number)).first() if number else None
-    return [Hit(HitKind.REGRESSION, found[1], found[0].id, series=found[0].series)] if found else ()
+    regression = session.execute(statement.where(RegressionRow.id == number)).first() if number else None
+    return [Hit(HitKind.REGRESSION, regression[1], regression[0].id, series=regression[0].series)] if regression else ()
 
 
 def _incidents(session: Session, query: Lookup) -> Sequence[Hit]:
     number = _number(query, HitKind.INCIDENT)
     statement = select(Incident, Target).join(Target, Target.id == Incident.target_id)
     whole = statement.options(joinedload(Incident.revision)).where(Incident.id == number)
-    found = session.execute(whole).first() if number else None
-    return [Hit(HitKind.INCIDENT, found[1], found[0].id, found[0].revision)] if found else ()
+    incident = session.execute(whole).first() if number else None
+    return [Hit(HitKind.INCIDENT, incident[1], incident[0].id, incident[0].revision)] if incident else ()
 
 
 def _bisections(session: Session, query: Lookup) -> Sequence[Hit]:
     number = _number(query, HitKind.BISECTION)
     statement = select(Bisection).options(joinedload(Bisection.target)).where(Bisection.id == number)
-    found = session.scalar(statement) if number else None
-    return [Hit(HitKind.BISECTION, found.target, found.id)] if found else ()
+    bisection = session.scalar(statement) if number else None
+    return [Hit(HitKind.BISECTION, bisection.target, bisection.id)] if bisection else ()
 
 
 def _cases(session: Session, query: Lookup) -> Sequence[Hit]:
@@ -198,8 +200,8 @@ def _cases(session: Session, query: Lookup) -> Sequence[Hit]:
 
 def _workers(session: Session, query: Lookup) -> Sequence[Hit]:
     named = Worker.name.icontains(query.text, autoescape=True)
-    found = session.scalars(select(Worker).where(named).order_by(Worker.name).limit(_READ))
-    return [Hit(HitKind.WORKER, id=worker.id, worker=worker) for worker in found]
+    workers = session.scalars(select(Worker).where(named).order_by(Worker.name).limit(_READ))
+    return [Hit(HitKind.WORKER, id=worker.id, worker=worker) for worker in workers]
 
 
 def _number(query: Lookup, kind: HitKind) -> int | None:

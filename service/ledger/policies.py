@@ -82,8 +82,8 @@ def uses(session: Session) -> Mapping[int, Sequence[Run]]:
         select(VerdictRow.policy_id).where(VerdictRow.run_id == Run.id, VerdictRow.policy_id.is_not(None)).limit(1)
     )
     query = select(Run, version.scalar_subquery()).where(Run.id.in_(select(newest.c.id))).order_by(Run.id.desc())
-    found = defaultdict[int, list[Run]](list)
+    runs = defaultdict[int, list[Run]](list)
     for run, policy_id in session.execute(query.options(selectinload(Run.target))):
         if policy_id is not None:
-            found[policy_id].append(run)
-    return found
+            runs[policy_id].append(run)
+    return runs

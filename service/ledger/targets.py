@@ -170,8 +170,8 @@ def _known(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, int
         .where(Series.target_id.in_({key.target_id for key in keys}), Series.device.in_({key.device for key in keys}))
         .where(Series.case.in_({key.case for key in keys}))
     )
-    found = {SeriesKey(*row[1:]): row[0] for row in rows}
-    return {key: found[key] for key in keys if key in found}
+    ids = {SeriesKey(*row[1:]): row[0] for row in rows}
+    return {key: ids[key] for key in keys if key in ids}
 
 
 def find(session: Session, name: str) -> Target | None:
@@ -333,8 +333,8 @@ def branch_recipe(target: Target, source: Source) -> BranchRecipe | None:
         if target.recipe_id is not None:
             return None
         raise BadInput(f"{target.location} has no {RECIPE} at {tip.sha[:10]}; add one, or register a recipe.")
-    found = {name: _text(source, tip.sha, name) for name in recipes.parse(text).adapters}
-    return BranchRecipe(tip.sha, text, {name: content for name, content in found.items() if content is not None})
+    adapters = {name: _text(source, tip.sha, name) for name in recipes.parse(text).adapters}
+    return BranchRecipe(tip.sha, text, {name: content for name, content in adapters.items() if content is not None})
 
 
 def adopted(session: Session, target: Target, recipe: BranchRecipe | None, *, rewritten: bool = False) -> Target:

@@ -82,8 +82,8 @@ def _sandbox(self_test: Callable[[], str | None]) -> Check:
         return Check("bubblewrap", trouble is None, f"{version}: {trouble or 'works'}", effect, allow_user_namespaces())
     if _output("unshare", "--user", "--map-root-user", "echo", "works"):
         return Check("bubblewrap", False, "not found", effect, install("bubblewrap"))
-    found = "not found; user namespaces, which it needs, are not allowed either"
-    return Check("bubblewrap", False, found, effect, f"{install('bubblewrap')}; then {allow_user_namespaces()}")
+    state = "not found; user namespaces, which it needs, are not allowed either"
+    return Check("bubblewrap", False, state, effect, f"{install('bubblewrap')}; then {allow_user_namespaces()}")
 
 
 def allow_user_namespaces() -> str:
@@ -98,8 +98,8 @@ def allow_user_namespaces() -> str:
 
 
 def _stack(stacks: Sequence[str]) -> Check:
-    found = ", ".join(stacks) or "none"
-    return Check("stack", bool(stacks), found, "nothing can be measured without torch", "kernelwatch stack create host")
+    names = ", ".join(stacks) or "none"
+    return Check("stack", bool(stacks), names, "nothing can be measured without torch", "kernelwatch stack create host")
 
 
 def _compiler() -> Check:
@@ -119,9 +119,9 @@ def _room(state: Path) -> Check:
 
 def _private(state: Path) -> Check:
     private = not state.exists() or not state.stat().st_mode & 0o077
-    found = "only its owner may enter" if private else f"other users may enter {state}"
+    access = "only its owner may enter" if private else f"other users may enter {state}"
     effect = "they may read the database and private repositories, and reach what strangers build"
-    return Check("state folder", private, found, effect, f"chmod 700 {state}", needed=False)
+    return Check("state folder", private, access, effect, f"chmod 700 {state}", needed=False)
 
 
 def _database() -> Check:
@@ -139,8 +139,8 @@ def _database() -> Check:
         )
     if at is None and settings().database_url is None:
         return Check("database", True, f"{kind}, created at the first start")
-    found = f"{kind}, at {at or 'no schema'}"
-    return Check("database", at == newest, found, f"this version needs {newest}", "kernelwatch db upgrade")
+    schema = f"{kind}, at {at or 'no schema'}"
+    return Check("database", at == newest, schema, f"this version needs {newest}", "kernelwatch db upgrade")
 
 
 def _forge() -> list[Check]:
@@ -152,14 +152,14 @@ def _forge() -> list[Check]:
         with reading() as session:
             now = clock(session)
             paused = (Target.forge.is_not(None), Target.forge_paused_until > now)
-            found = list(session.scalars(select(Target).where(*paused).order_by(Target.name)))
+            targets = list(session.scalars(select(Target).where(*paused).order_by(Target.name)))
             used = sorted(filter(None, session.scalars(select(Target.forge_kind).distinct())))
     except SQLAlchemyError:
         return []
     effect = "its comments and checks wait"
     away = [
         Check(f"{_name(target)}: {target.name}", False, target.forge_error or "", effect, needed=False)
-        for target in found
+        for target in targets
     ]
     return [*map(_settings_of, used), *away]
 
@@ -171,17 +171,17 @@ def _name(target: Target) -> str:
 def _settings_of(kind: ForgeKind) -> Check:
     """The settings for a forge that some target is on; a worker of a fleet has none of them, and needs none."""
     lacking = clients.missing(kind)
-    found = f"{' and '.join(lacking)} not set" if lacking else "credentials and the webhook's secret are set"
+    credentials = f"{' and '.join(lacking)} not set" if lacking else "credentials and the webhook's secret are set"
     effect = "comments and checks are not sent, or webhooks not taken, by this process"
     fix = f"set {' and '.join(lacking)} for the API and the control worker"
-    return Check(NAMES[kind], not lacking, found, effect, fix, needed=False)
+    return Check(NAMES[kind], not lacking, credentials, effect, fix, needed=False)
 
 
 def _channels() -> list[Check]:
     """A check for each channel of notices."""
     try:
         with reading() as session:
-            found = subscriptions.known_channels(session)
+            channels = subscriptions.known_channels(session)
     except SQLAlchemyError:
         return []
     effect = "its notices wait"
@@ -195,7 +195,7 @@ def _channels() -> list[Check]:
             fix,
             False,
         )
-        for view in found
+        for view in channels
     ]
 
 
@@ -203,8 +203,8 @@ def _policy(named: Path) -> Check:
     try:
         policy_file(named)
     except BadInput as error:
-        found = "; ".join(str(error).splitlines())
-        return Check("policy", False, found, "no process starts", "correct the file, or unset KERNELWATCH_POLICY")
+        mistake = "; ".join(str(error).splitlines())
+        return Check("policy", False, mistake, "no process starts", "correct the file, or unset KERNELWATCH_POLICY")
     return Check("policy", True, str(named))
 
 
@@ -231,9 +231,9 @@ def _broker(url: str) -> Check:
 def _driver() -> Check:
     version = Path("/proc/driver/nvidia/version")
     there = torch_install.has_driver()
-    found = version.read_text().splitlines()[0] if version.exists() else "nvidia-smi" if there else "none"
+    driver = version.read_text().splitlines()[0] if version.exists() else "nvidia-smi" if there else "none"
     effect = "this machine measures only on the device `cpu`"
-    return Check("NVIDIA driver", there, found, effect, "", needed=False)
+    return Check("NVIDIA driver", there, driver, effect, "", needed=False)
 
 
 def _browser() -> Check:

@@ -83,11 +83,11 @@ class Checkout(GitSource):
 def _holds(file: Path, mode: str, blob: str) -> bool:
     """Whether this file equals the commit's."""
     try:
-        found = file.lstat()
-        if stat.S_ISLNK(found.st_mode):
+        status = file.lstat()
+        if stat.S_ISLNK(status.st_mode):
             kind, content = "120000", os.fsencode(os.readlink(file))
-        elif stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_COMPARED:
-            kind, content = "100755" if found.st_mode & stat.S_IXUSR else "100644", file.read_bytes()
+        elif stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_COMPARED:
+            kind, content = "100755" if status.st_mode & stat.S_IXUSR else "100644", file.read_bytes()
         else:
             return False
     except OSError:

@@ -143,21 +143,21 @@ class GitSource:
         Those that `limit_s` seconds do not suffice for are left out.
         """
         self._have()
-        ends, found = time.monotonic() + limit_s, dict[int, str | ServiceError]()
+        ends, heads = time.monotonic() + limit_s, dict[int, str | ServiceError]()
         waiting = sorted(numbers)
         for start in range(0, len(waiting), _TOGETHER):
             some_of_them = waiting[start : start + _TOGETHER]
             if len(some_of_them) > 1:
                 try:
-                    found |= self._pulls(some_of_them, replace(_PULL, seconds=_TOGETHER_S))
+                    heads |= self._pulls(some_of_them, replace(_PULL, seconds=_TOGETHER_S))
                     continue
                 except SourceFailed:
                     pass  # one of them, or the network: each by itself says which
             for number in some_of_them:
-                if found and time.monotonic() > ends:
-                    return found
-                found[number] = self._pull(number)
-        return found
+                if heads and time.monotonic() > ends:
+                    return heads
+                heads[number] = self._pull(number)
+        return heads
 
     def has(self, sha: str) -> bool:
         """Whether a commit is kept here.  Asks nobody."""
@@ -283,7 +283,7 @@ class GitSource:
         options = ("-r", "-p", "--unified=0", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
         trees = (self._known(base), self._known(head))
         printed = self._git("--literal-pathspecs", "diff-tree", *options, *trees, "--", path)
-        hunks = ((int(found[1]), int(found[2] or 1)) for found in _HUNK.finditer(printed))
+        hunks = ((int(match[1]), int(match[2] or 1)) for match in _HUNK.finditer(printed))
         return [(first, first + count - 1) for first, count in hunks if count]
 
     def identity(self, sha: str) -> str:
@@ -314,9 +314,9 @@ class GitSource:
         try:
             return self._listed(_NAMES, *arguments, most=MAX_LIST_BYTES)
         except SourceFailed:  # one of them may change more paths than git can hold, so read the paths one by one
-            found = self._listed(_NO_NAMES, *arguments)
+            commits = self._listed(_NO_NAMES, *arguments)
         ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
-        for commit in found:
+        for commit in commits:
             paths, more = self._first_paths(commit.sha) if time.monotonic() < ends and room > 0 else ((), True)
             room -= sum(map(len, paths))
             complete.append(replace(commit, paths=paths, more_paths=more))

@@ -247,8 +247,8 @@ class PackageSource:
             raise SourceFailed(f"{page} does not answer like a package index.", passing=False) from None
         seen = self._seen()
         now = time.time()
-        found = (wheel for wheel in listed if wheel)
-        return [wheel if wheel.uploaded else _dated(wheel, seen.get(wheel.filename, now)) for wheel in found]
+        wheels = (wheel for wheel in listed if wheel)
+        return [wheel if wheel.uploaded else _dated(wheel, seen.get(wheel.filename, now)) for wheel in wheels]
 
     def _seen(self) -> dict[str, float]:
         """When each file was first seen, for indexes without upload times."""
@@ -280,14 +280,14 @@ def _allows(requires: str | None, python: str) -> bool:
 
 
 def _in_folder(folder: Path, package: str) -> list[Wheel]:
-    found = []
+    wheels = []
     for path in sorted(folder.glob("*.whl")):
         if not path.is_file() or path.is_symlink() or (version := _is_of(path.name, package)) is None:
             continue
         about = path.stat()
         digest = f"{about.st_size}-{about.st_mtime_ns}"
-        found.append(Wheel(path.name, version, str(path), digest, _required(path), None, about.st_mtime))
-    return found
+        wheels.append(Wheel(path.name, version, str(path), digest, _required(path), None, about.st_mtime))
+    return wheels
 
 
 def _required(path: Path) -> str | None:
@@ -296,8 +296,8 @@ def _required(path: Path) -> str | None:
         name = next(name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         with wheel.open(name) as metadata:
             head = metadata.read(MIB).decode(errors="replace")
-        if found := re.search(r"^Requires-Python:\s*(.+)$", head.partition("\n\n")[0], re.MULTILINE):
-            return found[1].strip()
+        if match := re.search(r"^Requires-Python:\s*(.+)$", head.partition("\n\n")[0], re.MULTILINE):
+            return match[1].strip()
     return None
 
 

@@ -86,7 +86,7 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
     kind = _forge_of(person)
     if not due or kind is None:
         return
-    found = _asked(kind, due, person)
+    roles = _asked(kind, due, person)
     with transaction() as session:
         # Several requests of a person may get here at once.  A DELETE that waits for another transaction does not see
         # the rows which that one has inserted, so they take turns before it.
@@ -97,7 +97,7 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
         stored = select(Role.target_id, Role.checked_at).where(Role.account_id == account_id)
         known = dict(session.execute(stored).all())
         fresh = [
-            role for role in found if role.target_id in watched and known.get(role.target_id, 0.0) <= role.checked_at
+            role for role in roles if role.target_id in watched and known.get(role.target_id, 0.0) <= role.checked_at
         ]
         replaced = [role.target_id for role in fresh]
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(replaced)))

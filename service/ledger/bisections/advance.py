@@ -116,13 +116,13 @@ def _advance(bisection_id: int) -> None:
     with reading() as session:
         if bisections.waits(session, bisection_id):
             return
-        found = bisections.one(session, bisection_id)
-        target = session.get_one(Target, found.row.target_id)
-    if found.done or found.pending is not None:
+        bisection = bisections.one(session, bisection_id)
+        target = session.get_one(Target, bisection.row.target_id)
+    if bisection.done or bisection.pending is not None:
         return
-    if not found.row.line:
+    if not bisection.row.line:
         try:
-            line = open_source(target).between(found.row.good, found.row.bad)
+            line = open_source(target).between(bisection.row.good, bisection.row.bad)
             with transaction() as session:
                 bisections.store_line(session, bisection_id, line)
         except ServiceError as refusal:
@@ -131,7 +131,7 @@ def _advance(bisection_id: int) -> None:
             with transaction() as session:
                 bisections.give_up(session, bisection_id, str(refusal))
             return
-    culprit = found.progress.culprit if found.progress else None
+    culprit = bisection.progress.culprit if bisection.progress else None
     merge = _merge(target, culprit) if culprit else None
     with transaction() as session:
         bisections.advance(session, bisection_id, merge)

@@ -41,9 +41,9 @@ def search(session: Session, row: Bisection) -> BisectionView:
     progress = decide(row.line, [step for _, step in over], row.max_runs, _unbuildable(session, row))
     answered = {id(answer.step): answer for answer in progress.answered}
     steps = tuple(StepView(run, step, answered.get(id(step))) for run, step in over)
-    found = BisectionView(row, target.name, progress, steps, "", pending)
+    bisection = BisectionView(row, target.name, progress, steps, "", pending)
     stored = row.state not in OPEN_SEARCHES or row.waits_for_budget
-    return replace(found, words=row.reason or "" if stored else said(progress, found.names))
+    return replace(bisection, words=row.reason or "" if stored else said(progress, bisection.names))
 
 
 def steps_of(session: Session, bisection_id: int) -> list[Run]:
@@ -182,9 +182,9 @@ class SearchProgress:
         return max(0, slow - good)
 
 
-def progress_of(session: Session, found: Iterable[Bisection]) -> list[SearchProgress]:
+def progress_of(session: Session, bisections: Iterable[Bisection]) -> list[SearchProgress]:
     """The progress of these, with one query for all of their steps."""
-    rows = list(found)
+    rows = list(bisections)
     steps: dict[int, list[tuple[str, StepMark]]] = {row.id: [] for row in rows}
     asked = (
         select(Run.bisection_id, Revision.sha, Run.state, RunTotals.regression)

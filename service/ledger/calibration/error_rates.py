@@ -55,20 +55,20 @@ def rates(
     since: float = 0.0,
 ) -> list[CaseRate]:
     """The rate of each case on each worker since a time; highest first."""
-    found = [
+    rates = [
         rate
         for target in ([target] if target else targets.all_targets(session))
         for on, nominal in _nominal(target)
         if device in (None, on)
         for rate in _rates(session, target, on, nominal, worker, since)
     ]
-    return sorted(found, key=lambda rate: (-(rate.rate.share or 0.0), -rate.rate.comparisons, rate.case, rate.provider))
+    return sorted(rates, key=lambda rate: (-(rate.rate.share or 0.0), -rate.rate.comparisons, rate.case, rate.provider))
 
 
-def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
+def by_metric(rates: Sequence[CaseRate]) -> list[MetricRate]:
     """Sum rates by worker, device, metric, kind and nominal rate."""
     grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
-    for rate in found:
+    for rate in rates:
         grouped[rate.worker, rate.device, rate.metric, rate.nominal, rate.kind].append(rate)
     return [
         MetricRate(

@@ -31,13 +31,13 @@ def quarantined(
 
 def in_force(rows: Mapping[Name, Quarantine], policy: Policy, names: Iterable[Name]) -> dict[Name, Quarantined]:
     """The quarantines of these cases by the rows given, and by the policy where there is no row."""
-    found = dict[Name, Quarantined]()
+    quarantines = dict[Name, Quarantined]()
     for name in names:
         if (row := rows.get(name)) is not None:
-            found[name] = Quarantined(row.by, row.reason)
+            quarantines[name] = Quarantined(row.by, row.reason)
         elif (why := policy.quarantined(name[1])) is not None:
-            found[name] = Quarantined(RECIPE, why)
-    return found
+            quarantines[name] = Quarantined(RECIPE, why)
+    return quarantines
 
 
 def listed(
@@ -76,13 +76,13 @@ def _named(target: Target | None, *, device: str | None, released: bool) -> Sele
 # -- by what equal code did
 
 
-def review(session: Session, target_id: int, device: str, found: Sequence[Compared], policy: Policy) -> None:
+def review(session: Session, target_id: int, device: str, comparisons: Sequence[Compared], policy: Policy) -> None:
     """Quarantine the cases just compared that raise too many false alarms, and release those that no longer do.
 
     Only a person releases what a person quarantined.  Comparisons from before a release do not count.
     """
     standing = _standing(session, target_id, device)
-    for comparison in sorted(found, key=lambda comparison: (comparison.provider, comparison.case)):
+    for comparison in sorted(comparisons, key=lambda comparison: (comparison.provider, comparison.case)):
         name = comparison.provider, comparison.case
         row = standing.get(name)
         if row is not None and row.by == KERNELWATCH:
@@ -184,11 +184,11 @@ def providers_of(session: Session, target: Target, device: str, case: str, provi
         .where(Run.target_id == target.id, Run.device == device, Measurement.role == "head", Measurement.case == case)
     )
     known = sorted(session.execute(measured.distinct()).scalars())
-    found = [name for name in known if provider in (None, name)]
-    if not found:
+    names = [name for name in known if provider in (None, name)]
+    if not names:
         by = f" by {provider}; its providers there: {', '.join(known)}" if known else ""
         raise BadInput(f"{case} of target {target.name} was never measured on {device}{by}.")
-    return found
+    return names
 
 
 def _release(session: Session, rows: Sequence[Quarantine], by: str, why: str) -> int:
@@ -207,5 +207,5 @@ def _standing(session: Session, target_id: int, device: str) -> Mapping[Name, Qu
         .options(contains_eager(Quarantine.series))
         .where(on_device(target_id, device))
     )
-    found = session.scalars(rows.where(Quarantine.released_at.is_(None)).order_by(Series.case, Series.metric))
-    return {row.name: row for row in found}
+    quarantines = session.scalars(rows.where(Quarantine.released_at.is_(None)).order_by(Series.case, Series.metric))
+    return {row.name: row for row in quarantines}

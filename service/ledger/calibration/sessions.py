@@ -35,7 +35,7 @@ def note_totals(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> N
     """Keep the numbers of a run that has just been judged; a second time they replace the first."""
     counted = [row for row in verdicts if row.quarantined_by is None]
     slower = _slower_than_wrong(session, run, counted)
-    found = totals(
+    summed = totals(
         [
             JudgedCase(Outcome(row.outcome), bool(row.known_before), (row.provider, row.case) in slower)
             for row in counted
@@ -48,12 +48,12 @@ def note_totals(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> N
     row.at = clock(session) if run.finished_at is None else run.finished_at
     row.took_s = row.at - run.started_at if run.attempt == 1 and run.started_at is not None else None
     for outcome in Outcome:
-        setattr(row, outcome.value, found.outcomes.get(outcome, 0))
-    row.newly_broken, row.slower_than_wrong = found.newly_broken, found.slower_than_wrong
-    row.behind, row.sota = found.behind, found.sota
+        setattr(row, outcome.value, summed.outcomes.get(outcome, 0))
+    row.newly_broken, row.slower_than_wrong = summed.newly_broken, summed.slower_than_wrong
+    row.behind, row.sota = summed.behind, summed.sota
     row.sota_cases, row.sota_log, row.sota_digest = 0, 0.0, None
-    if found.mean is not None:
-        row.sota_cases, row.sota_log, row.sota_digest = found.mean.cases, found.mean.log, found.mean.digest
+    if summed.mean is not None:
+        row.sota_cases, row.sota_log, row.sota_digest = summed.mean.cases, summed.mean.log, summed.mean.digest
     row.copy_gb_s = roofline.ceilings(run.telemetry).get("copy_gb_s")
     session.add(row)
 
@@ -93,16 +93,16 @@ def compared(session: Session, run: Run, result: SessionResult, policy: Policy, 
     """
     if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
         return
-    found = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
-    if not found:
+    comparisons = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
+    if not comparisons:
         return
     now = clock(session)
-    keys = [SeriesKey.of(run.target_id, run.device, comparison.provider, comparison.case) for comparison in found]
+    keys = [SeriesKey.of(run.target_id, run.device, comparison.provider, comparison.case) for comparison in comparisons]
     series = series_ids(session, keys)
-    rows = [_row(run, series[key], comparison, now) for key, comparison in zip(keys, found, strict=True)]
+    rows = [_row(run, series[key], comparison, now) for key, comparison in zip(keys, comparisons, strict=True)]
     session.execute(insert(Calibration), rows)
-    note_calibration(session, run, found, now)
-    quarantines.review(session, run.target_id, run.device, found, policy)
+    note_calibration(session, run, comparisons, now)
+    quarantines.review(session, run.target_id, run.device, comparisons, policy)
 
 
 def _row(run: Run, series_id: int, comparison: Compared, now: float) -> dict[str, object]:

@@ -134,7 +134,7 @@ def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepRe
     """The results of a bisection's steps at the point's series, in the order of the mainline."""
     base = aliased(Revision)
     against = and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
-    found = session.execute(
+    rows = session.execute(
         select(Run, Revision.sha, Revision.ordinal, base.ordinal, VerdictRow)
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
@@ -147,7 +147,7 @@ def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepRe
         )
         .order_by(Revision.ordinal, Run.id.desc())
     )
-    return [StepResult(run, sha, ordinal or 0, since, verdict) for run, sha, ordinal, since, verdict in found]
+    return [StepResult(run, sha, ordinal or 0, since, verdict) for run, sha, ordinal, since, verdict in rows]
 
 
 def _regression(session: Session, search: Bisection, row: ChangePoint, step: StepResult) -> RegressionRow:
@@ -333,11 +333,11 @@ def _slower_places(session: Session, measured: Mainline, series: Collection[int]
         .where(ChangePoint.series_id.in_(series), ChangePoint.ratio > 1)
         .where(ChangePoint.refuted_scans < MAX_REFUTED)
     )
-    found: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = {}
     for series_id, revision_id in rows:
         if (place := measured.place_of.get(revision_id)) is not None:
-            found.setdefault(series_id, []).append(place)
-    return found
+            places.setdefault(series_id, []).append(place)
+    return places
 
 
 # -- bisected

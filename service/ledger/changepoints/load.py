@@ -113,7 +113,7 @@ def _blocks(session: Session, measured: Mainline, first: int, only: Collection[N
         .where(*_counts(measured.target_id, measured.device), Revision.ordinal >= measured.line[first].ordinal)
     )
     whose = (Measurement.run_id, Measurement.role, Measurement.provider)
-    found = (
+    statement = (
         select(
             *whose,
             func.aggregate_strings(Measurement.case, "\n"),
@@ -125,8 +125,8 @@ def _blocks(session: Session, measured: Mainline, first: int, only: Collection[N
         .group_by(*whose)
     )
     if only is not None and len(only) <= FEW:
-        found = found.where(Measurement.case.in_({case for _, case in only}))
-    for row in session.execute(found):
+        statement = statement.where(Measurement.case.in_({case for _, case in only}))
+    for row in session.execute(statement):
         yield Block(*row)
 
 

@@ -120,19 +120,19 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
     steady = partial(_steady, session, measured, table)
-    found = scan_series(close, table, known, limits, left_out, steady)
-    return Scan(measured, _last_point(session, target_id, device), found, _same_code(session, close, table, found))
+    scans = scan_series(close, table, known, limits, left_out, steady)
+    return Scan(measured, _last_point(session, target_id, device), scans, _same_code(session, close, table, scans))
 
 
 def _same_code(
-    session: Session, close: Histories, table: Histories, found: Mapping[Name, SeriesScan]
+    session: Session, close: Histories, table: Histories, scans: Mapping[Name, SeriesScan]
 ) -> set[tuple[Name, int]]:
     """The new steps that a series has alone although the same code ran on both sides."""
     sides = {
         (name, change.ordinal): [
             (_run_of((close, table), name, place), *name) for place in (change.before, change.ordinal)
         ]
-        for name, scanned in found.items()
+        for name, scanned in scans.items()
         for change in scanned.matched.new
         if change.ordinal in scanned.alone and metric_of(name[1]) is Metric.KERNEL
     }
@@ -148,11 +148,11 @@ def _run_of(tables: Iterable[Histories], name: Name, place: int) -> int:
 
 def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mapping[str, Any]]:
     of_case = Measurement.run_id, Measurement.provider, Measurement.case
-    found: dict[RunCase, Mapping[str, Any]] = {}
+    causes: dict[RunCase, Mapping[str, Any]] = {}
     for some in _batches(measured):
         rows = select(*of_case, Measurement.facts).where(Measurement.role == Role.HEAD.value)
-        found |= {(run, *name): facts for run, *name, facts in session.execute(rows.where(tuple_(*of_case).in_(some)))}
-    return found
+        causes |= {(run, *name): facts for run, *name, facts in session.execute(rows.where(tuple_(*of_case).in_(some)))}
+    return causes
 
 
 def _steady(session: Session, measured: Mainline, table: Histories, suspected: Mapping[Name, Change]) -> set[Name]:
@@ -213,27 +213,27 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
     rows = _rows(session, scanned.found.values())
     key_of = {
         name: SeriesKey.of(measured.target_id, measured.device, *name)
-        for name, found in scanned.found.items()
-        if found.matched.new
+        for name, scan in scanned.found.items()
+        if scan.matched.new
     }
     series = series_ids(session, key_of.values())
-    for name, found in scanned.found.items():
-        for change in found.matched.new:
+    for name, scan in scanned.found.items():
+        for change in scan.matched.new:
             _add(session, measured, series[key_of[name]], change, scanned.why_none(name, change), now)
-        for point_id, change in found.matched.again:
+        for point_id, change in scan.matched.again:
             _seen_again(rows[point_id], change, measured)
-        for point_id, leak_id in found.matched.parts:
+        for point_id, leak_id in scan.matched.parts:
             row = rows[point_id]
             close(row, PointReason.PART, leak=leak_id)
             row.refuted_scans = 0
-        for point_id, evidence in found.matched.refuted:
+        for point_id, evidence in scan.matched.refuted:
             _refuted(rows[point_id], evidence)
-        for point_id in found.matched.lost:
+        for point_id in scan.matched.lost:
             _lost(rows[point_id])
-        for point_id in found.matched.kept:
+        for point_id in scan.matched.kept:
             # This scan could contradict the point, and did not.
             rows[point_id].refuted_scans = 0
-    if new := sum(len(found.matched.new) for found in scanned.found.values()):
+    if new := sum(len(scan.matched.new) for scan in scanned.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
 
@@ -248,9 +248,9 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
 
 
-def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
+def _rows(session: Session, scans: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
     """The stored points that a scan found again, as parts of leaks, contradicted, lost, or contradicted no more."""
-    matched = [scan.matched for scan in found]
+    matched = [scan.matched for scan in scans]
     touched = {point_id for match in matched for point_id, _ in (*match.again, *match.parts, *match.refuted)}
     ids = sorted(touched.union(*((*match.lost, *match.kept) for match in matched)))
     rows: dict[int, ChangePoint] = {}

@@ -45,7 +45,7 @@ RECENT = 300  # finished runs from which durations are taken
 
 def queues(session: Session, now: float) -> Queues:
     """The queues of all devices that have one, or a worker.  Hidden runs are in no number."""
-    found = defaultdict[str, DeviceQueue](lambda: DeviceQueue(""))
+    queues = defaultdict[str, DeviceQueue](lambda: DeviceQueue(""))
     leased = [
         LeasedRun(run_id, name, device, worker, stage, (target_id, device, purpose), since)
         for run_id, name, device, worker, stage, target_id, purpose, since in session.execute(_LEASED)
@@ -53,27 +53,27 @@ def queues(session: Session, now: float) -> Queues:
     by_run = {run.run_id: run for run in leased}
     for row in session.scalars(_WORKERS):
         online = bool(is_recent(row.seen_at, now, WORKER_GONE_S))
-        found[row.device].workers.append(WorkerState(row, online, by_run.get(row.run_id or 0)))
+        queues[row.device].workers.append(WorkerState(row, online, by_run.get(row.run_id or 0)))
     held = list[HeldRuns]()
     for waiting in session.execute(_WAITING):
         if waiting.state == RunState.HELD:
             held.append(HeldRuns(waiting.name, waiting.runs, waiting.first, waiting.since, waiting.pulls))
             continue
-        queue = found[waiting.device]
+        queue = queues[waiting.device]
         queue.queued += waiting.runs
         queue.untrusted += 0 if waiting.trusted and waiting.allow_unsandboxed else waiting.runs
         queue.oldest_at = min(queue.oldest_at, waiting.since)
         queue.waiting.append(((waiting.target_id, waiting.device, waiting.purpose), waiting.runs))
     for current in leased:
-        found[current.device].current.append((current.kind, max(0.0, now - current.since)))
+        queues[current.device].current.append((current.kind, max(0.0, now - current.since)))
     usual_s = (
-        usual_durations(_durations(session)) if any(queue.waiting or queue.current for queue in found.values()) else {}
+        usual_durations(_durations(session)) if any(queue.waiting or queue.current for queue in queues.values()) else {}
     )
-    for device, queue in found.items():
+    for device, queue in queues.items():
         queue.device = device
         able = sum(worker.takes_runs for worker in queue.workers)
         queue.ends_in_s = ends_in_s(queue.waiting, queue.current, able, usual_s)
-    return Queues(tuple(found[device] for device in sorted(found)), tuple(_by_target(held)))
+    return Queues(tuple(queues[device] for device in sorted(queues)), tuple(_by_target(held)))
 
 
 def _by_target(held: Sequence[HeldRuns]) -> list[HeldRuns]:
@@ -254,12 +254,12 @@ def workers_lately(session: Session, names: Collection[str], now: float) -> dict
     last = _last_runs(session, [run_id for *_, run_id in rows if run_id is not None])
     spreads = _equal_code(session, names, now)
     ended = {name: (runs, broken, run_id) for name, runs, broken, run_id in rows}
-    found = dict[str, WorkerLately]()
+    workers = dict[str, WorkerLately]()
     for name in names:
         runs, broken, run_id = ended.get(name, (0, 0, None))
         stack, reading = last.get(run_id, ({}, DeviceReading()))
-        found[name] = WorkerLately(runs, broken, run_id, stack, reading, spreads.get(name, EqualCodeSum()))
-    return found
+        workers[name] = WorkerLately(runs, broken, run_id, stack, reading, spreads.get(name, EqualCodeSum()))
+    return workers
 
 
 def _last_runs(session: Session, ids: Collection[int]) -> dict[int | None, tuple[Mapping[str, Any], DeviceReading]]:
@@ -281,10 +281,10 @@ def _last_reading(session: Session) -> ColumnElement[Any]:
 
 
 def _reading(text: str | None) -> DeviceReading:
-    found = json.loads(text) if text else None
-    if not isinstance(found, dict):
+    values = json.loads(text) if text else None
+    if not isinstance(values, dict):
         return DeviceReading()
-    return DeviceReading(*(number(found.get(key)) for key in ("temperature_c", "sm_mhz", "memory_mhz", "power_w")))
+    return DeviceReading(*(number(values.get(key)) for key in ("temperature_c", "sm_mhz", "memory_mhz", "power_w")))
 
 
 def _equal_code(session: Session, names: Collection[str], now: float) -> dict[str, EqualCodeSum]:

@@ -61,21 +61,21 @@ _PAGE = (
 
 def newest_ordinal(session: Session, target: Target) -> int:
     """The place of the newest revision; -1 while there is none."""
-    found = session.scalar(_NEWEST, {"target": target.id})
-    return -1 if found is None else found
+    newest = session.scalar(_NEWEST, {"target": target.id})
+    return -1 if newest is None else newest
 
 
 def mainline(session: Session, target: Target, end: int, count: int) -> list[MainlineRevision]:
     """The revisions at the `count` places before `end`, the newest first."""
     rows = session.execute(_PAGE, {"target": target.id, "first": end - count, "end": end})
-    found = []
+    revisions = []
     for _, some in groupby(rows, key=attrgetter("revision_id")):
         of_revision: list[Any] = list(some)
         _, ordinal, sha, parent, subject, author, at = of_revision[0][:7]
         # The newest run of a device comes last.
         runs = {row.device: recent_run(sha, *row[7:]) for row in of_revision if row.run_id is not None}
-        found.append(MainlineRevision(ordinal or 0, sha, parent, subject, author, at, runs))
-    return found
+        revisions.append(MainlineRevision(ordinal or 0, sha, parent, subject, author, at, runs))
+    return revisions
 
 
 def lately(session: Session, target: Target, newest: Sequence[MainlineRevision], now: float) -> TargetLately:

@@ -131,8 +131,8 @@ _BY_NIGHT = (
 def by_night(session: Session, now: float) -> Sequence[EqualCodeSum]:
     """The last `NIGHTS` days, oldest first; one without comparisons is empty."""
     rows = session.execute(_BY_NIGHT, {"now": now, "since": now - NIGHTS * DAY_S})
-    found = {days: EqualCodeSum(comparisons, alarmed, squares) for days, comparisons, alarmed, squares in rows}
-    return [found.get(days, EqualCodeSum()) for days in reversed(range(NIGHTS))]
+    totals = {days: EqualCodeSum(comparisons, alarmed, squares) for days, comparisons, alarmed, squares in rows}
+    return [totals.get(days, EqualCodeSum()) for days in reversed(range(NIGHTS))]
 
 
 WEEK_S = 7 * DAY_S
@@ -142,11 +142,11 @@ def targets_lately(session: Session, now: float) -> list[TargetLately]:
     """All targets by name, without their recipes."""
     targets = session.scalars(select(Target).order_by(Target.name)).all()
     revisions = _revisions(session)
-    found = [TargetLately(target, *_split(revisions.get(target.id, ()))) for target in targets]
-    earlier = earlier_runs(session, found, now)
+    of_targets = [TargetLately(target, *_split(revisions.get(target.id, ()))) for target in targets]
+    earlier = earlier_runs(session, of_targets, now)
     return [
         TargetLately(lately.row, lately.revisions, lately.runs, *earlier.get(lately.row.id, ({}, {})))
-        for lately in found
+        for lately in of_targets
     ]
 
 
@@ -211,13 +211,13 @@ _REVISIONS = (
 
 
 def _revisions(session: Session) -> dict[int, list[_Line]]:
-    found = defaultdict[int, list[_Line]](list)
+    lines = defaultdict[int, list[_Line]](list)
     for (target_id, ordinal, sha, at), rows in groupby(session.execute(_REVISIONS), key=itemgetter(slice(0, 4))):
         # The newest run of a device comes last.
         runs = {row[5]: recent_run(sha, *row[4:]) for row in rows if row[4] is not None}
         results = {device: run.result for device, run in runs.items()}
-        found[target_id].append((StripRevision(ordinal, sha, at, results), list(runs.values())))
-    return found
+        lines[target_id].append((StripRevision(ordinal, sha, at, results), list(runs.values())))
+    return lines
 
 
 def recent_run(
@@ -272,10 +272,10 @@ _EARLIER = select(
 
 
 def earlier_runs(
-    session: Session, found: Iterable[TargetLately], now: float
+    session: Session, of_targets: Iterable[TargetLately], now: float
 ) -> dict[int, tuple[dict[str, EarlierRun], dict[str, EarlierRun]]]:
     """The newest runs a week and a day ago, by target and device."""
-    newest = [run.run_id for lately in found for run in lately.newest.values()]
+    newest = [run.run_id for lately in of_targets for run in lately.newest.values()]
     times = {"a_week_ago": now - WEEK_S, "a_day_ago": now - DAY_S}
     rows = session.execute(_NEWEST_THEN, {"newest": newest} | times).all()
     weeks, days = ({row[n] for row in rows if row[n] is not None} for n in (0, 1))

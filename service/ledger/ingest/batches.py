@@ -134,10 +134,10 @@ def _complete(batch: IngestBatch, target: str, measurements: int, samples: int) 
 
 def one(session: Session, batch_id: int) -> IngestBatch:
     """A batch that is complete.  Raises NotFound."""
-    found = session.scalar(select(IngestBatch).where(IngestBatch.id == batch_id, IngestBatch.complete))
-    if found is None:
+    batch = session.scalar(select(IngestBatch).where(IngestBatch.id == batch_id, IngestBatch.complete))
+    if batch is None:
         raise NotFound("batch", batch_id)
-    return found
+    return batch
 
 
 def listed(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> ResultPage[IngestBatch]:

@@ -196,10 +196,10 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
     ).scalars()
     building = []
     for revision in newest:
-        found = baselines.fitness(session, target, revision.sha, device)
-        if found.builds and not found.broken:
+        fitness = baselines.fitness(session, target, revision.sha, device)
+        if fitness.builds and not fitness.broken:
             return revision
-        building += [revision] * found.builds
+        building += [revision] * fitness.builds
     return next(iter(building), None)  # its broken cases are not calibrated
 
 

@@ -290,12 +290,12 @@ def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prep
         raise SourceFailed(f"the head of {pull_name(target.forge_kind, asked.number)} is moving.")
     try:
         with session.begin_nested():
-            found = prepared.done or _EFFECTS[asked.command.verb](session, target, pull, asked)
+            reply = prepared.done or _EFFECTS[asked.command.verb](session, target, pull, asked)
     except ServiceError as refusal:
         return answers.refused(answers.about(target.name, escaped(str(refusal))))
     moved = _moved(asked, prepared)
-    lines = [answers.about(target.name, line) for line in found.lines]
-    return Reply(found.reaction, (*lines, *([answers.about(target.name, moved)] if moved else [])))
+    lines = [answers.about(target.name, line) for line in reply.lines]
+    return Reply(reply.reaction, (*lines, *([answers.about(target.name, moved)] if moved else [])))
 
 
 def _moved(asked: _Asked, prepared: _Prepared) -> str | None:

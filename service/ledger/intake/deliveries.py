@@ -294,8 +294,8 @@ def backfill_last(target_id: int, n: int) -> int:
     target = _target(Target.id == target_id)
     source = open_source(target)
     source.refresh()
-    found = source.mainline(target.branch, n)
-    return _record(target, source, Push(Origin.BACKFILL, tuple(found), mainline=True)).queued if found else 0
+    commits = source.mainline(target.branch, n)
+    return _record(target, source, Push(Origin.BACKFILL, tuple(commits), mainline=True)).queued if commits else 0
 
 
 def backfill(name: str, base: str, head: str, sample: int | None = None) -> int:
@@ -308,18 +308,18 @@ def backfill(name: str, base: str, head: str, sample: int | None = None) -> int:
     source = open_source(target)
     source.refresh()
     first, last = source.resolve(base), source.resolve(head)
-    found = source.between(first, last)
-    if not found:
+    commits = source.between(first, last)
+    if not commits:
         raise BadInput(f"No commits in {base}..{head} of {name}; put the older revision first.")
     [tip] = source.mainline(target.branch, 1)
     line = [commit.sha for commit in source.between(first, tip.sha)]
     mainline = last in line
     later = line[line.index(last) + 1 :] if mainline else []
     trusted = mainline or source.is_on_branch(last)
-    sampled = _sample([first, *(commit.sha for commit in found)], sample) if sample and sample < len(found) else {}
+    sampled = _sample([first, *(commit.sha for commit in commits)], sample) if sample and sample < len(commits) else {}
     push = Push(
         Origin.BACKFILL,
-        tuple(found),
+        tuple(commits),
         mainline=mainline,
         later=tuple(later),
         trusted=trusted,
@@ -361,24 +361,24 @@ def request_runs(
     target = _named(name)
     source = open_source(target)
     source.refresh()
-    found = source.describe(source.resolve(revision))
-    trusted = source.is_on_branch(found.sha)
+    commit = source.describe(source.resolve(revision))
+    trusted = source.is_on_branch(commit.sha)
     with reading() as session:
-        of_pull = pulls.baseline_of_head(session, target, found.sha)
-    baseline = of_pull or pulls.baseline_of(target, source, found)
+        of_pull = pulls.baseline_of_head(session, target, commit.sha)
+    baseline = of_pull or pulls.baseline_of(target, source, commit)
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = adopted(session, target, recipe)
-        devices = [device] if device else revisions.devices_of(session, target, found.sha)
+        devices = [device] if device else revisions.devices_of(session, target, commit.sha)
         known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
             run_wanted(
-                session, target, found, device=device, trusted=trusted, baseline=baseline, suite=suite, again=again
+                session, target, commit, device=device, trusted=trusted, baseline=baseline, suite=suite, again=again
             )
             for device in devices
         ]
         for run in runs:
-            details = {"revision": found.sha, "device": run.device, "suite": run.suite, "again": again}
+            details = {"revision": commit.sha, "device": run.device, "suite": run.suite, "again": again}
             audit.record(session, "run.start", target=target.name, of=f"run {run.id}", details=details)
         ids = tuple(run.id for run in runs)
         return RequestedRuns(ids, tuple(run_id for run_id in ids if run_id > known))
@@ -412,11 +412,11 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
         )
         return {delivery.id: NotFound("target", f"watches {repository}", hint) for delivery in waiting}
     commits = [delivery for delivery in waiting if isinstance(delivery.event, Pushed | PullChanged)]
-    found = [(target.name, _for_target(target, commits)) for target in watching if commits]
+    by_target = [(target.name, _for_target(target, commits)) for target in watching if commits]
     done = {
-        delivery.id: _together([(name, answers[delivery.id]) for name, answers in found])
+        delivery.id: _together([(name, answers[delivery.id]) for name, answers in by_target])
         for delivery in commits
-        if all(delivery.id in answers for _, answers in found)
+        if all(delivery.id in answers for _, answers in by_target)
     }
     for delivery in waiting:  # after the commits that they may be about
         if isinstance(delivery.event, GroupChanged):
@@ -554,10 +554,10 @@ def _scan_mainline(
         source.refresh()
     with reading() as session:
         known = revisions.mainline_of(session, target)
-    found, gone = _news(target, source, known, first, since)
-    if not found and not gone:
+    commits, gone = _news(target, source, known, first, since)
+    if not commits and not gone:
         return "nothing new on the mainline."
-    push = Push(origin, tuple(found), mainline=True, gone=tuple(gone), delivery_id=delivery_id)
+    push = Push(origin, tuple(commits), mainline=True, gone=tuple(gone), delivery_id=delivery_id)
     result = _record(target, source, push)
     if gone:
         count = len(gone)

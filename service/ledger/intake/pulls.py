@@ -158,14 +158,14 @@ def _record(
 def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | None:
     """What a head adds to its base; None where that is nothing."""
     base = _base(target, source, wanted, head)
-    found = source.between(base, head)
-    if not found:
+    commits = source.between(base, head)
+    if not commits:
         return None
-    if len(found) > MAX_COMMITS:
-        found = [replace(found[-MAX_COMMITS], more_paths=True), *found[-MAX_COMMITS + 1 :]]
+    if len(commits) > MAX_COMMITS:
+        commits = [replace(commits[-MAX_COMMITS], more_paths=True), *commits[-MAX_COMMITS + 1 :]]
     return Push(
         Origin.PULL_REQUEST,
-        tuple(found),
+        tuple(commits),
         pull=wanted.number,
         baseline=base,
         trusted=wanted.vouched or (not wanted.fork and source.is_on_branch(head)),
@@ -173,25 +173,25 @@ def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | N
     )
 
 
-def baseline_of(target: Target, source: Source, found: Found) -> str | None:
+def baseline_of(target: Target, source: Source, commit: Found) -> str | None:
     """What a revision that a person requests is compared with: where it left the mainline; on it, its parent.
 
     The same holds after a merge commit brought it there.  A revision without a common ancestor keeps its parent.
     """
     if target.kind is TargetKind.PACKAGE:
-        return found.parent
+        return commit.parent
     tip = source.mainline(target.branch, 1)[0].sha
     try:
-        base = source.merge_base(tip, found.sha)
+        base = source.merge_base(tip, commit.sha)
     except NotFound:
-        return found.parent
-    if base != found.sha:
+        return commit.parent
+    if base != commit.sha:
         return base
-    after = source.between(found.sha, tip)
+    after = source.between(commit.sha, tip)
     left = after[0].parent if after else None  # where the mainline was before it had the revision
     # A source lists only so many revisions: of a very old one the first of these may be much younger.
-    was_merged = left not in (None, found.sha) and source.merge_base(left, found.sha) == left
-    return left if was_merged else found.parent
+    was_merged = left not in (None, commit.sha) and source.merge_base(left, commit.sha) == left
+    return left if was_merged else commit.parent
 
 
 def baseline_of_head(session: Session, target: Target, sha: str) -> str | None:
@@ -271,11 +271,11 @@ def carry_out(target: Target, source: Source, event: GroupChanged, delivery_id: 
         with transaction() as session:
             ended = group_dropped(session, session.get_one(Target, target.id), event.head)
         return f"the merge queue dropped {short(event.head)}: {ended} run{'s' * (ended != 1)} cancelled."
-    found = source.between(event.base, event.head)
-    if not found:
+    commits = source.between(event.base, event.head)
+    if not commits:
         return f"{short(event.head)} of the merge queue adds nothing to {short(event.base)}."
     recipe = branch_recipe(target, source)
-    push = Push(Origin.MERGE_GROUP, tuple(found), baselines={event.head: event.base}, delivery_id=delivery_id)
+    push = Push(Origin.MERGE_GROUP, tuple(commits), baselines={event.head: event.base}, delivery_id=delivery_id)
     with transaction() as session:
         result = record_push(session, adopted(session, target, recipe), push)
     return f"merge queue, {result}."

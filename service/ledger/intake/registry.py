@@ -82,7 +82,7 @@ def add(
         return 0
     with _kept_only_if_done(target, source):
         source.refresh()
-        found = _newest(source, target, max(1, backfill))
+        commits = _newest(source, target, max(1, backfill))
         from_branch = branch_recipe(target, source)
         with transaction() as session:
             registered = register(session)
@@ -91,7 +91,7 @@ def add(
             _record(session, "add", registered)
             if not backfill:
                 return 0
-            push = Push(Origin.BACKFILL, tuple(found), mainline=True)
+            push = Push(Origin.BACKFILL, tuple(commits), mainline=True)
             return record_push(session, registered, push).queued
 
 
@@ -354,10 +354,10 @@ def _kept_only_if_done(target: Target, source: Source) -> Iterator[None]:
 
 
 def _newest(source: Source, target: Target, limit: int) -> list[Found]:
-    found = source.mainline(target.branch, limit)
-    if not found:
+    commits = source.mainline(target.branch, limit)
+    if not commits:
         raise NotFound("revision", f"on the mainline of {target.location}", "There is nothing to measure yet.")
-    return found
+    return commits
 
 
 def clean_due() -> int:

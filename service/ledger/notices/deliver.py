@@ -254,10 +254,10 @@ def _batch(session: Session, subscription_id: int, now: float | None) -> bool:
     )
     dropped = (Notice.subscription_id == subscription_id, Notice.state == NoticeState.DROPPED)
     uncounted = session.scalars(select(Notice.id).where(*dropped, Notice.message_id.is_(None))).all()
-    found = notices.document(
+    notice = notices.document(
         events, subscription_id=subscription_id, address=settings().address, at=now, dropped=len(uncounted)
     )
-    made.document = found.model_dump(mode="json")
+    made.document = notice.model_dump(mode="json")
     session.add(made)
     session.flush()
     _become(session, chosen.send, NoticeState.SENT, made.id)

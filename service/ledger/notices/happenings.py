@@ -71,8 +71,8 @@ def subscribers(session: Session, target_id: int | None) -> list[Subscription]:
     if target_id not in known:
         to_all = Subscription.target_id.is_(None)
         theirs = to_all if target_id is None else or_(to_all, Subscription.target_id == target_id)
-        found = select(Subscription).where(theirs).order_by(Subscription.id)
-        known[target_id] = list(session.scalars(found.with_for_update(read=True, key_share=True)))
+        statement = select(Subscription).where(theirs).order_by(Subscription.id)
+        known[target_id] = list(session.scalars(statement.with_for_update(read=True, key_share=True)))
     return known[target_id]
 
 

@@ -92,18 +92,22 @@ def remove(session: Session, subscription_id: int) -> None:
     """Delete a subscription; what waits for it is not sent.  Raises NotFound."""
     # Wait for who adds events to it, or deletes it at this moment.
     session.execute(select(Subscription.id).where(Subscription.id == subscription_id).with_for_update())
-    found = one(session, subscription_id)
+    subscription = one(session, subscription_id)
     for table in (Notice, NoticeMessage):
         theirs = table.subscription_id == subscription_id
         session.execute(delete(table).where(theirs).execution_options(synchronize_session=False))
-    session.delete(found.row)
+    session.delete(subscription.row)
     session.flush()
-    channel = found.row.channel
+    channel = subscription.row.channel
     if session.scalar(select(Subscription.id).where(Subscription.channel == channel).limit(1)) is None:
         session.execute(delete(ChannelHealth).where(ChannelHealth.channel == channel))  # nobody waits for it
     details = {"channel": channel}
     audit.record(
-        session, "subscription.delete", target=found.target, of=f"subscription {subscription_id}", details=details
+        session,
+        "subscription.delete",
+        target=subscription.target,
+        of=f"subscription {subscription_id}",
+        details=details,
     )
 
 
@@ -126,10 +130,10 @@ def known_channels(session: Session) -> list[ChannelItem]:
     waits = select(NoticeMessage.channel, func.count()).where(NoticeMessage.state == OutboxState.WAITING)
     waiting = dict(session.execute(waits.group_by(NoticeMessage.channel)).all())
     of_settings = {channel.name: channel for channel in channels.channels()}
-    found = []
+    views = []
     for name in sorted(of_settings.keys() | waiting.keys()):
         channel, row = of_settings.get(name), health.get(name)
-        found.append(
+        views.append(
             ChannelItem(
                 name=name,
                 service=channel.service if channel else "",
@@ -141,7 +145,7 @@ def known_channels(session: Session) -> list[ChannelItem]:
                 waiting=waiting.get(name, 0),
             )
         )
-    return found
+    return views
 
 
 def may_read(session: Session, subscription: Subscription) -> Callable[[int | None], bool]:

@@ -78,37 +78,37 @@ def _notify(session: Session, run_id: int) -> None:
         _comment(session, run, run.pull)
     if _represents_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
-        found = report_on(session, run)
+        report = report_on(session, run)
         compiled = facts_checks.findings_of(session, run)
-        more = {"actions": _buttons(found), "annotations": annotations(found, compiled.kernels if compiled else ())}
-        check = markdown.check(found).model_copy(update=more)
+        more = {"actions": _buttons(report), "annotations": annotations(report, compiled.kernels if compiled else ())}
+        check = markdown.check(report).model_copy(update=more)
         pull = queue.pull_of(session, run.target_id, run.pull) if run.pull is not None else None
         if pull is not None and decisions.is_accepted(pull, run.revision.sha):
-            check = _accepted(check, found, pull)
+            check = _accepted(check, report, pull)
         outbox.enqueue(session, key, "check", run.target, run, check.model_dump())
     run.notified_state = run.state.value
 
 
-def _accepted(check: CheckPayload, found: Report, pull: Pull) -> CheckPayload:
+def _accepted(check: CheckPayload, report: Report, pull: Pull) -> CheckPayload:
     """The check of a head whose slower cases somebody accepted: it is decided by everything else that was found."""
-    if not found.regressions:
+    if not report.regressions:
         return check
-    rows = [replace(row, outcome=Outcome.STEADY) if row.outcome is Outcome.REGRESSION else row for row in found.rows]
-    rest = gate(found.state, rows, found.policy, build_failed=found.build_failed, purpose=found.purpose)
+    rows = [replace(row, outcome=Outcome.STEADY) if row.outcome is Outcome.REGRESSION else row for row in report.rows]
+    rest = gate(report.state, rows, report.policy, build_failed=report.build_failed, purpose=report.purpose)
     if rest.commit_status != "success":
         return check.model_copy(update={"conclusion": rest.conclusion, "commit_status": rest.commit_status})
     title = one_line(f"Accepted by {pull.accepted_by}: {pull.accepted_why}", 140)
     return check.model_copy(update={"conclusion": "neutral", "commit_status": "success", "title": title})
 
 
-def _buttons(found: Report) -> list[CheckAction]:
+def _buttons(report: Report) -> list[CheckAction]:
     """The buttons of a check, in the words of `service.domain.slash_commands`; none while its run is open."""
-    if found.state in OPEN_STATES:
+    if report.state in OPEN_STATES:
         return []
     again = CheckAction(label="Measure again", description="Queue another run", identifier=CommandName.RERUN)
     search = CheckAction(label="Bisect", description="Find the commit that is slower", identifier=CommandName.BISECT)
     accept = CheckAction(label="Accept", description="Pass although it is slower", identifier=CommandName.ACCEPT)
-    return [again, search, accept] if found.regressions and found.pull is not None else [again]
+    return [again, search, accept] if report.regressions and report.pull is not None else [again]
 
 
 def _comment(session: Session, run: Run, pull: int) -> None:

@@ -147,8 +147,8 @@ def _send(client: Forge, sending: Sending) -> str:
 def marker_of(target: str, pull: int, body: str) -> str:
     """The hidden marker by which a comment is found: its own, on its first or last line, or the usual one."""
     lines = body.strip().splitlines() or [""]
-    found = _MARKER.fullmatch(lines[0].strip()) or _MARKER.fullmatch(lines[-1].strip())
-    return found[0] if found else f"<!-- kernelwatch:{target}:{pull} -->"
+    match = _MARKER.fullmatch(lines[0].strip()) or _MARKER.fullmatch(lines[-1].strip())
+    return match[0] if match else f"<!-- kernelwatch:{target}:{pull} -->"
 
 
 def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:

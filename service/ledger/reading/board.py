@@ -115,8 +115,8 @@ def newest_compared(session: Session, target_ids: Sequence[int]) -> Sequence[Run
     done = (Run.target_id == pairs.c.target_id, Run.device == pairs.c.device, Run.state == RunState.DONE, WATCHED)
     latest = select(Run.id).where(*done).order_by(Run.id.desc()).limit(_LATEST).correlate(pairs)
     newest = select(func.max(RunTotals.run_id)).where(RunTotals.run_id.in_(latest), RunTotals.sota_cases > 0)
-    found = select(newest.correlate(pairs).scalar_subquery()).where(pairs.c.device.is_not(None))
-    ids = [run_id for run_id in session.scalars(found) if run_id is not None]
+    statement = select(newest.correlate(pairs).scalar_subquery()).where(pairs.c.device.is_not(None))
+    ids = [run_id for run_id in session.scalars(statement) if run_id is not None]
     return session.scalars(select(RunTotals).where(RunTotals.run_id.in_(ids)).order_by(RunTotals.device)).all()
 
 
@@ -194,8 +194,8 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
     """
     run, instead_of = _run(session, target, device, revision)
     times = _times(session, run.id)
-    of_kernels = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.KERNEL}
-    of_blocks = {case: found for case, found in times.items() if split_metric(case)[1] is Metric.BLOCK}
+    of_kernels = {case: own_times for case, own_times in times.items() if split_metric(case)[1] is Metric.KERNEL}
+    of_blocks = {case: own_times for case, own_times in times.items() if split_metric(case)[1] is Metric.BLOCK}
     rows = session.execute(_VERDICTS, {"run_id": run.id})
     verdicts = {(provider, name): (ratio, behind) for provider, name, ratio, behind in rows}
     since = _behind_since(session, target, device, run.ordinal)
@@ -206,13 +206,13 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
                 provider,
                 case,
                 own,
-                found.others,
-                provider in found.in_cache,
+                own_times.others,
+                provider in own_times.in_cache,
                 *verdicts.get((provider, case), (None, False)),
                 since.get((provider, case)),
             )
-            for case, found in some.items()
-            for provider, own in found.own.items()
+            for case, own_times in some.items()
+            for provider, own in own_times.own.items()
         ]
         for some in (of_kernels, of_blocks)
     )
@@ -254,11 +254,11 @@ _TIMES = select(
 def _times(session: Session, run_id: int) -> dict[str, _CaseTimes]:
     times = defaultdict[str, _CaseTimes](_CaseTimes)
     for name, role, provider, median, gb_s, in_cache in session.execute(_TIMES, {"run_id": run_id}):
-        found = times[name]
+        own_times = times[name]
         if in_cache:
-            found.in_cache.add(provider)
+            own_times.in_cache.add(provider)
         if median:
-            (found.others if role in _OTHERS else found.own)[provider] = Timed(median, gb_s)
+            (own_times.others if role in _OTHERS else own_times.own)[provider] = Timed(median, gb_s)
     return times
 
 
@@ -317,8 +317,8 @@ def _run(session: Session, target: Target, device: str, revision: str) -> tuple[
     if run_id is None:
         what = f"of {revision} or of an earlier revision " if revision else ""
         raise NotFound("finished run", f"{what}on {device} at {target.name}", "Choose another device or revision.")
-    found = _ShownRun(*session.execute(_RUN, {"run_id": run_id}).one())
-    return found, asked if asked != found.sha else ""
+    run = _ShownRun(*session.execute(_RUN, {"run_id": run_id}).one())
+    return run, asked if asked != run.sha else ""
 
 
 _VERDICTS = select(VerdictRow.provider, VerdictRow.case, VerdictRow.ratio, VerdictRow.behind_sota).where(

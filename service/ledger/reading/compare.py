@@ -137,22 +137,22 @@ def _newest(session: Session, target: Target, device: str) -> Revision:
     """The newest revision of the mainline that was measured on the device.  Raises Conflict if there is none."""
     on_mainline = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
     measured = select(Revision).join(Run, Run.revision_id == Revision.id).where(Run.device == device, *_COMPARED)
-    found = session.scalar(measured.where(*on_mainline).order_by(Revision.ordinal.desc()).limit(1))
-    if found is None:
+    revision = session.scalar(measured.where(*on_mainline).order_by(Revision.ordinal.desc()).limit(1))
+    if revision is None:
         raise Conflict(f"No revision of the mainline of {target.name} was measured on this device. Start a run of one.")
-    return found
+    return revision
 
 
 def _chain(session: Session, target: Target, device: str, base: _Side, head: _Side) -> list[_Run]:
     """The runs from head to base, each compared with the revision of the next; empty where there is no such chain."""
-    found = list[_Run]()
+    runs = list[_Run]()
     run: _Run | None = head.runs[0]
-    while run is not None and len(found) < MAX_LINKS:
-        found.append(run)
+    while run is not None and len(runs) < MAX_LINKS:
+        runs.append(run)
         if run.baseline == base.revision.sha:
-            return found
+            return runs
         before = (Revision.target_id == target.id, Revision.sha == run.baseline)
-        run = next((run for run in _runs(session, device, *before) if _same_place(run, found[0])), None)
+        run = next((run for run in _runs(session, device, *before) if _same_place(run, runs[0])), None)
     return []
 
 
@@ -166,7 +166,7 @@ def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> 
     columns = (table.run_id, table.provider, table.case, table.baseline_kind, table.baseline, table.outcome)
     numbers = (table.ratio, table.low, table.high, table.doubt, table.smallest_change)
     asked = (table.run_id.in_(runs), table.baseline_kind.in_((*_OWN, BaselineKind.SOTA)), *which.on(table))
-    found = dict[tuple[int, Name], list[_Verdict]]()
+    verdicts = dict[tuple[int, Name], list[_Verdict]]()
     for run_id, provider, case, kind, who, outcome, ratio, low, high, doubt, smallest in session.execute(
         select(*columns, *numbers).where(*asked).order_by(table.id)
     ):
@@ -174,8 +174,8 @@ def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> 
         known = Outcome(outcome) if kind is BaselineKind.PARENT else None
         of = paired(ratio, low, high) if doubt is None else None
         verdict = _Verdict(runs[run_id], kind, baseline, known, of, smallest)
-        found.setdefault((run_id, (provider, case)), []).append(verdict)
-    return found
+        verdicts.setdefault((run_id, (provider, case)), []).append(verdict)
+    return verdicts
 
 
 Medians = dict[tuple[int, str], dict[Name, float | None]]
@@ -256,9 +256,9 @@ class _Comparer:
 
     def _link(self, run: _Run, name: Name) -> PairedRatio | None:
         """The session's ratio to exactly the baseline that the chain goes through."""
-        found = self.verdicts.get((run.id, name), ())
+        verdicts = self.verdicts.get((run.id, name), ())
         return next(
-            (verdict.ratio for verdict in found if verdict.kind in _OWN and verdict.baseline == run.baseline), None
+            (verdict.ratio for verdict in verdicts if verdict.kind in _OWN and verdict.baseline == run.baseline), None
         )
 
 

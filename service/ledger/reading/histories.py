@@ -94,12 +94,12 @@ def _heads(session: Session, ids: Sequence[int], names: Sequence[Name]) -> Mappi
     """State, median and GB/s by series and run."""
     table = Measurement
     columns = (table.provider, table.case, table.run_id, table.state, table.median, table.gb_s)
-    found = defaultdict[Name, dict[int, _Measured]](dict)
+    measured = defaultdict[Name, dict[int, _Measured]](dict)
     for provider, case, run, state, median, gb_s in session.execute(
         select(*columns).where(table.run_id.in_(ids), table.role == Role.HEAD.value, *_among(table, names))
     ):
-        found[provider, case][run] = (state.value, median, gb_s)
-    return found
+        measured[provider, case][run] = (state.value, median, gb_s)
+    return measured
 
 
 def _sota(session: Session, ids: Sequence[int], names: Sequence[Name]) -> Mapping[tuple[int, str], float | None]:
@@ -165,10 +165,10 @@ def _facts(session: Session, runs: Collection[int], provider: str, case: str) ->
         .where(Measurement.run_id.in_(runs), Measurement.case == case, Measurement.provider == provider)
         .where(Measurement.role.in_((Role.HEAD.value, Role.PARENT.value)))
     )
-    found: dict[int, _Facts] = {}
+    stacks: dict[int, _Facts] = {}
     for run_id, baseline, role, facts in rows:
-        found.setdefault(run_id, (baseline, {}))[1][role] = facts
-    return found
+        stacks.setdefault(run_id, (baseline, {}))[1][role] = facts
+    return stacks
 
 
 UNEXPLAINED = ConfigurationDrift.moved_by == MovedBy.NOTHING

@@ -58,8 +58,8 @@ def changes(session: Session, target: Target | None, limit: int) -> list[Regress
         key = incident_id or -regression_id, what, at
         groups.setdefault(key, _Group(event_id, event_id, ratio)).add(event_id, ratio)
     newest = list(groups.values())[:limit]
-    found = _details(session, [group.largest for group in newest])
-    return [_changed(group, found[group.largest]) for group in newest if group.largest in found]
+    details = _details(session, [group.largest for group in newest])
+    return [_changed(group, details[group.largest]) for group in newest if group.largest in details]
 
 
 @dataclass(frozen=True)
@@ -87,24 +87,24 @@ def _details(session: Session, ids: Collection[int]) -> dict[int, _Detail]:
     return {row[0].id: _Detail(*row) for row in rows}
 
 
-def _changed(group: _Group, found: _Detail) -> RegressionsChanged:
-    event, row = found.event, found.row
+def _changed(group: _Group, detail: _Detail) -> RegressionsChanged:
+    event, row = detail.event, detail.row
     return RegressionsChanged(
         event_id=group.event_id,
         what=Action(event.what),
         at=event.at,
         who=event.who,
         why=event.words,
-        target=found.target,
+        target=detail.target,
         device=row.device,
         count=group.count,
         regression_id=row.id,
         case=row.case,
         ratio=row.ratio,
         cause=row.cause_text,
-        revision=found.slow.sha,
-        subject=found.slow.subject,
-        shown_by=found.shown_by,
+        revision=detail.slow.sha,
+        subject=detail.slow.subject,
+        shown_by=detail.shown_by,
     )
 
 
@@ -126,8 +126,8 @@ def run_drifts(session: Session, target: Target | None, limit: int) -> list[RunD
         .limit(limit)
     )
     counts = dict(session.execute(grouped).all())
-    found = newest_drifts(session, (ConfigurationDrift.id.in_(counts),), limit)
-    return [RunDrifts(drift, counts[drift.id]) for drift in found]
+    drifts = newest_drifts(session, (ConfigurationDrift.id.in_(counts),), limit)
+    return [RunDrifts(drift, counts[drift.id]) for drift in drifts]
 
 
 def ended_weeks(session: Session, target: Target | None) -> Iterable[EndedWeek]:

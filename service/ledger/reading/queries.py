@@ -177,13 +177,13 @@ def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]
         {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == kind}
         for kind in (BaselineKind.LAST_GOOD, BaselineKind.PARENT)
     )
-    found = {}
+    regressions = {}
     for provider, case, regression_id, state, since, sha in rows:
         name = provider, case
         unaccepted = state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
         if since == good[name] if name in good else unaccepted and since != parent.get(name):
-            found[name] = Known(regression_id, short(sha))
-    return found
+            regressions[name] = Known(regression_id, short(sha))
+    return regressions
 
 
 _TYPICAL = 20  # runs, of which the median time is taken
@@ -258,8 +258,8 @@ def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
         .where(Series.target_id == target.id, RegressionRow.state.in_(OPEN_REGRESSIONS))
         .group_by(RegressionRow.state)
     )
-    found = dict(session.execute(counted).all())
-    return {state: found[state] for state in OPEN_REGRESSIONS if state in found}
+    counts = dict(session.execute(counted).all())
+    return {state: counts[state] for state in OPEN_REGRESSIONS if state in counts}
 
 
 def open_counts(session: Session, targets: Collection[int]) -> dict[int, tuple[int, int]]:
@@ -497,14 +497,14 @@ def _place_by_time(
 ) -> int:
     """The place of the first revision of the mainline in this order."""
     on_mainline = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
-    found = session.scalar(select(Revision.ordinal).where(*on_mainline, which).order_by(order).limit(1))
-    return otherwise if found is None else found
+    ordinal = session.scalar(select(Revision.ordinal).where(*on_mainline, which).order_by(order).limit(1))
+    return otherwise if ordinal is None else ordinal
 
 
 def _newest_ordinal(session: Session, target: Target) -> int:
     """The place of the newest revision on the mainline; -1 while there is none."""
-    found = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
-    return -1 if found is None else found
+    ordinal = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
+    return -1 if ordinal is None else ordinal
 
 
 def versions_of(session: Session, stacks: Iterable[int | None]) -> dict[int, dict[str, str]]:
@@ -584,9 +584,9 @@ def latest_of_device(session: Session, target: Target, device: str) -> Sequence[
 
 def workers(session: Session) -> Sequence[Worker]:
     """All known workers, last seen first."""
-    found = session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
-    _leave_out_hidden_runs(session, found)
-    return found
+    workers = session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
+    _leave_out_hidden_runs(session, workers)
+    return workers
 
 
 def workers_by_name(
@@ -599,11 +599,11 @@ def workers_by_name(
     return page
 
 
-def _leave_out_hidden_runs(session: Session, found: Sequence[Worker]) -> None:
+def _leave_out_hidden_runs(session: Session, workers: Sequence[Worker]) -> None:
     """Workers belong to no target, so that the runs which the reader may not know of are left out here."""
-    measured = [worker.run_id for worker in found if worker.run_id is not None]
+    measured = [worker.run_id for worker in workers if worker.run_id is not None]
     known = set(session.scalars(select(Run.id).where(Run.id.in_(measured)))) if measured else set()
-    for worker in found:
+    for worker in workers:
         if worker.run_id not in known:
             set_committed_value(worker, "run_id", None)  # what is shown, and no change of the row
 

@@ -37,19 +37,21 @@ class RevisionView:
 
 def named(session: Session, target: Target, name: str) -> Revision:
     """The revision of this sha, of the beginning of one, or of this version.  Raises NotFound and BadInput."""
-    found = session.scalars(
+    revisions = session.scalars(
         select(Revision)
         .where(Revision.target_id == target.id, is_revision(target, name))
         .order_by(Revision.sha)
         .limit(4)
     ).all()
-    exact = [row for row in found if row.sha == name]
-    if len(found) > 1 and not exact:
-        raise BadInput(f"{name} is the beginning of {listed([short(row.sha) for row in found[:3]])}: write more of it.")
-    if not found:
+    exact = [row for row in revisions if row.sha == name]
+    if len(revisions) > 1 and not exact:
+        raise BadInput(
+            f"{name} is the beginning of {listed([short(row.sha) for row in revisions[:3]])}: write more of it."
+        )
+    if not revisions:
         hint = f"Write at least {MIN_SHA} characters of it." if len(name) < MIN_SHA else ""
         raise NotFound(f"revision of {target.name}", name, hint)
-    return (exact or found)[0]
+    return (exact or revisions)[0]
 
 
 def one(session: Session, target: Target, name: str) -> RevisionView:
@@ -72,12 +74,12 @@ def runs_of(session: Session, ids: Collection[int]) -> dict[int, list[Glance]]:
         .options(selectinload(Run.target), selectinload(Run.revision))
         .order_by(Run.id.desc())
     )
-    found = dict[int, list[Glance]]()
+    glances = dict[int, list[Glance]]()
     for glance in queries.glances(session, session.scalars(statement).all()):
-        of = found.setdefault(glance.run.revision_id, [])
+        of = glances.setdefault(glance.run.revision_id, [])
         if len(of) < MAX_RUNS:
             of.append(glance)
-    return found
+    return glances
 
 
 def checks(

@@ -170,14 +170,14 @@ def verdicts(
     limit: int = 50,
 ) -> tuple[ResultPage[VerdictRow], Report]:
     """What a run decided, in the order in which it was stored, and the report that explains it.  Raises NotFound."""
-    found = queries.found_in(session, run_id)
+    report = queries.found_in(session, run_id)
     statement = select(VerdictRow).where(VerdictRow.run_id == run_id, *which.on(VerdictRow))
     if outcomes:
         statement = statement.where(VerdictRow.outcome.in_(outcomes))
     if baseline_kind is not None:
         statement = statement.where(VerdictRow.baseline_kind == baseline_kind)
     statement = statement.options(selectinload(VerdictRow.policy))
-    return paged(session, statement, (VerdictRow.id,), cursor, limit, ascending=True), found
+    return paged(session, statement, (VerdictRow.id,), cursor, limit, ascending=True), report
 
 
 @dataclass(frozen=True)

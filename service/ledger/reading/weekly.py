@@ -159,14 +159,14 @@ def _changes(session: Session, scope: _Scope, runs: Collection[int]) -> list[Con
     changed = session.execute(statement).all()
     named = {row.id: row for row in session.execute(_NAMED_RUNS.where(Run.id.in_({row.run_id for row, _ in changed})))}
     before = _measured_before(session, scope.week, {run.revision_id for run in named.values()})
-    found = [
+    changes = [
         (run.ordinal, _change(row, run, median))
         for row, median in changed
         if row.ratio is not None
         and (run := named.get(row.run_id)) is not None
         and (run.revision_id, run.device) not in before
     ]
-    return [change for _, change in sorted(found, key=lambda place_and_change: place_and_change[0])]
+    return [change for _, change in sorted(changes, key=lambda place_and_change: place_and_change[0])]
 
 
 def _change(row: VerdictRow, run: Any, median: float | None) -> ConfirmedChange:
@@ -226,8 +226,8 @@ def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -
     statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
     rows = session.execute(statement.where(RegressionRow.id.in_(ids))).all()
     states = _states_at(session, scope.week.end, [row[0].id for row in rows])
-    found = (RegressionFact(*row, states.get(row[0].id, row[0].state)) for row in rows)
-    return {fact.row.id: fact for fact in found if fact.row.id in named or fact.state in OPEN_REGRESSIONS}
+    facts = (RegressionFact(*row, states.get(row[0].id, row[0].state)) for row in rows)
+    return {fact.row.id: fact for fact in facts if fact.row.id in named or fact.state in OPEN_REGRESSIONS}
 
 
 def _with_names() -> Select[RegressionRow, str, str, str, float | None]:

@@ -229,7 +229,7 @@ def _seen_since(
     little of a long history has to be read.
     """
     places = [ordinal for _, ordinal in regressions if ordinal is not None]
-    found: dict[Name, dict[tuple[int, int], LaterRun]] = defaultdict(dict)
+    runs_of: dict[Name, dict[tuple[int, int], LaterRun]] = defaultdict(dict)
     if not places:
         return {}
     names = {row.name for row, _ in regressions}
@@ -250,15 +250,15 @@ def _seen_since(
     )
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
         step = CaseStep(run_id, place, before, Outcome(outcome), ratio)
-        found[provider, case][place, run_id] = LaterRun(step, at or 0.0)
+        runs_of[provider, case][place, run_id] = LaterRun(step, at or 0.0)
     goods = {row.good for row, _ in regressions if row.good is not None}
     against = VerdictRow.baseline_kind, VerdictRow.baseline
     directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, *against))
     directs = directs.where(VerdictRow.baseline_kind.in_(OWN_CODE), VerdictRow.baseline.in_(goods))
     for provider, case, run_id, place, at, outcome, ratio, kind, good in session.execute(directs):
         alone = LaterRun(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
-        found[provider, case].setdefault((place, run_id), alone).direct[kind, good] = (Outcome(outcome), ratio)
-    return {name: [seen for _, seen in sorted(found[name].items())] for name in names}
+        runs_of[provider, case].setdefault((place, run_id), alone).direct[kind, good] = (Outcome(outcome), ratio)
+    return {name: [seen for _, seen in sorted(runs_of[name].items())] for name in names}
 
 
 def _verdicts(run: Run, after: int, of_them: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
@@ -460,10 +460,10 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
         .where(on_device(run.target_id, run.device), Series.printed.in_(sorted({verdict.case for verdict in verdicts})))
         .order_by(RegressionRow.id)
     )
-    found: dict[Name, list[_Recorded]] = defaultdict(list)
+    records: dict[Name, list[_Recorded]] = defaultdict(list)
     for row, revision_id, ordinal in rows:
-        found[row.name].append(_Recorded(row, revision_id, ordinal))
-    return found
+        records[row.name].append(_Recorded(row, revision_id, ordinal))
+    return records
 
 
 def _slower(verdict: VerdictRow) -> transitions.Slower:

@@ -106,18 +106,18 @@ def in_common(session: Session, ids: Sequence[int]) -> list[CommonEvent]:
     event = RegressionEvent
     columns = (event.at, event.who, event.what, event.words, event.state, event.run_id)
     alike = select(*columns, func.count().label("cases")).where(event.regression_id.in_(ids)).group_by(*columns)
-    found = session.execute(alike.order_by(event.at, func.max(event.id)))
-    return [CommonEvent(row.at, row.who, row.what, row.words, row.state, row.run_id, row.cases) for row in found.all()]
+    rows = session.execute(alike.order_by(event.at, func.max(event.id)))
+    return [CommonEvent(row.at, row.who, row.what, row.words, row.state, row.run_id, row.cases) for row in rows.all()]
 
 
 def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
     """Events in words; one that several regressions have is said once."""
     said = {(event.who, event.what, event.words): event.at for event in reversed(events)}
-    found = [
+    changes = [
         LaterChange(at, who, f"{what} {words}" if what in _WITH_OBJECT else f"{what}: {words}" if words else what)
         for (who, what, words), at in said.items()
     ]
-    return sorted(found, key=lambda change: change.at)
+    return sorted(changes, key=lambda change: change.at)
 
 
 _WITH_OBJECT = (Action.ASSIGN.value, Action.DUE.value)  # "assigned to bob", "due on 2026-12-01"

@@ -225,22 +225,22 @@ def _lacks(row: Any) -> list[Attention]:
 
 
 def _counts(name: str, rows: Sequence[Any]) -> Counter[Any]:
-    found = Counter[Any]()
+    counts = Counter[Any]()
     for row in rows:
         match name:
             case "state":
-                found[row.state] += row.cases
+                counts[row.state] += row.cases
             case "target":
-                found[row.target_id] += row.cases
+                counts[row.target_id] += row.cases
             case "device":
-                found[row.device] += row.cases
+                counts[row.device] += row.cases
             case "assignee":
                 if row.assignee is not None:
-                    found[row.assignee] += row.cases
+                    counts[row.assignee] += row.cases
             case _:
                 for what in _lacks(row):
-                    found[what] += row.cases
-    return found
+                    counts[what] += row.cases
+    return counts
 
 
 def _newest(state: RegressionState) -> ColumnElement[bool]:
@@ -251,12 +251,12 @@ def _newest(state: RegressionState) -> ColumnElement[bool]:
 
 
 def _groups(rows: Any) -> list[OpenIncident]:
-    found = dict[tuple[int, int | None, int | None], OpenIncident]()
+    incidents = dict[tuple[int, int | None, int | None], OpenIncident]()
     for row in rows:
         key = row.target_id, row.revision_id, row.alone
-        known = found.setdefault(key, OpenIncident(*key))
+        known = incidents.setdefault(key, OpenIncident(*key))
         _count(known, row)
-    return list(found.values())
+    return list(incidents.values())
 
 
 def _place(incident: OpenIncident) -> tuple[int, int, int]:
@@ -295,17 +295,17 @@ def _count(incident: OpenIncident, row: Any) -> None:
         incident.due_at = row.due_at if incident.due_at is None else min(incident.due_at, row.due_at)
 
 
-def detail(session: Session, found: Sequence[OpenIncident], where: Collection[Condition]) -> None:
+def detail(session: Session, incidents: Sequence[OpenIncident], where: Collection[Condition]) -> None:
     """Read the revisions and the worst cases of these incidents, among the regressions that these conditions name."""
-    if not found:
+    if not incidents:
         return
-    runs = {incident.run_id for incident in found if incident.run_id is not None}
+    runs = {incident.run_id for incident in incidents if incident.run_id is not None}
     of_run = dict(session.execute(select(Run.id, Run.revision_id).where(Run.id.in_(runs))).all()) if runs else {}
-    ids = {incident.revision_id or of_run.get(incident.run_id or 0) for incident in found}
+    ids = {incident.revision_id or of_run.get(incident.run_id or 0) for incident in incidents}
     named = select(Revision.id, Revision.sha, Revision.subject).where(Revision.id.in_(ids))
     revisions = {revision_id: (sha, subject) for revision_id, sha, subject in session.execute(named)}
-    worst = _worst(session, {incident_id for incident in found for incident_id in incident.incidents}, runs, where)
-    for incident in found:
+    worst = _worst(session, {incident_id for incident in incidents for incident_id in incident.incidents}, runs, where)
+    for incident in incidents:
         incident.sha, incident.subject = revisions.get(
             incident.revision_id or of_run.get(incident.run_id or 0, 0), ("", "")
         )

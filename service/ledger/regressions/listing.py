@@ -82,10 +82,10 @@ def one(session: Session, regression_id: int) -> RegressionHistory:
 def events(session: Session, ids: Collection[int]) -> dict[int, list[RegressionEvent]]:
     """The events of these regressions, the oldest first."""
     history = select(RegressionEvent).where(RegressionEvent.regression_id.in_(ids)).order_by(RegressionEvent.id)
-    found: dict[int, list[RegressionEvent]] = {regression_id: [] for regression_id in ids}
+    events: dict[int, list[RegressionEvent]] = {regression_id: [] for regression_id in ids}
     for event in session.scalars(history):
-        found[event.regression_id].append(event)
-    return found
+        events[event.regression_id].append(event)
+    return events
 
 
 def incident(session: Session, incident_id: int) -> IncidentView:
@@ -127,8 +127,8 @@ def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[RegressionV
     )
 
 
-def _happenings(session: Session, found: Iterable[Incident]) -> tuple[IncidentView, ...]:
-    rows = list(found)
+def _happenings(session: Session, incidents: Iterable[Incident]) -> tuple[IncidentView, ...]:
+    rows = list(incidents)
     names = dict(session.execute(select(Target.id, Target.name)).all())
     of_them: dict[int, list[RegressionRow]] = {row.id: [] for row in rows}
     worst_first = select(RegressionRow).order_by(RegressionRow.ratio.desc(), RegressionRow.id)

@@ -265,12 +265,12 @@ def search_ended(
     stays acknowledged.
     """
     rows, now = _searched(session, search), clock(session)
-    found = search.culprit if search.state is SearchState.FOUND else None
+    culprit = search.culprit if search.state is SearchState.FOUND else None
     for row in rows:
         news = row.culprit is None or row.state in (RegressionState.OPEN, RegressionState.BISECTING)
         shown = explained is None or row.name in explained
-        if found is not None and shown and row.culprit in (None, found) and news:
-            change(session, row, Transition(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
+        if culprit is not None and shown and row.culprit in (None, culprit) and news:
+            change(session, row, Transition(Action.BLAME, words=search.reason, culprit=culprit, run_id=run_id), now)
         elif row.state is RegressionState.BISECTING:
             change(session, row, Transition(Action.GIVE_UP, words=search.reason, run_id=run_id), now)
     return rows

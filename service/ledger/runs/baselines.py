@@ -126,13 +126,13 @@ def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[N
     ).scalar_one_or_none()
     if place is None:
         return {}
-    accepted, found = dict[Name, int](), dict[Name, str]()
+    accepted, shas = dict[Name, int](), dict[Name, str]()
     for provider, case, state, good, ordinal in _recorded(session, target_id, device, place):
         if state not in UNACCEPTED:
             accepted[provider, case] = ordinal or 0  # the latest one
         elif good is not None:
-            found.setdefault((provider, case), good)  # the earliest open one: what came after it is no better
-    return {**_suspected(session, target_id, device, sha, accepted), **found}
+            shas.setdefault((provider, case), good)  # the earliest open one: what came after it is no better
+    return {**_suspected(session, target_id, device, sha, accepted), **shas}
 
 
 def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
@@ -214,12 +214,12 @@ def _suspected(
     unsettled = [(name, baseline) for name, both in newest.items() for baseline in _unsettled(*both)]
     those = Revision.target_id == target_id, Revision.sha.in_({baseline for _, baseline in unsettled})
     places = dict(session.execute(select(Revision.sha, Revision.ordinal).where(*those)).all())
-    found = dict[Name, str]()
+    shas = dict[Name, str]()
     for name, baseline in unsettled:
         place = places.get(baseline)
         if name not in accepted or (place is not None and place >= accepted[name]):
-            found.setdefault(name, baseline)
-    return found
+            shas.setdefault(name, baseline)
+    return shas
 
 
 def _unsettled(against_parent: VerdictRow, against_good: VerdictRow | None) -> Iterator[str]:
@@ -254,7 +254,7 @@ class _Known:
 
 
 def note_gaps(
-    session: Session, run: Run, revision: Revision, found: Mapping[Name, SotaDistance], policy: Policy
+    session: Session, run: Run, revision: Revision, distances: Mapping[Name, SotaDistance], policy: Policy
 ) -> dict[Name, GapNote]:
     """Keep since when each case is behind.  Returns a note for each that is behind, or that perhaps still is.
 
@@ -262,12 +262,12 @@ def note_gaps(
     that records a run of the same mainline waits, so that it sees what this one left.
     """
     lock(session, run.target_id)
-    known = {(gap.gap.provider, gap.gap.case): gap for gap in _known(session, run, found)}
-    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in found if name not in known}
+    known = {(gap.gap.provider, gap.gap.case): gap for gap in _known(session, run, distances)}
+    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in distances if name not in known}
     series = series_ids(session, key_of.values())
     at = clock(session)
     notes = {}
-    for name, now in found.items():
+    for name, now in distances.items():
         last = known.get(name)
         if last is not None and _is_later(last.ordinal, revision.ordinal):
             continue  # the distance of an older revision is no news
@@ -313,7 +313,7 @@ def _is_later(ordinal: int | None, than: int | None) -> bool:
     return ordinal is not None and than is not None and ordinal > than
 
 
-def _known(session: Session, run: Run, found: Mapping[Name, SotaDistance]) -> Iterator[_Known]:
+def _known(session: Session, run: Run, distances: Mapping[Name, SotaDistance]) -> Iterator[_Known]:
     last_run, last, since_run, since = aliased(Run), aliased(Revision), aliased(Run), aliased(Revision)
     rows = (
         select(Gap, last.ordinal, last.sha, since.sha)
@@ -325,7 +325,7 @@ def _known(session: Session, run: Run, found: Mapping[Name, SotaDistance]) -> It
         .where(on_device(run.target_id, run.device))
     )
     for gap, ordinal, sha, first in session.execute(rows):
-        now = found.get((gap.provider, gap.case))
+        now = distances.get((gap.provider, gap.case))
         if now is not None:
             took = (gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
             distance = SotaDistance(short(sha), now.provider, *took, since=short(first) if first else None)
@@ -381,7 +381,7 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
             causes = collect.against_baseline(decided.result, kind, verdicts)
         else:
             shifts = _shifts(decided, kind, verdicts)
-            causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
+            causes = {name: cause for name, shift in shifts.items() if (cause := gap_cause(shift)) is not None}
         of_kind = {name: _row(decided, kind, name, verdict, causes.get(name)) for name, verdict in verdicts.items()}
         if kind is BaselineKind.SOTA and decided.mainline:
             _note_gaps(session, decided, of_kind, verdicts)
@@ -424,19 +424,19 @@ def _note_gaps(
     session: Session, decided: Decided, rows: Mapping[Name, VerdictRow], verdicts: Mapping[Name, BaselineVerdict]
 ) -> None:
     sides, run = _sides(decided.result.taken), decided.run
-    found = dict[Name, SotaDistance]()
+    distances = dict[Name, SotaDistance]()
     for name, row in rows.items():
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
         if row.ratio is not None and own is not None and best is not None:
             now = SotaDistance(decided.revision.short, best.name, row.ratio, own.took, best.took, run.stack_id)
-            found[name] = replace(now, behind=row.behind_sota, is_open=verdicts[name].is_open)
-    for name, note in note_gaps(session, run, decided.revision, found, decided.policy).items():
+            distances[name] = replace(now, behind=row.behind_sota, is_open=verdicts[name].is_open)
+    for name, note in note_gaps(session, run, decided.revision, distances, decided.policy).items():
         row = rows[name]
         explained(row, note.reason)
         if not row.behind_sota:
             row.outcome = Outcome.INCONCLUSIVE.value  # the gap was known, and this session could not close it
         elif row.cause_kind is None and note.before is not None:
-            measured(row, None, _cause_since(session, decided, name, found[name], note.before))
+            measured(row, None, _cause_since(session, decided, name, distances[name], note.before))
 
 
 def _cause_since(
@@ -485,14 +485,14 @@ def _shifts(decided: Decided, kind: BaselineKind, verdicts: Mapping[Name, Baseli
     was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.baseline_kind == kind}
     then, now = _sides(before.measurements), _sides(decided.result.taken)
     stack = replaced(before.stack.versions, decided.result.stack) if before.stack else {}
-    found = {}
+    shifts = {}
     for name, verdict in verdicts.items():
         case = name[1]
         own = then.own.get(name), now.own.get(name)
         last = was.get(name) or verdict.baseline
         theirs = then.baselines.get((last, case)), now.baselines.get((verdict.baseline, case))
         if own[0] and own[1] and theirs[0] and theirs[1]:
-            found[name] = Shift(
+            shifts[name] = Shift(
                 case=case,
                 before=before.revision.short,
                 own=(own[0], own[1]),
@@ -502,4 +502,4 @@ def _shifts(decided: Decided, kind: BaselineKind, verdicts: Mapping[Name, Baseli
                 confirmed=decided.moved(name),
                 why=decided.causes.get(name),
             )
-    return found
+    return shifts

@@ -102,14 +102,14 @@ def renew(session: Session, lease: FactsLease, lease_s: float) -> None:
 
 
 def end(
-    session: Session, lease: FactsLease, state: FactsState, reason: str | None = None, found: Findings | None = None
+    session: Session, lease: FactsLease, state: FactsState, reason: str | None = None, findings: Findings | None = None
 ) -> None:
     """Store the findings, and have the runs of the revision reported again.  Raises LeaseLost."""
     # Who reports a run holds this lock from before it reads the findings until its state counts as reported.
     lock(session, claimed(session, lease).target_id)
     row = claimed(session, lease)  # again: the lease may have been lost while this waited
     row.state, row.reason, row.lease_until = state, reason, None
-    row.findings, row.finished_at = found.as_json() if found else None, clock(session)
+    row.findings, row.finished_at = findings.as_json() if findings else None, clock(session)
     if state is not FactsState.SKIPPED:
         session.execute(
             update(Run)
@@ -152,8 +152,8 @@ def findings_of(session: Session, run: Run) -> Findings | None:
 
 def are_found(session: Session, run: Run) -> bool:
     """Whether there are findings that justify a comment before anything is measured."""
-    found = findings_of(session, run)
-    return found is not None and bool(found.broken or found.changes or found.uncompiled)
+    findings = findings_of(session, run)
+    return findings is not None and bool(findings.broken or findings.changes or findings.uncompiled)
 
 
 def in_words(session: Session, run: Run) -> str:

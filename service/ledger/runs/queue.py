@@ -137,8 +137,8 @@ def sweep(session: Session) -> list[int]:
     now, lease_s = clock(session), settings().lease_s
     expired = or_(Run.lease_until < now, Run.lease_until > now + lease_s)
     swept = []
-    found = select(Run).where(Run.state == RunState.LEASED, expired).with_for_update(skip_locked=True)
-    for run in session.scalars(found):
+    expired_runs = select(Run).where(Run.state == RunState.LEASED, expired).with_for_update(skip_locked=True)
+    for run in session.scalars(expired_runs):
         if run.lease_until is not None and run.lease_until > now:
             run.lease_until = now + lease_s  # a worker that is alive renews it
             continue
@@ -318,10 +318,10 @@ def places(session: Session) -> dict[int, QueuePlace]:
     begun_at = _begun_at(session)
     crews = _crews(session, by_device, now)
     durations = _Durations(session)
-    found = dict[int, QueuePlace]()
+    places = dict[int, QueuePlace]()
     for device, runs in by_device.items():
-        found |= _on_device(runs, crews[device], durations, begun_at, now)
-    return found
+        places |= _on_device(runs, crews[device], durations, begun_at, now)
+    return places
 
 
 @dataclass
@@ -351,26 +351,26 @@ class _Crew:
 def _on_device(
     runs: Sequence[Run], crew: _Crew, durations: "_Durations", begun_at: dict[int, float], now: float
 ) -> dict[int, QueuePlace]:
-    found = dict[int, QueuePlace]()
+    places = dict[int, QueuePlace]()
     for run in runs:
         if run.state is RunState.LEASED:
             usual_s = durations.of(run)
             left_s = None if usual_s is None else max(0.0, usual_s - (now - begun_at.get(run.id, now)))
-            found[run.id] = QueuePlace(0, left_s)
+            places[run.id] = QueuePlace(0, left_s)
             if run.worker in crew.free_in_s:
                 crew.free_in_s[run.worker] = left_s
     queued = [run for run in runs if run.state is RunState.QUEUED]
     for position, run in enumerate(queued, 1):
         taken = crew.first_free(run)
         if taken is None:
-            found[run.id] = QueuePlace(position)
+            places[run.id] = QueuePlace(position)
             continue
         worker, free_in_s = taken
         usual_s = durations.of(run)
         ends_in_s = None if usual_s is None else max(free_in_s, run.not_before - now) + usual_s
         crew.free_in_s[worker] = ends_in_s
-        found[run.id] = QueuePlace(position, ends_in_s)
-    return found
+        places[run.id] = QueuePlace(position, ends_in_s)
+    return places
 
 
 def _crews(session: Session, devices: Iterable[str], now: float) -> dict[str, _Crew]:

@@ -69,15 +69,15 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
         {(result.provider, str(result.case)): result.facts for result in taken if result.role is role}
         for role in (Role.HEAD, Role.PARENT)
     )
-    found = dict[_Move, _Chosen]()
+    moves = dict[_Move, _Chosen]()
     for sha, now in ((run.baseline, parents), (revision.sha, heads)):
         if sha is not None and now:
-            found |= _against_earlier(session, run, sha, now)
-    found |= _by_the_commit(run, heads, parents)
-    if not found:
+            moves |= _against_earlier(session, run, sha, now)
+    moves |= _by_the_commit(run, heads, parents)
+    if not moves:
         return
     at = clock(session)
-    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for _, name in found}
+    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for _, name in moves}
     series = series_ids(session, key_of.values())
     rows = {
         (by, name): ConfigurationDrift(
@@ -89,7 +89,7 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
             before=one_line(before, MAX_TEXT),
             now=one_line(after, MAX_TEXT),
         )
-        for (by, name), (earlier, before, after) in found.items()
+        for (by, name), (earlier, before, after) in moves.items()
     }
     session.add_all(rows.values())
     if subscribers(session, run.target_id):
@@ -99,11 +99,11 @@ def note_drifts(session: Session, run: Run, revision: Revision, taken: Sequence[
 
 def _by_the_commit(run: Run, heads: _Facts, parents: _Facts) -> dict[_Move, _Chosen]:
     """Where head and parent ran different configurations in this session."""
-    found = {}
+    moves = {}
     for name, facts in heads.items():
         if moved := drifted(parents.get(name, {}), facts):
-            found[MovedBy.COMMIT, name] = (run.id, *moved)
-    return found
+            moves[MovedBy.COMMIT, name] = (run.id, *moved)
+    return moves
 
 
 def _against_earlier(session: Session, run: Run, sha: str, now: _Facts) -> dict[_Move, _Chosen]:
@@ -132,12 +132,12 @@ def _moved_since(session: Session, earlier: int, now: _Facts) -> dict[Name, _Cho
             Measurement.run_id == earlier, Measurement.role == Role.HEAD.value
         )
     )
-    found = {}
+    moves = {}
     for provider, case, facts in rows:
         moved = drifted(facts, now.get((provider, case), {}))
         if moved:
-            found[provider, case] = (earlier, *moved)
-    return found
+            moves[provider, case] = (earlier, *moved)
+    return moves
 
 
 AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
@@ -189,9 +189,9 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     result = targets.renamed(result, names)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
-    found = _cells(session, run, result, policy)
+    cells = _cells(session, run, result, policy)
     known = known_variances(session, run, policy)
-    judged = judge.judge(found, policy, known)
+    judged = judge.judge(cells, policy, known)
     sessions.compared(session, run, result, policy, known)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
@@ -199,8 +199,8 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     _store(session, run, result)
     build_logs.keep(session, run.id, result.build_log)
     code_texts.keep(session, run.target_id, result.texts, run_id=run.id)
-    causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
-    run.summary = [summary.as_json() for summary in summaries(found, policy)]
+    causes = collect.against_parent(result, _known(run, cells), judged, moved_elsewhere(session, run))
+    run.summary = [summary.as_json() for summary in summaries(cells, policy)]
     made_by = policies.version_of(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
     decided = baselines.Decided(run, revision, result, policy, judged, causes)
@@ -232,9 +232,9 @@ def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) ->
     return cells(result.taken, note, broken_before, silent, code_decides=run.code_decides)
 
 
-def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
+def _known(run: Run, cells: Sequence[Cell]) -> Sequence[Cell]:
     """The cells as their causes are looked for: in a calibration the code is the same on both sides."""
-    return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
+    return [replace(cell, same_code=True) for cell in cells] if run.purpose is Purpose.CALIBRATION else cells
 
 
 def _store(session: Session, run: Run, result: SessionResult) -> None:

@@ -160,15 +160,15 @@ def repeats_before(session: Session, run: Run, cases: Iterable[Case]) -> dict[tu
             facts["distinct"].as_string(),
         ).where(Measurement.run_id.in_(list(session.scalars(last))), Measurement.role.in_((Role.HEAD, Role.PARENT)))
     )
-    found: dict[tuple[Case, str], Repeats] = {}
+    repeatses: dict[tuple[Case, str], Repeats] = {}
     for text, code, calls, distinct in rows:
         estimate = of_facts({"repeats": _whole(calls), "distinct": _whole(distinct)})
         if text in by_text and code and estimate:
             name = by_text[text], code
-            found[name] = max(
-                found.get(name, estimate), estimate, key=lambda repeats: (repeats.distinct, repeats.calls)
+            repeatses[name] = max(
+                repeatses.get(name, estimate), estimate, key=lambda repeats: (repeats.distinct, repeats.calls)
             )
-    return found
+    return repeatses
 
 
 def _whole(text: str | None) -> int | None:
@@ -216,17 +216,17 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
         if against == BaselineKind.PARENT
     }
     known = known_variances(session, run, policy)
-    found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
-    flags = _flags(stored, policy, {_name(case): case.verdict.session_offset for case in found})
-    for (provider, metric), own in summed(found).items():
+    cases = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
+    flags = _flags(stored, policy, {_name(case): case.verdict.session_offset for case in cases})
+    for (provider, metric), own in summed(cases).items():
         group = run.device, provider, metric
         here = [
             flags[name]
-            for case in found
+            for case in cases
             if (case.provider, case.metric) == (provider, metric) and (name := _name(case)) in flags
         ]
         answer.sums[group] = answer.sums.get(group, Sum()) + own + sum(here, Sum())
-    changed = [case for case in found if case.fate not in (Fate.QUIET, Fate.STAYS)]
+    changed = [case for case in cases if case.fate not in (Fate.QUIET, Fate.STAYS)]
     answer.cases += [
         ReplayedCase(run.id, run.target.name, run.revision.short, run.device, run.pull, case) for case in changed
     ]

@@ -165,7 +165,7 @@ def group_dropped(session: Session, target: Target, head: str) -> int:
 def run_wanted(
     session: Session,
     target: Target,
-    found: Found,
+    commit: Found,
     *,
     device: str,
     trusted: bool,
@@ -180,10 +180,10 @@ def run_wanted(
     """
     lock(session, target.id)
     row, name = _recipe_and_suite(session, target, device, suite)
-    revision = _revision(session, target, found)
-    push = _push_row(session, target, Origin.MANUAL, found.sha, None, None)
+    revision = _revision(session, target, commit)
+    push = _push_row(session, target, Origin.MANUAL, commit.sha, None, None)
     values = {
-        "baseline": baseline or found.parent,
+        "baseline": baseline or commit.parent,
         "push_id": push.id,
         "pull": None,
         "trusted": trusted,
@@ -339,12 +339,12 @@ def locked_pull(session: Session, target_id: int, number: int) -> Pull:
     return row
 
 
-def revisions_known(session: Session, target: Target, found: Sequence[Found], *, mainline: bool) -> list[Revision]:
+def revisions_known(session: Session, target: Target, commits: Sequence[Found], *, mainline: bool) -> list[Revision]:
     """Rows for revisions that a bisection passes through; none of them gets a run."""
     lock(session, target.id)
-    rows = [_revision(session, target, commit) for commit in found]
+    rows = [_revision(session, target, commit) for commit in commits]
     if mainline:
-        _place(session, target, found, ())
+        _place(session, target, commits, ())
     return rows
 
 
@@ -423,44 +423,44 @@ def _push_row(
     return push
 
 
-def _revision(session: Session, target: Target, found: Found) -> Revision:
+def _revision(session: Session, target: Target, commit: Found) -> Revision:
     revision = session.execute(
-        select(Revision).where(Revision.target_id == target.id, Revision.sha == found.sha)
+        select(Revision).where(Revision.target_id == target.id, Revision.sha == commit.sha)
     ).scalar_one_or_none()
     if revision is None:
         revision = Revision(
             target_id=target.id,
-            sha=found.sha,
-            parent=found.parent,
-            subject=found.subject,
-            author=found.author,
-            committed_at=_seen_at_latest(session, found),
-            paths=_first_paths(found),
+            sha=commit.sha,
+            parent=commit.parent,
+            subject=commit.subject,
+            author=commit.author,
+            committed_at=_seen_at_latest(session, commit),
+            paths=_first_paths(commit),
         )
         session.add(revision)
         session.flush()
-    elif not revision.committed_at and found.committed_at:  # could not be fetched before
-        revision.parent, revision.subject, revision.author = found.parent, found.subject, found.author
-        revision.committed_at, revision.paths = _seen_at_latest(session, found), _first_paths(found)
+    elif not revision.committed_at and commit.committed_at:  # could not be fetched before
+        revision.parent, revision.subject, revision.author = commit.parent, commit.subject, commit.author
+        revision.committed_at, revision.paths = _seen_at_latest(session, commit), _first_paths(commit)
     return revision
 
 
-def _seen_at_latest(session: Session, found: Found) -> float:
+def _seen_at_latest(session: Session, commit: Found) -> float:
     """The date of a commit, or now where it lies in the future."""
-    return min(found.committed_at, clock(session))
+    return min(commit.committed_at, clock(session))
 
 
-def _first_paths(found: Found) -> list[str]:
+def _first_paths(commit: Found) -> list[str]:
     """The paths that are stored: a stranger's pull request may have thousands in each of its commits."""
     room, first = STORED_PATH_CHARACTERS, list[str]()
-    for path in found.paths[:STORED_PATHS]:
+    for path in commit.paths[:STORED_PATHS]:
         if (room := room - len(path)) < 0:
             break
         first.append(path)
     return first
 
 
-def _place(session: Session, target: Target, found: Sequence[Found], later: Sequence[str]) -> None:
+def _place(session: Session, target: Target, commits: Sequence[Found], later: Sequence[str]) -> None:
     """Give the found revisions their ordinals: after their parent, else before what follows on the mainline, else last.
 
     A backfill reaches behind what is known, so everything after it moves up.  Numbers change; the order does not.
@@ -470,10 +470,10 @@ def _place(session: Session, target: Target, found: Sequence[Found], later: Sequ
         session.execute(select(Revision.sha, Revision.ordinal).where(*on_it).order_by(Revision.ordinal)).all()
     )
     line, placed = list(before), set(before)
-    for place, commit in enumerate(found):
+    for place, commit in enumerate(commits):
         if commit.sha in placed:
             continue
-        follows = next((sha for sha in (*(after.sha for after in found[place + 1 :]), *later) if sha in placed), None)
+        follows = next((sha for sha in (*(after.sha for after in commits[place + 1 :]), *later) if sha in placed), None)
         if commit.parent in placed:
             line.insert(line.index(commit.parent) + 1, commit.sha)
         else:

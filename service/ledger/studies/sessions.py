@@ -132,8 +132,8 @@ def _values(session_id: int, record: Record) -> dict[str, Any]:
 def _new_notes(stored: Sequence[Any], sent: Iterable[Note]) -> list[Any]:
     """Notes that are not stored yet, by what they say."""
     known = {_text(note) for note in stored}
-    found = {_text(pair): pair for note in sent if _text(pair := storable([note.what, note.value])) not in known}
-    return list(found.values())
+    notes = {_text(pair): pair for note in sent if _text(pair := storable([note.what, note.value])) not in known}
+    return list(notes.values())
 
 
 def _text(note: Any) -> str:
@@ -150,8 +150,8 @@ def page(
     session: Session, study: str, device: str | None, cursor: str | None, limit: int
 ) -> ResultPage[StudySessionView]:
     """A page of the sessions of a study, those that began last first."""
-    found = paged(session, _of(study, device), [StudySession.began, StudySession.id], cursor, limit)
-    return ResultPage(tuple(_with_progress(session, found.items)), found.next)
+    page = paged(session, _of(study, device), [StudySession.began, StudySession.id], cursor, limit)
+    return ResultPage(tuple(_with_progress(session, page.items)), page.next)
 
 
 def _of(study: str | None, device: str | None) -> Select[StudySession]:
@@ -175,13 +175,13 @@ _keeping = Lock()
 def _with_progress(session: Session, rows: Sequence[StudySession]) -> list[StudySessionView]:
     """Each with how far it is, which is kept in memory: lists would read the records of all sessions again."""
     with _keeping:
-        found = {row.id: known for row in rows if (known := _progress.get(_version(row))) is not None}
-    found |= _progress_of(session, [row for row in rows if row.id not in found])
+        progresses = {row.id: known for row in rows if (known := _progress.get(_version(row))) is not None}
+    progresses |= _progress_of(session, [row for row in rows if row.id not in progresses])
     with _keeping:
-        _progress.update({_version(row): found[row.id] for row in rows})
+        _progress.update({_version(row): progresses[row.id] for row in rows})
         while len(_progress) > _MOST_PROGRESS:
             _progress.popitem(last=False)
-    return [StudySessionView(row, found[row.id]) for row in rows]
+    return [StudySessionView(row, progresses[row.id]) for row in rows]
 
 
 def _version(row: StudySession) -> tuple[Any, ...]:
@@ -218,10 +218,10 @@ def file_of(session: Session, row: StudySession) -> StudyFile:
     """A stored session as its file."""
     about = files.Session(row.study, row.began, row.device, row.quick, row.machine, row.code)
     columns = (*_KEY, StudyRecord.state, StudyRecord.reason, StudyRecord.unit, StudyRecord.samples, StudyRecord.facts)
-    found = session.execute(select(*columns).where(StudyRecord.session_id == row.id).order_by(StudyRecord.id))
+    rows = session.execute(select(*columns).where(StudyRecord.session_id == row.id).order_by(StudyRecord.id))
     stored = session.scalar(select(StudySession.notes).where(StudySession.id == row.id)) or []
     notes = tuple(Note(what, value) for what, value in stored)
-    return StudyFile(about, tuple(_record(*values) for values in found), notes)
+    return StudyFile(about, tuple(_record(*values) for values in rows), notes)
 
 
 def _record(
@@ -247,14 +247,14 @@ def evaluated(session: Session, view: StudySessionView) -> EvaluatedSession:
     row = view.row
     key = _version(row)
     with _keeping:
-        found = _kept.get(key)
-    if found is None:
-        found = EvaluatedSession(view, STUDIES[row.study], Results.of([file_of(session, row)]))
+        evaluated = _kept.get(key)
+    if evaluated is None:
+        evaluated = EvaluatedSession(view, STUDIES[row.study], Results.of([file_of(session, row)]))
         with _keeping:
-            _kept[key] = found
+            _kept[key] = evaluated
             while len(_kept) > _KEPT:
                 _kept.popitem(last=False)
-    return found
+    return evaluated
 
 
 def claims(session: Session, view: StudySessionView) -> Claims | None:

@@ -60,7 +60,7 @@ def test_a_revision_is_compiled_once_for_all_its_devices(target):
     assert lease is not None
     assert claimed() is None, "it is held"
     with transaction() as session:
-        facts_checks.end(session, lease, FactsState.DONE, found=FOUND)
+        facts_checks.end(session, lease, FactsState.DONE, findings=FOUND)
 
     with reading() as session:
         runs = session.scalars(select(Run)).all()
@@ -84,7 +84,7 @@ def test_findings_that_come_while_a_run_is_reported_are_reported_afterwards(targ
     def end() -> None:
         assert composed.wait(30)
         with transaction() as session:
-            facts_checks.end(session, lease, FactsState.DONE, found=FOUND)
+            facts_checks.end(session, lease, FactsState.DONE, findings=FOUND)
         ended.set()
 
     monkeypatch.setattr(compose, "_comment", comment)
@@ -127,7 +127,7 @@ def test_the_newest_goes_first_and_what_a_dead_worker_held_is_taken_again(target
     second = claimed()
     assert second == FactsLease(first.check_id, 2)
     with pytest.raises(LeaseLost), transaction() as session:
-        facts_checks.end(session, first, FactsState.DONE, found=FOUND)
+        facts_checks.end(session, first, FactsState.DONE, findings=FOUND)
 
 
 def test_trouble_is_tried_again_later_and_three_times_in_all(target):
