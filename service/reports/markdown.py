@@ -20,7 +20,7 @@ from service.reports.comment_head import from_to, times
 from service.reports.notes import conventions, without_sota
 from service.reports.payloads import CheckPayload
 from service.reports.report import NOUNS, Report
-from service.reports.rows import BaselineRow, Row, Unsupported
+from service.reports.rows import AgainstSota, BaselineRow, Row
 
 LARGEST = 65_000  # GitHub refuses a comment above 65,536 characters, and a check's summary above 65,535 bytes
 SHOWN = 10  # rows before the rest goes into <details>
@@ -217,27 +217,6 @@ def _change(ratio: float | None, low: float | None, high: float | None, metric: 
     return " ".join(filter(None, (signed(ratio, metric) if ratio else "", f"({between})" if between else "")))
 
 
-def _reasoned(rows: Sequence[Row]) -> str:
-    lines = ["| case | what happened |", "|---|---|"]
-    return "\n".join([*lines, *(row_of([_name(row), escaped(row.summary)]) for row in rows)])
-
-
-def _unrepeatable(rows: Sequence[Row]) -> str:
-    lines = ["| case | what was seen |", "|---|---|"]
-    return "\n".join([*lines, *(row_of([_name(row), escaped("; ".join(row.notes))]) for row in rows)])
-
-
-def _standing(rows: Sequence[Row]) -> str:
-    lines = ["| case | head | best | ratio | since |", "|---|--:|--:|--:|---|"]
-    for row in rows:
-        if row.sota is None:
-            continue
-        taken = [amount(side.median if side else None, row.metric) for side in (row.head, row.sota.best)]
-        ratio = ratio_text(row.sota.ratio, row.metric, 2)
-        lines.append(row_of([_name(row), *taken, ratio, escaped(row.sota.summary)]))
-    return "\n".join(lines)
-
-
 def _slow_before(rows: Sequence[Row]) -> str:
     return _baselines([(row, row.last_good, row.as_before) for row in rows if row.last_good])
 
@@ -257,24 +236,12 @@ def _slower_than_wrong(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _less_exact(rows: Sequence[Row]) -> str:
-    lines = ["| case | what was measured |", "|---|---|"]
-    return "\n".join([*lines, *(row_of([_name(row), escaped(row.less_exact)]) for row in rows)])
-
-
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
         change = _change(side.ratio, side.low, side.high, row.metric)
         lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
-    return "\n".join(lines)
-
-
-def _summary(summaries: Sequence[Summary]) -> str:
-    lines = ["| | cases | change |", "|---|--:|---|"]
-    for one in summaries:
-        lines.append(row_of([_group(one), str(one.cases), _change(one.ratio, one.low, one.high, Metric(one.metric))]))
     return "\n".join(lines)
 
 
@@ -290,10 +257,28 @@ def _name(row: Row) -> str:
     return f"{code(row.case)} {escaped(row.provider)}{metric}"
 
 
-def _unsupported(cases: Sequence[Unsupported]) -> str:
-    lines = ["| case | why not |", "|---|---|"]
-    rows = (row_of([f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))]) for one in cases)
-    return "\n".join([*lines, *rows])
+def _table(head: str, cells: Callable[[Any], Sequence[str]]) -> Callable[[Sequence[Any]], str]:
+    """What shows rows as a table, by the cells of one."""
+    return lambda rows: "\n".join([head, *(row_of(cells(row)) for row in rows)])
+
+
+def _stands(row: Row, sota: AgainstSota) -> Sequence[str]:
+    taken = (amount(side.median if side else None, row.metric) for side in (row.head, sota.best))
+    return [_name(row), *taken, ratio_text(sota.ratio, row.metric, 2), escaped(sota.summary)]
+
+
+_reasoned = _table("| case | what happened |\n|---|---|", lambda row: [_name(row), escaped(row.summary)])
+_unrepeatable = _table("| case | what was seen |\n|---|---|", lambda row: [_name(row), escaped("; ".join(row.notes))])
+_less_exact = _table("| case | what was measured |\n|---|---|", lambda row: [_name(row), escaped(row.less_exact)])
+_standing = _table("| case | head | best | ratio | since |\n|---|--:|--:|--:|---|", lambda row: _stands(row, row.sota))
+_summary = _table(
+    "| | cases | change |\n|---|--:|---|",
+    lambda one: [_group(one), str(one.cases), _change(one.ratio, one.low, one.high, Metric(one.metric))],
+)
+_unsupported = _table(
+    "| case | why not |\n|---|---|",
+    lambda one: [f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))],
+)
 
 
 def _footing(report: Report) -> str:
