@@ -33,7 +33,8 @@ from service.domain.states import OutboxState, RunState
 from service.ledger.intake import samples
 from service.ledger.reading.queries import found_in
 from service.ledger.studies import sessions as studies
-from service.reports import answers, markdown, notices
+from service.reports import answers, markdown
+from service.reports.feeds import notices
 from service.reports.payloads import annotations
 from service.reports.report import Report
 from service.settings import settings

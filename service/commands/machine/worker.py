@@ -50,7 +50,7 @@ def drain(
     name: Name, wait: Annotated[bool, typer.Option("--wait", help="Wait until its run has ended.")] = False
 ) -> View:
     """Let a worker end its run and take no other, so that its machine can be serviced."""
-    from service.commands.output.progress import progress
+    from service.commands.output.console import progress
 
     found = client().workers.drain(name)
     if wait:

@@ -39,8 +39,7 @@ def compare(
     Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
     """
     from service.commands.arguments import read_recipe
-    from service.commands.output.console import err, line
-    from service.commands.output.progress import progress
+    from service.commands.output.console import err, line, progress
     from service.domain.text import counted
     from service.errors import BadInput
     from service.log import only_warnings
@@ -96,9 +95,7 @@ def isolate(
 
     Exit codes: 0 nothing became slower, 1 something did, 2 not measured, 3 undecided.
     """
-    from service.commands.measure import isolation_view
-    from service.commands.output.console import err
-    from service.commands.output.progress import progress
+    from service.commands.output.console import err, progress
     from service.domain.text import printable
     from service.log import only_warnings
     from workers.compile import offline
@@ -107,7 +104,7 @@ def isolate(
     if max_trials < trials:
         raise BadInput(f"--max-trials {max_trials} is less than --trials {trials}.")
     if save is not None:
-        isolation_view.make_folder(save)
+        views.facts.make_folder(save)
     text_and_adapters = read_recipe(recipe) if recipe else None
     subject = offline.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     providers, components = tuple(provider or ()), tuple(component or ())
@@ -118,9 +115,9 @@ def isolate(
     except BuildFailed as failure:
         err.print(printable("\n".join(filter(None, (str(failure), failure.log)))), markup=False, soft_wrap=True)
         sys.exit(2)
-    view = isolation_view.isolated(result)
+    view = views.facts.isolated(result)
     if save is not None:
-        isolation_view.save(save, view)
+        views.facts.save(save, view)
     return view
 
 

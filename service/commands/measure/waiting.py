@@ -11,8 +11,8 @@ from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreach
 from kernelwatch.client.models import RunDocument
 from service.commands.connection import client
 from service.commands.measure.fail_on import GateFinding, exit_code
+from service.commands.output.console import progress
 from service.commands.output.formats import as_json
-from service.commands.output.progress import progress
 from service.commands.output.views import View
 from service.commands.views import reports, runs
 from service.domain.text import one_line

@@ -66,7 +66,7 @@ def run(
 
     Exit codes: 0 everything that was asked for is measured, 2 an error, 3 a part of it: run the same command again.
     """
-    from service.commands.output.progress import progress
+    from service.commands.output.console import progress
     from service.commands.studies import views
     from service.db import migrate
     from service.errors import BadInput

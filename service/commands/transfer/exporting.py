@@ -42,8 +42,7 @@ def _write(
     output: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
 ) -> None:
     """Write everything of one kind."""
-    from service.commands.output.console import err, line
-    from service.commands.output.progress import NoProgress, progress
+    from service.commands.output.console import NoProgress, err, line, progress
 
     form = file_format or _SUFFIXES.get(output.suffix if output else "", FileFormat.CSV)
     if form is FileFormat.PARQUET and output is None and sys.stdout.isatty():

@@ -34,7 +34,7 @@ def import_command(
     ] = None,
 ) -> View:
     """Send measurements made elsewhere, as series of their own.  The same ones within a day are stored once."""
-    from service.commands.output.progress import progress
+    from service.commands.output.console import progress
     from service.commands.transfer.reading import batches_of
 
     stored = list["BatchItem"]()

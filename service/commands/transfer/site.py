@@ -28,8 +28,7 @@ def site(
 ) -> None:
     """Write the boards, trends and releases of public targets as a folder for any web host."""
     from dashboards.site.export import export_site
-    from service.commands.output.console import err, line
-    from service.commands.output.progress import progress
+    from service.commands.output.console import err, line, progress
 
     for option, given in (("--address", address), ("--service", service)):
         if given and not _ADDRESS.fullmatch(given):

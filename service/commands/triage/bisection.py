@@ -52,19 +52,19 @@ def start(
     asked = client().bisections.start(
         target, good, bad, device=device, cases=case or None, suite=suite, max_runs=max_runs
     )
-    started = views.bisections.started(asked, connection.address())
+    started = views.regressions.bisection_started(asked, connection.address())
     if not wait:
         return started
     for said in started.parts:
         line(str(said), to=err)
-    return views.bisections.whole(_until_done(asked.id))
+    return views.regressions.bisection(_until_done(asked.id))
 
 
 def _until_done(bisection_id: int) -> "BisectionDocument":
-    from service.commands.output.progress import progress
+    from service.commands.output.console import progress
 
     with progress() as shown:
-        while (found := client().bisections.get(bisection_id)).state not in views.bisections.CODES:
+        while (found := client().bisections.get(bisection_id)).state not in views.regressions.SEARCH_CODES:
             shown.show(found.id, f"bisection {found.id}: {found.summary}", None)
             time.sleep(EVERY_S)
     return found
@@ -77,7 +77,7 @@ def list_bisections(
     limit: Annotated[int, typer.Option(help="Maximum number of bisections, the newest.", min=1, max=200)] = 50,
 ) -> View:
     """List the newest bisections and their results."""
-    return views.bisections.COLUMNS.page(
+    return views.regressions.BISECTIONS.page(
         first(client().bisections.list(target=target, running=running or None), limit), limit
     )
 
@@ -85,10 +85,10 @@ def list_bisections(
 @bisection_app.verb("show", watch=True)
 def show(bisection_id: Number) -> View:
     """Show one bisection with its steps.  The exit codes are those of `start --wait`."""
-    return views.bisections.whole(client().bisections.get(bisection_id))
+    return views.regressions.bisection(client().bisections.get(bisection_id))
 
 
 @bisection_app.verb("stop")
 def stop(bisection_id: Number) -> View:
     """Stop a bisection.  Its steps are kept."""
-    return views.bisections.stopped(client().bisections.stop(bisection_id))
+    return views.regressions.bisection_stopped(client().bisections.stop(bisection_id))

@@ -66,7 +66,7 @@ def show_rates(
     days: Annotated[int, typer.Option(help="Only comparisons of the last days.", min=1)] = 90,
 ) -> View:
     """Show how often equal code differed, by worker and metric, the worst cases, and the quarantined cases."""
-    return views.calibration.shown(client().calibration.get(target=target, worker=worker, device=device, days=days))
+    return views.policies.calibration(client().calibration.get(target=target, worker=worker, device=device, days=days))
 
 
 @calibration_app.verb("start")
@@ -79,7 +79,7 @@ def start(
 ) -> View:
     """Queue a calibration: two builds of one revision, and a copy, measured against each other."""
     run = client().calibration.start(target, device=device, revision=revision, suite=suite, worker=worker)
-    return views.calibration.started(run, connection.address())
+    return views.policies.calibration_started(run, connection.address())
 
 
 @calibration_app.verb("quarantine")
@@ -92,7 +92,7 @@ def quarantine(
 ) -> View:
     """Stop reporting a case until it is released.  It is still measured and shown."""
     found = client().calibration.quarantine(target, case, device=device, reason=reason, provider=provider)
-    return views.calibration.quarantined(found, case)
+    return views.policies.quarantined(found, case)
 
 
 @calibration_app.verb("release")
@@ -105,4 +105,4 @@ def release(
 ) -> View:
     """Report a quarantined case again.  Earlier comparisons of equal code no longer count."""
     found = client().calibration.release(target, case, device=device, reason=reason, provider=provider)
-    return views.calibration.released(found, case)
+    return views.policies.released(found, case)

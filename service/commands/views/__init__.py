@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from service.commands.views import (  # noqa: F401
         access,
-        bisections,
-        calibration,
         facts,
         machine,
         policies,

@@ -1,13 +1,22 @@
-"""A comparison of compiled code, as commands print it."""
+"""What was compiled or isolated on this machine, as commands print it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.commands.output.formats import as_json, as_markdown
 from service.commands.output.views import Column, Part, Sentence, Table, View, text
 from service.domain.codefacts.diff import Group
 from service.domain.codefacts.findings import MENDS, FactsReport, at
 from service.domain.codefacts.measured import Difference
+from service.domain.isolation.evaluation import CaseIsolation, CaseVerdict, Isolation
 from service.domain.text import one_line
+from service.errors import BadInput
 from service.reports import facts_markdown
 from service.reports.facts_markdown import title
+from service.reports.schema import isolation
 from service.reports.schema.facts import CodeChangeItem, FactsDocument
+from service.reports.schema.isolation import IsolationDocument, IsolationRow
 
 _STYLES = {True: "red", False: "green", None: ""}
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -66,3 +75,67 @@ def _difference(one: Difference) -> Sentence:
     if one.cut:
         parts.append((f"\n... {one.cut} more lines; --texts FOLDER writes them all", "dim"))
     return text(*parts)
+
+
+_VERDICTS = {
+    CaseVerdict.SLOWER: "red",
+    CaseVerdict.BROKEN: "red",
+    CaseVerdict.FAILED: "red",
+    CaseVerdict.FASTER: "green",
+    CaseVerdict.UNDECIDED: "yellow",
+}
+
+
+def isolated(result: Isolation) -> View:
+    """Which component moved something, then every case, why, and what is in doubt."""
+    document = IsolationDocument.of(result)
+    parts: list[Part] = [
+        text((document.headline, "bold")),
+        text((isolation.subject(result), "dim")),
+        Table(CaseIsolation, result.cases, _columns_of(result)),
+        text((isolation.LEGEND, "dim")),
+    ]
+    parts += [text(line) for line in isolation.explanations(result)]
+    parts += [text((line, "yellow")) for line in isolation.troubles(result)]
+    rows = Table(IsolationRow, list(IsolationRow.all_of(document)), ())
+    return View(document, parts, code=result.exit_code, table=rows)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder before anything is measured.  Raises BadInput if that is impossible."""
+    with _written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def save(folder: Path, view: View) -> None:
+    """Write the document as JSON and as Markdown.  Raises BadInput if the folder cannot be written."""
+    with _written(folder):
+        (folder / "isolation.json").write_text(as_json(view.document) + "\n", encoding="utf-8")
+        (folder / "isolation.md").write_text(as_markdown(view) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
+
+
+def _columns_of(result: Isolation) -> tuple[Column[CaseIsolation], ...]:
+    several = len({one.provider for one in result.cases}) > 1
+
+    def of(place: int) -> Column[CaseIsolation]:
+        name = isolation.title(result.components[place].name)
+        return Column(name, lambda one: isolation.both_ways(one.components[place], one.case), right=True)
+
+    def total(one: CaseIsolation) -> str:
+        return isolation.change(one.total, one.case)
+
+    return (
+        Column("case", lambda one: f"{one.provider} {one.case}" if several else one.case),
+        Column("total", total, lambda one: _VERDICTS.get(one.verdict, ""), right=True),
+        *(of(place) for place in range(len(result.components))),
+        Column("left", lambda one: isolation.change(one.left, one.case), right=True),
+        Column("verdict", isolation.verdict, lambda one: _VERDICTS.get(one.verdict, "")),
+    )

@@ -1,12 +1,21 @@
-"""Regressions and incidents as commands print them."""
+"""Regressions, incidents and bisections as commands print them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from kernelwatch.client import Page
-from kernelwatch.client.models import IncidentItem, IncidentMemberItem, RegressionDocument, RegressionItem
+from kernelwatch.client.models import (
+    BisectionDocument,
+    BisectionItem,
+    IncidentItem,
+    IncidentMemberItem,
+    RegressionDocument,
+    RegressionItem,
+    StepItem,
+)
 from service.commands.output.views import Column, Columns, Sentence, Table, View, day, minute, more, text
 from service.domain.metrics import metric_of, percent
+from service.domain.states import UNDECIDED
 from service.domain.text import counted, interval, short
 
 
@@ -132,3 +141,50 @@ def incident(found: IncidentItem) -> View:
 def _headline(one: IncidentItem) -> str:
     why = f": {one.cause_text}" if one.cause_text else ""
     return f"incident {one.id} of {one.target} on {one.device}, since {short(one.revision)}{why}"
+
+
+SEARCH_CODES = {"found": 0, "range": 1, "stopped": 2, "not reproduced": 125}  # a search that goes on has 0
+
+BISECTIONS = Columns(
+    BisectionItem,
+    Column("bisection", lambda one: str(one.id), right=True),
+    Column("target", lambda one: one.target),
+    Column("device", lambda one: one.device),
+    Column("good..bad", lambda one: f"{short(one.good)}..{short(one.bad)}"),
+    Column("state", lambda one: one.state, lambda _: "bold"),
+    Column("result", lambda one: one.reason or "queued", below=True),
+    empty="No bisections. Start one with `kernelwatch bisection start TARGET GOOD..BAD`.",
+)
+STEPS = Columns(
+    StepItem,
+    Column("run", lambda one: str(one.run_id), right=True),
+    Column("revision", lambda one: short(one.revision)),
+    Column("against", lambda one: short(one.baseline)),
+    Column("aim", lambda one: one.aim or "", spare=1),
+    Column("answer", lambda one: one.summary, folds=True),
+)
+
+
+def bisection_started(found: BisectionDocument, address: str) -> View:
+    """A bisection that was asked for."""
+    return View(found, [text(f"Bisection {found.id}  ({address}/bisections/{found.id})")])
+
+
+def bisection(found: BisectionDocument) -> View:
+    """A bisection with its steps."""
+    title = text(f"bisection {found.id} of {found.target} on {found.device}: {short(found.good)}..{short(found.bad)}")
+    result = text((found.state, "bold"), ": ", found.summary)
+    parts = (title, STEPS.table(found.steps), result)
+    return View(found, parts, code=_code(found), over=found.state in SEARCH_CODES)
+
+
+def bisection_stopped(found: BisectionDocument) -> View:
+    """A bisection that was stopped."""
+    return View(found, [text(found.reason or found.summary)])
+
+
+def _code(found: BisectionDocument) -> int:
+    """The exit code of a search."""
+    if found.state == "not reproduced" and found.ending == "undecided":
+        return UNDECIDED
+    return SEARCH_CODES.get(found.state, 0)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kernels.cases import Case
-from service.commands.measure.isolation_view import isolated
 from service.commands.output.formats import as_csv, as_markdown
+from service.commands.views.facts import isolated
 from service.domain.isolation.components import Component, DistributionChange
 from service.domain.isolation.evaluation import IsolatedCase, Isolation, StackSide, causes, evaluate, steps
 from service.domain.policy.policy import Policy
