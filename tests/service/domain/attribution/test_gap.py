@@ -29,124 +29,111 @@ SPILLS = Cause(Kind.CODE, CauseCode.EXPLAINED, {"slower": True, "confirmed": Tru
 NOISE = Cause(Kind.NOISE, CauseCode.NOT_REPEATED, certain=False)
 NEWER = {"quack": ("0.6.4", "0.6.5")}
 
-STORIES = [
-    (STEADY, None),
-    (ours(100.9), None),
-    (replace(ours(106.0), baseline=theirs(84.8).baseline), None),  # the machine was slower for both
+NOTHING_MOVED = [
+    STEADY,
+    ours(100.9),
+    replace(ours(106.0), baseline=theirs(84.8).baseline),  # the machine was slower for both
+]
+CERTAIN = [
     # -- this commit
     (
         replace(ours(108.0), confirmed=1.08, why=SPILLS),
-        CauseWords(
-            Kind.CODE,
-            "this commit is 8 % slower than its baseline because the kernel now spills 50 registers at N=4096",
-        ),
+        Kind.CODE,
+        "this commit is 8 % slower than its baseline because the kernel now spills 50 registers at N=4096",
     ),
-    (replace(ours(92.0), confirmed=0.92), CauseWords(Kind.CODE, "this commit is 8 % faster than its baseline")),
-    (
-        replace(ours(108.0), confirmed=1.08, why=NOISE),
-        CauseWords(
-            Kind.NOISE,
-            "this commit is 8 % slower than its baseline: probably noise: fresh trials did not repeat it",
-            certain=False,
-        ),
-    ),
+    (replace(ours(92.0), confirmed=0.92), Kind.CODE, "this commit is 8 % faster than its baseline"),
     (
         replace(ours(108.0), case=f"{CASE}.memory", confirmed=1.08),
-        CauseWords(Kind.CODE, "this commit takes 8 % more memory than its baseline"),
+        Kind.CODE,
+        "this commit takes 8 % more memory than its baseline",
     ),
     # -- the baseline
     (
         replace(theirs(75.2), stack=NEWER),
-        CauseWords(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"),
+        Kind.BASELINE,
+        "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster",
     ),
     (
         replace(theirs(88.0), stack=NEWER),
-        CauseWords(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 10 % slower"),
+        Kind.BASELINE,
+        "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 10 % slower",
     ),
     (
-        replace(theirs(75.2), stack=NEWER, confirmed=0.97),  # a commit that became faster is not why it is behind
-        CauseWords(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"),
-    ),
-    (
-        replace(theirs(75.2), stack={"torch": ("2.11.0", "2.13.0"), **NEWER}),
-        CauseWords(
-            Kind.BASELINE,
-            "probably the stack, not your commit: quack became 6 % faster after torch 2.11.0 → 2.13.0 and Quack 0.6.4 "
-            "→ 0.6.5; kernelwatch isolate finds out which of them did it",
-            certain=False,
-        ),
-    ),
-    (
-        replace(theirs(75.2), stack={"driver": ("570.1", "575.2")}),
-        CauseWords(
-            Kind.STACK,
-            "probably the stack, not your commit: quack became 6 % faster after driver 570.1 → 575.2",
-            certain=False,
-        ),
-    ),
+        replace(theirs(75.2), stack=NEWER, confirmed=0.97),
+        Kind.BASELINE,
+        "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster",
+    ),  # a commit that became faster is not why it is behind
     (
         replace(
             theirs(75.2),
             baseline=(GapSide("inductor", 80.0), GapSide("inductor", 75.2)),
             stack={"torch": ("2.11", "2.13")},
         ),
-        CauseWords(Kind.BASELINE, "not your commit: torch 2.11 → 2.13 made the baseline 6 % faster"),
-    ),
-    (
-        theirs(75.2, sm_mhz=2100),
-        CauseWords(
-            Kind.MACHINE,
-            "probably the machine: quack became 6 % faster, and the SM clock was 6.1 % higher",
-            certain=False,
-        ),
-    ),
-    (
-        theirs(75.2),
-        CauseWords(
-            Kind.MACHINE,
-            "probably the machine, not your commit: quack became 6 % faster with the same code and stack",
-            certain=False,
-        ),
-    ),
-    (
-        theirs(75.2, code="r"),
-        CauseWords(
-            Kind.BASELINE, "not your commit: quack became 6 % faster, and no stored data explains it", certain=False
-        ),
+        Kind.BASELINE,
+        "not your commit: torch 2.11 → 2.13 made the baseline 6 % faster",
     ),
     (
         replace(STEADY, baseline=(QUACK, GapSide("inductor", 70.0))),
-        CauseWords(Kind.BASELINE, "not your commit: the best is inductor now, and was quack at abc1234567"),
+        Kind.BASELINE,
+        "not your commit: the best is inductor now, and was quack at abc1234567",
     ),
+]
+UNCERTAIN = [
+    # -- this commit
+    (
+        replace(ours(108.0), confirmed=1.08, why=NOISE),
+        Kind.NOISE,
+        "this commit is 8 % slower than its baseline: probably noise: fresh trials did not repeat it",
+    ),
+    # -- the baseline
+    (
+        replace(theirs(75.2), stack={"torch": ("2.11.0", "2.13.0"), **NEWER}),
+        Kind.BASELINE,
+        "probably the stack, not your commit: quack became 6 % faster after torch 2.11.0 → 2.13.0 and Quack 0.6.4 "
+        "→ 0.6.5; kernelwatch isolate finds out which of them did it",
+    ),
+    (
+        replace(theirs(75.2), stack={"driver": ("570.1", "575.2")}),
+        Kind.STACK,
+        "probably the stack, not your commit: quack became 6 % faster after driver 570.1 → 575.2",
+    ),
+    (
+        theirs(75.2, sm_mhz=2100),
+        Kind.MACHINE,
+        "probably the machine: quack became 6 % faster, and the SM clock was 6.1 % higher",
+    ),
+    (
+        theirs(75.2),
+        Kind.MACHINE,
+        "probably the machine, not your commit: quack became 6 % faster with the same code and stack",
+    ),
+    (theirs(75.2, code="r"), Kind.BASELINE, "not your commit: quack became 6 % faster, and no stored data explains it"),
     # -- our own time, by nobody's commit
     (
         replace(ours(105.0), stack={"triton": ("3.6.0", "3.7.0")}),
-        CauseWords(
-            Kind.STACK,
-            "probably the stack, not your commit: our own time became 5 % slower after Triton 3.6.0 → 3.7.0",
-            certain=False,
-        ),
+        Kind.STACK,
+        "probably the stack, not your commit: our own time became 5 % slower after Triton 3.6.0 → 3.7.0",
     ),
     (
         ours(105.0, sm_mhz=1880),
-        CauseWords(
-            Kind.MACHINE,
-            "probably the machine: our own time became 5 % slower, and the SM clock was 5.1 % lower",
-            certain=False,
-        ),
+        Kind.MACHINE,
+        "probably the machine: our own time became 5 % slower, and the SM clock was 5.1 % lower",
     ),
     (
         ours(105.0),
-        CauseWords(
-            Kind.UNKNOWN,
-            "not certain: our own time became 5 % slower since abc1234567, and no single commit was shown to cause it",
-            certain=False,
-        ),
+        Kind.UNKNOWN,
+        "not certain: our own time became 5 % slower since abc1234567, and no single commit was shown to cause it",
     ),
     (
         replace(ours(100.9), baseline=theirs(79.3).baseline),
-        CauseWords(Kind.UNKNOWN, "not certain: neither side moved enough to be the cause", certain=False),
+        Kind.UNKNOWN,
+        "not certain: neither side moved enough to be the cause",
     ),
+]
+STORIES = [
+    *((shift, None) for shift in NOTHING_MOVED),
+    *((shift, CauseWords(kind, words)) for shift, kind, words in CERTAIN),
+    *((shift, CauseWords(kind, words, certain=False)) for shift, kind, words in UNCERTAIN),
 ]
 
 
