@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import time
 import zipfile
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from service.settings import settings
 from service.sources import open_source
 from service.sources.git import GitSource
 from tests import world
+from tests.fakes.repository import Repository
 
 NONE = "0" * 40
 RECIPE = """
@@ -42,32 +42,20 @@ QUEUED, HELD, SKIPPED = RunState.QUEUED, RunState.HELD, RunState.SKIPPED
 SUPERSEDED, CANCELLED, LEASED = RunState.SUPERSEDED, RunState.CANCELLED, RunState.LEASED
 
 
-class Forge:
+class Forge(Repository):
     """A repository with people who push to it, and the deliveries that GitHub makes of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.deliveries = folder, 0
-        folder.mkdir()
-        self.git("init", "--quiet", "--initial-branch=main")
+    deliveries = 0
 
-    def git(self, *arguments: str) -> str:
-        who = {f"GIT_{role}_{part}": "ada" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
-        environment = {**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        command = ["git", "-C", str(self.folder), *arguments]
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
-
-    def commit(self, file: str = "norms.py", text: str | None = None) -> str:
-        (self.folder / file).write_text(f"{os.urandom(8).hex()}\n" if text is None else text)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", f"change {file}")
-        return self.git("rev-parse", "HEAD")
+    def change(self, file: str = "norms.py", text: str | None = None) -> str:
+        return self.commit(f"change {file}", {file: f"{os.urandom(8).hex()}\n" if text is None else text})
 
     def pull(self, number: int, *, file: str = "norms.py", onto: str = "main") -> str:
         """A new head of a pull request: the first one leaves the mainline where that is now."""
         branch = f"pull-{number}"
         known = self.git("branch", "--list", branch)
         self.git("checkout", "--quiet", *([branch] if known else ["-b", branch, onto]))
-        sha = self.commit(file)
+        sha = self.change(file)
         self.git("update-ref", f"refs/pull/{number}/head", sha)
         self.git("checkout", "--quiet", "main")
         return sha
@@ -114,7 +102,7 @@ def forge(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forge
 @pytest.fixture
 def first(forge: Forge) -> str:
     """The commit that the mainline begins with."""
-    return forge.commit()
+    return forge.change()
 
 
 @pytest.fixture
@@ -166,7 +154,7 @@ def delivery(number: int = -1) -> Delivery:
 
 
 def test_a_push_becomes_a_run_for_each_device_of_the_recipe(forge: Forge, target: Target, first: str) -> None:
-    second, third = forge.commit(), forge.commit()
+    second, third = forge.change(), forge.change()
 
     said = forge.push_event(first, third)
 
@@ -189,7 +177,7 @@ def test_of_several_devices_that_is_taken_which_has_a_worker(forge: Forge, first
     watch(forge, recipe_text=RECIPE.replace('["cpu", "h200"]', '["cpu", ["h200", "h100"]]'))
 
     def pushed() -> list[str]:
-        sha = forge.commit()
+        sha = forge.change()
         forge.push_event(first, sha)
         return [run.device for run in runs(sha)]
 
@@ -203,7 +191,7 @@ def test_of_several_devices_that_is_taken_which_has_a_worker(forge: Forge, first
     with transaction() as session:
         session.add(Worker(name="box/h200-0", device="h200", description="", started_at=now, seen_at=now))
         session.execute(update(Run).where(Run.device == "h100").values(state=RunState.DONE))
-    sha = forge.commit()
+    sha = forge.change()
     forge.push_event(first, sha)
     assert [run.device for run in runs(sha)] == ["cpu", "h100"], "that which measured the target last"
 
@@ -222,14 +210,14 @@ def test_the_first_commit_of_all_has_no_baseline(forge: Forge, target: Target, f
 def test_a_push_is_counted_from_what_is_known_whatever_it_says(forge: Forge, target: Target, first: str) -> None:
     """A lost delivery is made good by the next one."""
     forge.push_event(NONE, first)
-    second = forge.commit()
-    third = forge.commit()
+    second = forge.change()
+    third = forge.change()
     forge.push_event(second, third)
     assert mainline() == numbered(first, second, third)
 
 
 def test_the_same_push_twice_changes_nothing(forge: Forge, target: Target, first: str) -> None:
-    second = forge.commit()
+    second = forge.change()
     forge.push_event(first, second)
     before = [(run.id, run.state) for run in runs()]
 
@@ -240,14 +228,14 @@ def test_the_same_push_twice_changes_nothing(forge: Forge, target: Target, first
 
 
 def test_a_delivery_is_understood_once(forge: Forge, target: Target, first: str) -> None:
-    forge.push_event(first, forge.commit())
-    forge.commit()
+    forge.push_event(first, forge.change())
+    forge.change()
     assert deliveries.process_delivery(delivery().id) == delivery().outcome
     assert len(mainline()) == 1
 
 
 def test_commits_that_do_not_matter_are_skipped_and_say_so(forge: Forge, target: Target, first: str) -> None:
-    docs, code = forge.commit("README.md"), forge.commit()
+    docs, code = forge.change("README.md"), forge.change()
 
     said = forge.push_event(first, code)
 
@@ -261,7 +249,7 @@ def test_commits_that_do_not_matter_are_skipped_and_say_so(forge: Forge, target:
 def test_only_the_first_parents_of_a_merge_are_on_the_mainline(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
     forge.pull(7, file="other.py")
-    second = forge.commit()
+    second = forge.change()
     forge.git("merge", "--quiet", "--no-ff", "--message", "merge", "pull-7")
     merge = forge.git("rev-parse", "HEAD")
     forge.push_event(first, merge)
@@ -292,7 +280,7 @@ def test_dates_follow_the_mainline_whatever_commits_say(
 ) -> None:
     forge.push_event(NONE, first)
     monkeypatch.setenv("GIT_COMMITTER_DATE", date)
-    second = forge.commit()
+    second = forge.change()
     monkeypatch.delenv("GIT_COMMITTER_DATE")
     forge.push_event(first, second)
 
@@ -309,10 +297,10 @@ def test_dates_follow_the_mainline_whatever_commits_say(
 
 def test_a_forced_push_takes_what_left_off_the_mainline(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
-    second, lost = forge.commit(), forge.commit()
+    second, lost = forge.change(), forge.change()
     forge.push_event(first, lost)
     forge.git("reset", "--quiet", "--hard", second)
-    instead, after = forge.commit(), forge.commit()
+    instead, after = forge.change(), forge.change()
 
     said = forge.push_event(lost, after)
 
@@ -328,10 +316,10 @@ def test_a_merge_that_is_pushed_with_the_mainline_as_its_second_parent_moves_tha
 ) -> None:
     """A developer pulls into his own two commits and pushes: the first parent of the merge is his."""
     forge.push_event(NONE, first)
-    aside = forge.commit()
+    aside = forge.change()
     forge.push_event(first, aside)
     forge.git("checkout", "--quiet", "-b", "developer", first)
-    own = [forge.commit(f"own{number}.py") for number in range(2)]
+    own = [forge.change(f"own{number}.py") for number in range(2)]
     forge.git("merge", "--quiet", "--no-edit", "main")
     merge = forge.git("rev-parse", "HEAD")
     forge.git("branch", "--force", "main", merge)
@@ -344,7 +332,7 @@ def test_a_merge_that_is_pushed_with_the_mainline_as_its_second_parent_moves_tha
     assert runs(merge)[0].baseline == own[-1]
     assert states(aside) == [SUPERSEDED, SUPERSEDED]
 
-    later = [forge.commit() for _ in range(2)]
+    later = [forge.change() for _ in range(2)]
     forge.push_event(merge, later[-1])
     assert mainline() == numbered(first, *own, merge, *later)
     assert forge.push_event(merge, later[-1]) == "norms: nothing new on the mainline."
@@ -353,9 +341,9 @@ def test_a_merge_that_is_pushed_with_the_mainline_as_its_second_parent_moves_tha
 def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_them(
     forge: Forge, target: Target, first: str
 ) -> None:
-    slow = forge.commit()
+    slow = forge.change()
     forge.push_event(first, slow)
-    mended = forge.commit()
+    mended = forge.change()
     forge.push_event(slow, mended)
     by = {sha: runs(sha)[0].id for sha in (slow, mended)}
     with transaction() as session:
@@ -368,7 +356,7 @@ def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_t
     assert regressions() == [("open", None), ("fixed", None)]
 
     forge.git("reset", "--quiet", "--hard", first)
-    instead = forge.commit()
+    instead = forge.change()
     forge.push_event(slow, instead)
     assert regressions() == [("fixed", None), ("fixed", None)]
 
@@ -381,7 +369,7 @@ def regressions() -> list[tuple[str, int | None]]:
 
 def test_a_mainline_set_back_keeps_what_was_measured_before(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
-    lost = forge.commit()
+    lost = forge.change()
     forge.push_event(first, lost)
     forge.git("reset", "--quiet", "--hard", first)
     assert "1 revision left it" in forge.push_event(lost, first)
@@ -392,8 +380,8 @@ def test_a_mainline_set_back_keeps_what_was_measured_before(forge: Forge, target
 def test_a_mainline_that_begins_anew_begins_with_its_newest_revision(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
     forge.git("checkout", "--quiet", "--orphan", "fresh")
-    forge.commit()
-    fresh = forge.commit()
+    forge.change()
+    fresh = forge.change()
     forge.git("branch", "--force", "main", "fresh")
     assert "1 revision left it" in forge.push_event(first, fresh)
     assert mainline() == numbered(fresh)
@@ -405,7 +393,7 @@ def test_a_mainline_that_begins_anew_begins_with_its_newest_revision(forge: Forg
 def test_the_head_of_a_pull_request_is_compared_with_the_merge_base(forge: Forge, target: Target, first: str) -> None:
     forge.pull(7)
     head = forge.pull(7)
-    forge.commit()  # the mainline went on meanwhile
+    forge.change()  # the mainline went on meanwhile
 
     said = forge.pull_event(7, head, action="opened")
 
@@ -557,7 +545,7 @@ def test_another_base_with_the_same_merge_base_changes_nothing(forge: Forge, tar
 
 def test_a_base_that_did_not_build_is_not_another_base(forge: Forge, target: Target, first: str) -> None:
     """Then the run names the earlier revision that it was compared with."""
-    forge.commit()
+    forge.change()
     head = forge.pull(8)
     forge.pull_event(8, head, action="opened")
     end_runs(8)
@@ -684,7 +672,7 @@ def test_deliveries_of_one_repository_are_answered_by_one_fetch(
     fetch = GitSource._fetch
     monkeypatch.setattr(GitSource, "_fetch", lambda *a, **b: (fetched.append(str(a[3])), fetch(*a, **b))[1])
     heads = {number: forge.pull(number) for number in range(1, 6)}
-    second = forge.commit()
+    second = forge.change()
     for number, head in heads.items():
         forge.store("pull_request", forge.pull_body(number, head))
         forge.store("push", {"ref": "refs/heads/main", "before": first, "after": second})
@@ -743,8 +731,8 @@ def test_mirrors_forget_closed_pull_requests_and_tell_their_size(
 
 def test_a_recipe_is_taken_from_the_mainline_never_from_a_pull_request(forge: Forge) -> None:
     adapted = 'adapters = ["adapter.py"]\n' + RECIPE
-    forge.commit("adapter.py", "def rmsnorm(): ...")
-    forge.commit("kernelwatch.toml", adapted)
+    forge.change("adapter.py", "def rmsnorm(): ...")
+    forge.change("kernelwatch.toml", adapted)
     watch(forge, recipe_from_branch=True, recipe_text=None)
     forge.pull(7, file="kernelwatch.toml")  # which makes it nonsense
     head = forge.pull(7, file="adapter.py")
@@ -757,10 +745,10 @@ def test_a_recipe_is_taken_from_the_mainline_never_from_a_pull_request(forge: Fo
 
 
 def test_a_changed_recipe_is_a_new_version_and_measures_anew(forge: Forge) -> None:
-    forge.commit("kernelwatch.toml", RECIPE)
+    forge.change("kernelwatch.toml", RECIPE)
     target = watch(forge, recipe_from_branch=True, recipe_text=None)
     deliveries.poll(target.id)
-    changed = forge.commit("kernelwatch.toml", RECIPE.replace('"cpu", "h200"', '"cpu"'))
+    changed = forge.change("kernelwatch.toml", RECIPE.replace('"cpu", "h200"', '"cpu"'))
     deliveries.poll(target.id)
     assert [run.device for run in runs(changed)] == ["cpu"]
     assert len({run.recipe_id for run in runs()}) == 2
@@ -778,8 +766,8 @@ def test_a_changed_recipe_is_a_new_version_and_measures_anew(forge: Forge) -> No
 def test_a_recipe_that_cannot_be_used_says_why(forge: Forge, first: str, files: dict[str, str], why: str) -> None:
     watch(forge, recipe_from_branch=True, recipe_text=None)
     for name, text in files.items():
-        forge.commit(name, text)
-    said = forge.push_event(first, forge.commit())
+        forge.change(name, text)
+    said = forge.push_event(first, forge.change())
     assert why in said
     assert (delivery().attempts, bool(delivery().processed_at)) == (deliveries.GIVEN_UP, True)
 
@@ -857,12 +845,12 @@ def test_every_delivery_ends_in_a_sentence(state: Path, event: str, body: bytes,
 
 
 def test_the_first_poll_takes_the_newest_and_later_ones_what_is_new(forge: Forge, target: Target, first: str) -> None:
-    second = forge.commit()
+    second = forge.change()
     assert deliveries.poll(target.id)
     assert mainline() == numbered(second)
     assert runs(second)[0].baseline == first
 
-    third, fourth = forge.commit(), forge.commit()
+    third, fourth = forge.change(), forge.change()
     assert deliveries.poll(target.id)
     assert deliveries.poll(target.id)
     assert mainline() == numbered(second, third, fourth)
@@ -946,9 +934,9 @@ def waits() -> float:
 
 
 def test_a_backfill_reaches_behind_what_is_known(forge: Forge, target: Target, first: str) -> None:
-    second, third = forge.commit(), forge.commit()
+    second, third = forge.change(), forge.change()
     deliveries.poll(target.id)
-    fourth = forge.commit()
+    fourth = forge.change()
     deliveries.poll(target.id)
 
     assert deliveries.backfill("norms", first, second) == 2
@@ -963,7 +951,7 @@ def test_a_backfill_reaches_behind_what_is_known(forge: Forge, target: Target, f
 def test_a_backfill_that_touches_nothing_known_keeps_the_order_of_the_mainline(
     forge: Forge, target: Target, first: str
 ) -> None:
-    line = [first, *(forge.commit() for _ in range(8))]
+    line = [first, *(forge.change() for _ in range(8))]
     deliveries.poll(target.id)
 
     deliveries.backfill("norms", line[1], line[4])
@@ -971,14 +959,14 @@ def test_a_backfill_that_touches_nothing_known_keeps_the_order_of_the_mainline(
     assert mainline() == numbered(*line[2:5], line[8])
     assert deliveries.poll(target.id)
     assert mainline() == numbered(*line[2:5], line[8]), "what lies between was not asked for"
-    newest = forge.commit()
+    newest = forge.change()
     deliveries.poll(target.id)
     deliveries.backfill("norms", line[5], line[7])
     assert mainline() == numbered(*line[2:5], *line[6:], newest)
 
 
 def test_a_sample_measures_few_revisions_each_against_the_one_before(forge: Forge, target: Target, first: str) -> None:
-    line = [first, *(forge.commit() for _ in range(8))]
+    line = [first, *(forge.change() for _ in range(8))]
 
     assert deliveries.backfill("norms", line[0], line[8], sample=3) == 6
 
@@ -992,7 +980,7 @@ def test_a_sample_measures_few_revisions_each_against_the_one_before(forge: Forg
 def test_a_revision_of_a_sample_matters_if_any_commit_since_the_one_before_does(
     forge: Forge, target: Target, first: str
 ) -> None:
-    line = [first, *(forge.commit(file) for file in ("norms.py", "README.md", "README.md", "README.md"))]
+    line = [first, *(forge.change(file) for file in ("norms.py", "README.md", "README.md", "README.md"))]
 
     deliveries.backfill("norms", line[0], line[4], sample=2)
 
@@ -1001,7 +989,7 @@ def test_a_revision_of_a_sample_matters_if_any_commit_since_the_one_before_does(
 
 
 def test_a_backfill_of_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
-    second = forge.commit()
+    second = forge.change()
     with pytest.raises(BadInput, match="No commits in"):
         deliveries.backfill("norms", second, first)
 
@@ -1013,7 +1001,7 @@ def test_a_backfill_of_a_branch_is_not_on_the_mainline(forge: Forge, target: Tar
 
 
 def test_somebody_asks_for_a_revision(forge: Forge, target: Target, first: str) -> None:
-    docs = forge.commit("README.md")
+    docs = forge.change("README.md")
     deliveries.poll(target.id)
     assert states(docs) == [SKIPPED, SKIPPED]
 
@@ -1039,7 +1027,7 @@ def test_a_requested_revision_is_compared_with_where_it_left_the_mainline(
 ) -> None:
     forge.pull(7)
     forge.pull(7)
-    second = forge.commit()
+    second = forge.change()
     assert compared_with(target, "pull-7") == first
     assert compared_with(target, first) is None
     assert compared_with(target, second) == first
@@ -1049,7 +1037,7 @@ def test_a_requested_revision_is_compared_with_where_it_left_the_mainline(
     assert compared_with(target, "pull-7") == second, "not what the mainline brought"
 
     forge.git("checkout", "--quiet", "main")
-    third = forge.commit("other.py")
+    third = forge.change("other.py")
     forge.git("merge", "--quiet", "--no-ff", "--no-edit", "--strategy=ours", "pull-7")
     assert compared_with(target, "pull-7") == second, "after its merge too"
     assert compared_with(target, "main") == third
@@ -1059,7 +1047,7 @@ def test_a_slow_commit_is_not_hidden_by_one_on_top_of_it(forge: Forge, target: T
     """As a job of CI requests the head of a branch."""
     forge.pull(7)
     head = forge.pull(7)
-    forge.commit()
+    forge.change()
     requested = deliveries.run_revision("norms", "pull-7")
     assert [(run.id, run.pull, run.baseline) for run in runs(head)] == [(one, None, first) for one in requested]
     forge.pull_event(7, head, action="opened")
@@ -1083,7 +1071,7 @@ def queued_group(forge: Forge, base: str, *files: str) -> str:
     """The commit of a group on its branch: commits of pull requests on top of `base`."""
     forge.git("checkout", "--quiet", "-B", f"gh-readonly-queue/main/pr-7-{base}", base)
     for file in files:
-        forge.commit(file)
+        forge.change(file)
     head = forge.git("rev-parse", "HEAD")
     forge.git("checkout", "--quiet", "main")
     return head
@@ -1147,8 +1135,8 @@ def test_a_requested_revision_without_a_common_ancestor_is_compared_with_its_par
     forge: Forge, target: Target
 ) -> None:
     forge.git("checkout", "--quiet", "--orphan", "another")
-    root = forge.commit()
-    forge.commit()
+    root = forge.change()
+    forge.change()
     assert compared_with(target, "another") == root
     assert compared_with(target, root) is None
 
@@ -1159,7 +1147,7 @@ def test_each_baseline_has_a_run_of_its_own(
 ) -> None:
     source = open_source(target)
     source.refresh()
-    found = source.describe(forge.commit())
+    found = source.describe(forge.change())
     with transaction() as session:
         row = session.get_one(Target, target.id)
         for baseline in (*baselines, *baselines):
@@ -1299,13 +1287,13 @@ def test_devices_with_something_to_do_are_woken(forge: Forge, target: Target, fi
     forge.push_event(NONE, first)
     assert sorted(set(woken)) == ["control", "cpu", "h200"]
     woken.clear()
-    forge.push_event(first, forge.commit("README.md"))
+    forge.push_event(first, forge.change("README.md"))
     assert set(woken) == {"control"}
 
 
 @pytest.mark.usefixtures("either")
 def test_several_workers_may_understand_the_same_things_at_once(forge: Forge, target: Target, first: str) -> None:
-    second, third = forge.commit(), forge.commit()
+    second, third = forge.change(), forge.change()
     bodies = [{"ref": "refs/heads/main", "before": first, "after": sha} for sha in (second, third)]
     stored = [forge.store("push", body) for body in bodies]
     with ThreadPoolExecutor(4) as pool:

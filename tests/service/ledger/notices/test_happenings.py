@@ -1,7 +1,6 @@
 """Each thing that the ledger decides is an event once: for the mainline, and for nothing else."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from service.ledger.regressions.transitions import Slower
 from service.ledger.runs import baselines, recording
 from service.settings import settings
 from tests import world
+from tests.fakes.repository import Repository
 from tests.service.ledger.notices.conftest import Channels, subscribe
 
 CASE = "rmsnorm.fwd.64x4096.bf16"
@@ -184,16 +184,14 @@ def test_a_source_that_cannot_be_polled(target: Target, tmp_path: Path, monkeypa
         assert not deliveries.poll(target.id)
     assert happened() == ["target.unreachable"]
 
-    repository = tmp_path / "norms"
-    git = ["git", "-C", str(repository), "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
-    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(repository)], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "first"], check=True)
+    repository = Repository(tmp_path / "norms")
+    repository.commit("first")
     monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
     settings.cache_clear()
     with transaction() as session:
         text = 'devices = ["cpu"]\nsuite = "smoke"\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
         recipe = world.recipe_of(session, target.id, text)
-        values = {"location": str(repository), "branch": "main", "recipe_id": recipe.id}
+        values = {"location": str(repository.folder), "branch": "main", "recipe_id": recipe.id}
         session.execute(update(Target).values(values))
     assert deliveries.poll(target.id), "it is there"
     assert deliveries.poll(target.id)
