@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 from sqlalchemy import select
@@ -146,6 +147,21 @@ class Site:
         with reading() as session:
             found = session.scalars(select(AuditEntry).where(AuditEntry.object == thing).order_by(AuditEntry.id)).all()
         return [f"{one.actor_kind} {one.actor} {one.action}" for one in found]
+
+
+@contextmanager
+def client(site: Site, who: str | None) -> Iterator[httpx.Client]:
+    """Somebody who signed in, or nobody, without a browser."""
+    with httpx.Client(base_url=site.address, follow_redirects=True, timeout=60) as made:
+        if who is not None:
+            site.forge.person = {"id": sorted(PEOPLE).index(who) + 1, "login": who}
+            assert made.get("/sign-in").status_code == 200
+        yield made
+
+
+def fields(person: httpx.Client, **more: str) -> dict[str, str]:
+    """What a form of theirs sends."""
+    return {"csrf_token": person.get("/api/v1/me").json()["csrf_token"] or "", **more}
 
 
 @contextmanager

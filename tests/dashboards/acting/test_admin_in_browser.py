@@ -1,8 +1,6 @@
 """Keys, people and the audit log in a real browser: as each role, twice, too late, and by two people at once."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -13,22 +11,9 @@ from service.db.engine import reading, transaction
 from service.db.models import ApiKey, Base, RepeatableRequest
 from service.domain.access import NamedGrant, Scope
 from service.ledger.access import keys
-from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.acting.site import HOSTILE, Site, client, fields
 from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS, WIDE
 from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
-
-
-@contextmanager
-def client(site: Site, who: str | None) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.address, follow_redirects=True, timeout=60) as made:
-        if who is not None:
-            site.forge.person = {"id": sorted(PEOPLE).index(who) + 1, "login": who}
-            assert made.get("/sign-in").status_code == 200
-        yield made
-
-
-def of_form(person: httpx.Client, **more: str) -> dict[str, str]:
-    return {"csrf_token": person.get("/api/v1/me").json()["csrf_token"] or "", "seen": "0", **more}
 
 
 def named(name: str) -> list[ApiKey]:
@@ -114,10 +99,10 @@ def test_a_form_that_is_sent_twice_at_once_makes_one_key(site: Site, verb: str) 
     with client(site, "alma") as person:
         headers = {"Origin": site.address}
         if verb == "rotate":
-            person.post("/keys/create", data=of_form(person, name=name, scopes="read", once="first"), headers=headers)
+            person.post("/keys/create", data=fields(person, name=name, scopes="read", once="first"), headers=headers)
         before = len(named(name))
         path = "/keys/create" if verb == "create" else f"/keys/{named(name)[0].id}/rotate"
-        sent = of_form(person, name=name, scopes="read", overlap="0", once=f"once-{verb}")
+        sent = fields(person, name=name, scopes="read", overlap="0", once=f"once-{verb}")
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda _: person.post(path, data=sent, headers=headers), range(4)))
     assert sorted(one.status_code for one in answers) == [200, 200, 200, 201]
@@ -149,21 +134,21 @@ def test_a_rotated_key_stays_valid_as_long_as_the_form_says(browser: Browser, si
 
 def test_a_key_that_somebody_revoked_meanwhile_is_not_rotated(site: Site) -> None:
     with client(site, "alma") as alma, client(site, "wendy") as wendy:
-        made = of_form(wendy, name="late", scopes="run:norms", once="late")
+        made = fields(wendy, name="late", scopes="run:norms", once="late")
         assert wendy.post("/keys/create", data=made, headers={"Origin": site.address}).status_code == 201
         [row] = named("late")
         revoke, rotate = f"/keys/{row.id}/revoke", f"/keys/{row.id}/rotate"
-        assert "is revoked" in alma.post(revoke, data=of_form(alma, confirmed="yes")).text
-        late = wendy.post(rotate, data=of_form(wendy, overlap="0", once="later"))
+        assert "is revoked" in alma.post(revoke, data=fields(alma, confirmed="yes")).text
+        late = wendy.post(rotate, data=fields(wendy, overlap="0", once="later"))
         assert (late.status_code, "has ended. Create a new one." in late.text) == (403, True)
-        again = wendy.post(revoke, data=of_form(wendy, confirmed="yes"))
+        again = wendy.post(revoke, data=fields(wendy, confirmed="yes"))
         assert "is revoked" in again.text, "it is what they wanted"
     assert site.audited(f"key {row.prefix}") == ["person wendy key.create", "person alma key.revoke"]
 
 
 def test_nobody_sees_or_changes_keys_of_others_or_gives_more_than_they_have(site: Site) -> None:
     with client(site, "alma") as alma, client(site, "rita") as rita, client(site, None) as stranger:
-        made = of_form(alma, name="of alma", scopes="admin", once="alma")
+        made = fields(alma, name="of alma", scopes="admin", once="alma")
         text = alma.post("/keys/create", data=made, headers={"Origin": site.address}).text
         [row] = named("of alma")
         assert row.prefix in text
@@ -172,18 +157,18 @@ def test_nobody_sees_or_changes_keys_of_others_or_gives_more_than_they_have(site
             path = f"/keys/{row.id}/{verb}"
             for person, status in ((rita, 403), (stranger, 401)):
                 assert person.get(path).status_code == status
-                sent = person.post(path, data=of_form(person, confirmed="yes", overlap="0", once="x"))
+                sent = person.post(path, data=fields(person, confirmed="yes", overlap="0", once="x"))
                 assert (sent.status_code, row.prefix in sent.text) == (status, False)
         for scopes in ("admin", "run:norms", "read:secret", "run"):
-            greedy = rita.post("/keys/create", data=of_form(rita, name="greedy", scopes=scopes, once="greedy"))
+            greedy = rita.post("/keys/create", data=fields(rita, name="greedy", scopes=scopes, once="greedy"))
             assert greedy.status_code in (403, 404), scopes
         for scopes, expires in (("everything", ""), ("read:norms", "2020-01-01"), ("read:norms", "2026-02-31")):
             wrong = rita.post(
-                "/keys/create", data=of_form(rita, name="wrong", scopes=scopes, expires=expires, once="wrong")
+                "/keys/create", data=fields(rita, name="wrong", scopes=scopes, expires=expires, once="wrong")
             )
             assert wrong.status_code == 422, (scopes, expires)
         forged = rita.post(
-            "/keys/create", data=of_form(rita, name="forged", scopes="read:norms", once="f", csrf_token="")
+            "/keys/create", data=fields(rita, name="forged", scopes="read:norms", once="f", csrf_token="")
         )
         assert forged.status_code == 403
     assert named("greedy") == named("wrong") == named("forged") == []
@@ -212,15 +197,15 @@ def test_two_administrators_keep_the_same_person_out_once(site: Site) -> None:
     with client(site, "rita"), client(site, "alma") as first, client(site, "alma") as second:
         login = next(one for one in first.get("/api/v1/people").json()["items"] if one["login"] == "rita")
         path = f"/people/{login['id']}/disable"
-        forms = [(one, of_form(one, confirmed="yes")) for one in (first, second)]
+        forms = [(one, fields(one, confirmed="yes")) for one in (first, second)]
         with ThreadPoolExecutor(2) as pool:
             both = list(pool.map(lambda one: one[0].post(path, data=one[1]).status_code, forms))
         assert both == [200, 200]
         assert site.audited("person rita").count("person alma person.disable") == 1
-        first.post(path.replace("disable", "enable"), data=of_form(first))
+        first.post(path.replace("disable", "enable"), data=fields(first))
     with client(site, "wendy") as wendy:
-        assert wendy.post(path, data=of_form(wendy, confirmed="yes")).status_code == 403
-        assert wendy.post("/people/999999/disable", data=of_form(wendy, confirmed="yes")).status_code == 403
+        assert wendy.post(path, data=fields(wendy, confirmed="yes")).status_code == 403
+        assert wendy.post("/people/999999/disable", data=fields(wendy, confirmed="yes")).status_code == 403
 
 
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
@@ -231,7 +216,7 @@ def test_the_audit_log_is_filtered_and_links_what_was_changed(
         key, _ = keys.create(session, HOSTILE[:70], [NamedGrant(Scope.READ, "secret")])
     [number] = site.regressions()
     with client(site, "tina") as tina:
-        noted = tina.post(f"/regressions/{number}/note", data=of_form(tina, text="a note", seen="1000000"))
+        noted = tina.post(f"/regressions/{number}/note", data=fields(tina, text="a note", seen="1000000"))
         assert noted.status_code == 200
     with site.as_person(browser, "alma", viewport=viewport) as page:
         page.goto(f"{site.address}/audit")

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -12,7 +11,7 @@ from service.db.models import Run, Worker
 from service.domain.states import RunState
 from service.ledger.runs import queue
 from tests import world
-from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.acting.site import HOSTILE, Site, client, fields
 from tests.dashboards.browser.variants import SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers
 
@@ -157,11 +156,8 @@ def test_a_stale_page_neither_approves_another_commit_nor_undoes_what_others_did
 def test_a_double_click_does_it_once(site: Site, verb: str) -> None:
     state = {"approve": RunState.HELD, "cancel": RunState.QUEUED, "retry": RunState.FAILED}[verb]
     run_id, sha = waits(state)
-    with httpx.Client(base_url=site.address, follow_redirects=True, timeout=60) as person:
-        site.forge.person = {"id": sorted(PEOPLE).index("wendy") + 1, "login": "wendy"}
-        person.get("/sign-in")
-        token = person.get("/api/v1/me").json()["csrf_token"]
-        sent = {"csrf_token": token, "seen": "0", "sha": sha, "confirmed": "yes"}
+    with client(site, "wendy") as person:
+        sent = fields(person, seen="0", sha=sha, confirmed="yes")
         headers = {"Origin": site.address}
         with ThreadPoolExecutor(2) as pool:
             both = list(

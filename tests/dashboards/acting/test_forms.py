@@ -1,8 +1,6 @@
 """Who may send a form of a page, what other sites can do with one, and many senders at once."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -10,23 +8,9 @@ import pytest
 from service.db.engine import transaction
 from service.db.models import SignIn
 from service.settings import settings
-from tests.dashboards.acting.site import PEOPLE, Site
+from tests.dashboards.acting.site import Site, client, fields
 from tests.fakes.api import new_key
 from tests.shell import attempt
-
-
-@contextmanager
-def client(site: Site, who: str | None) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.address, follow_redirects=True, timeout=60) as made:
-        if who is not None:
-            site.forge.person = {"id": sorted(PEOPLE).index(who) + 1, "login": who}
-            made.get("/sign-in")
-        yield made
-
-
-def fields(site: Site, person: httpx.Client, **more: str) -> dict[str, str]:
-    return {"csrf_token": person.get("/api/v1/me").json()["csrf_token"] or "", "seen": "1000000", **more}
-
 
 PAGES = [
     "/regressions/{0}",
@@ -49,7 +33,7 @@ def test_what_is_private_does_not_exist_for_others(site: Site, who: str | None) 
             assert hidden.status_code == absent.status_code == 404, path
             assert hidden.text.replace(str(number), "N").replace(str(incident), "N").count("secret") == 0
         for path in FORMS:
-            sent = person.post(path.format(number, incident), data=fields(site, person, text="found you"))
+            sent = person.post(path.format(number, incident), data=fields(person, seen="1000000", text="found you"))
             assert (sent.status_code, "secret" in sent.text) == (404, False), path
     assert site.history(number) == []
 
@@ -57,7 +41,7 @@ def test_what_is_private_does_not_exist_for_others(site: Site, who: str | None) 
 def test_who_may_read_what_is_private_may_act_on_it(site: Site) -> None:
     [number] = site.regressions(target="secret")
     with client(site, "tina") as person:
-        sent = person.post(f"/regressions/{number}/note", data=fields(site, person, text="ours"))
+        sent = person.post(f"/regressions/{number}/note", data=fields(person, seen="1000000", text="ours"))
         assert f"Regression {number}: note added." in sent.text
     assert site.history(number) == ["tina note"]
 
@@ -76,7 +60,7 @@ def test_who_may_read_what_is_private_may_act_on_it(site: Site) -> None:
 def test_each_role_may_do_what_it_may_do_in_the_api(site: Site, who: str | None, path: str, status: int) -> None:
     [number] = site.regressions()
     with client(site, who) as person:
-        sent = person.post(f"/regressions/{number}/{path}", data=fields(site, person, text="a note"))
+        sent = person.post(f"/regressions/{number}/{path}", data=fields(person, seen="1000000", text="a note"))
     assert sent.status_code == status
     assert site.history(number) == ([f"{who} note"] if status == 200 else [])
 
@@ -85,7 +69,7 @@ def test_each_role_may_do_what_it_may_do_in_the_api(site: Site, who: str | None,
 def test_another_site_sends_no_form(site: Site, origin: str) -> None:
     [number] = site.regressions()
     with client(site, "tina") as person:
-        stolen = fields(site, person, text="send money")
+        stolen = fields(person, seen="1000000", text="send money")
         forged = person.post(f"/regressions/{number}/note", data=stolen, headers={"Origin": origin})
         assert (forged.status_code, "send money" in forged.text) == (403, False)
         blind = person.post(f"/regressions/{number}/note", data={"text": "send money"})
@@ -96,7 +80,7 @@ def test_another_site_sends_no_form(site: Site, origin: str) -> None:
 def test_an_address_cannot_make_a_page_say_what_was_done(site: Site) -> None:
     [number] = site.regressions()
     with client(site, "tina") as tina, client(site, "theo") as theo:
-        sent = tina.post(f"/regressions/{number}/note", data=fields(site, tina, text="mine"))
+        sent = tina.post(f"/regressions/{number}/note", data=fields(tina, seen="1000000", text="mine"))
         assert "note added" in sent.text
         assert "note added" not in theo.get(str(sent.url)).text
         assert "send money" not in tina.get(f"/regressions/{number}?done=send+money").text
@@ -107,7 +91,8 @@ def test_two_people_at_once_are_one_after_the_other(site: Site) -> None:
     with client(site, "tina") as tina, client(site, "theo") as theo, ThreadPoolExecutor(8) as pool:
         seen = page_version(tina, number)
         forms = [
-            fields(site, person, assignee=who) | {"seen": seen} for person, who in ((tina, "tina"), (theo, "theo"))
+            fields(person, seen="1000000", assignee=who) | {"seen": seen}
+            for person, who in ((tina, "tina"), (theo, "theo"))
         ]
         sent = [
             pool.submit(person.post, f"/regressions/{number}/assign", data=form)
@@ -138,7 +123,7 @@ def test_a_body_that_is_too_long_is_refused(site: Site) -> None:
     [number] = site.regressions()
     with client(site, "tina") as person:
         assert person.post(f"/regressions/{number}/note", data={"text": "x" * 70_000}).status_code == 413
-        long = person.post(f"/regressions/{number}/note", data=fields(site, person, text="x" * 2001))
+        long = person.post(f"/regressions/{number}/note", data=fields(person, seen="1000000", text="x" * 2001))
     assert (long.status_code, "2001 characters" in long.text) == (422, True)
 
 
@@ -170,8 +155,8 @@ def test_a_user_of_the_machine_signs_in_with_a_link_that_works_once(site: Site) 
         assert (me["kind"], me["scopes"]) == ("local", ["admin"])
         assert thief.get(address).status_code == 403
         assert thief.get("/api/v1/me").json()["kind"] == "anonymous"
-        person.post(f"/regressions/{number}/note", data=fields(site, person, text="from my laptop"))
-        person.post("/sign-out", data=fields(site, person))
+        person.post(f"/regressions/{number}/note", data=fields(person, seen="1000000", text="from my laptop"))
+        person.post("/sign-out", data=fields(person, seen="1000000"))
         assert person.get("/api/v1/me").json()["kind"] == "anonymous"
     [entry] = site.audited(f"regression {number}")
     assert entry == f"local {me['name']} regression.note"

@@ -2,7 +2,6 @@
 
 import tomllib
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import func, select
@@ -11,7 +10,7 @@ from service.db.engine import reading
 from service.db.models import Base
 from service.domain.policy.policy import NOTHING, read
 from tests import world
-from tests.dashboards.acting.site import PEOPLE, Site
+from tests.dashboards.acting.site import Site, client, fields
 from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.service.ledger.test_replay import RECIPE, Ledger, filled
@@ -80,18 +79,15 @@ def test_a_wrong_value_is_named(
 
 @pytest.mark.parametrize(("who", "status"), [(None, 401), ("rita", 403), ("tina", 403), ("wendy", 200), ("alma", 200)])
 def test_who_may_run_may_replay(site: Site, replayed: str, who: str | None, status: int) -> None:
-    with httpx.Client(follow_redirects=True, timeout=60) as person:
-        if who:
-            site.forge.person = {"id": sorted(PEOPLE).index(who) + 1, "login": who}
-            person.get(f"{site.address}/sign-in")
+    with client(site, who) as person:
         shown = person.get(replayed)
         assert (shown.status_code, 'class="form"' in shown.text) == (200, status == 200)
-        token = person.get(f"{site.address}/api/v1/me").json()["csrf_token"] or ""
-        answer = person.post(replayed, data={"csrf_token": token})
+        form = fields(person)
+        answer = person.post(replayed, data=form)
         assert answer.status_code == (422 if status == 200 else status), "its fields are missing"
         hidden = person.get(f"{site.address}/targets/secret/policy")
         assert hidden.status_code == (200 if who in ("tina", "alma") else 404)
-        post = person.post(f"{site.address}/targets/secret/policy", data={"csrf_token": token})
+        post = person.post(f"{site.address}/targets/secret/policy", data=form)
         assert (post.status_code == 404) is (who not in ("tina", "alma"))
         versions = person.get(f"{site.address}/policies", headers={"Accept": "text/html"})
         assert versions.status_code == (200 if who == "alma" else 403 if who else 401)

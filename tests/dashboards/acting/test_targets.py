@@ -19,7 +19,7 @@ from service.domain.states import RunState
 from service.ledger.targets import find, target_named
 from service.settings import settings
 from tests import world
-from tests.dashboards.acting.site import HOSTILE, PEOPLE, Site
+from tests.dashboards.acting.site import HOSTILE, Site, client, fields
 from tests.dashboards.browser.variants import PHONE, SCRIPTS_AND_VIEWPORTS
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.dashboards.seed import RECIPE
@@ -41,19 +41,6 @@ def repository(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     yield made
     monkeypatch.undo()
     settings.cache_clear()
-
-
-@contextmanager
-def client(site: Site, who: str | None) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.address, follow_redirects=True, timeout=60) as made:
-        if who is not None:
-            site.forge.person = {"id": sorted(PEOPLE).index(who) + 1, "login": who}
-            made.get("/sign-in")
-        yield made
-
-
-def fields(person: httpx.Client, **more: str) -> dict[str, str]:
-    return {"csrf_token": person.get("/api/v1/me").json()["csrf_token"] or "", **more}
 
 
 def request(name: str, repository: Repository, **more: str) -> dict[str, str]:
