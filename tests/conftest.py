@@ -177,6 +177,35 @@ def _emptied(server: Engine) -> None:
         connection.execute(text("SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S'"))
 
 
+# Imported only where they are asked for: most tests need neither the app nor a database with days in it.
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The story of tests/dashboards/seed.py, for all tests of a module: they only read."""
+    from tests.dashboards import seed
+
+    with seed.watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The same with what deciding adds: tests/dashboards/seed_deciding.py."""
+    from tests.dashboards import seed, seed_deciding
+
+    with seed.watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def get() -> Any:
+    """GET an address of the app, in this process."""
+    from tests.dashboards.asking import asking
+
+    return asking()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The state fixture on SQLite, and once more on PostgreSQL: for what locks, or has SQL of its own for each."""

@@ -1,7 +1,7 @@
 """What a job of continuous integration gets from `run start --wait`: progress, results, files and an exit code."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -13,16 +13,10 @@ from service.commands import connection
 from service.commands.connection.local import InProcess
 from service.commands.measure import waiting
 from tests.clock import Clock
-from tests.dashboards.seed import Seeded, watched
+from tests.dashboards.seed import Seeded
 
 Done = tuple[int, str, str]
 Run = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    with watched(tmp_path_factory.mktemp("state")) as found:
-        yield found
 
 
 @pytest.fixture

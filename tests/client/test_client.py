@@ -23,15 +23,8 @@ from service.db.engine import clock, transaction
 from service.db.models import Run, Worker
 from service.domain.states import RunState
 from tests.dashboards.conftest import reachable
-from tests.dashboards.seed import CASES, Seeded, watched
+from tests.dashboards.seed import CASES, Seeded
 from tests.fakes.api import new_key
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """A few days of watching."""
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from service.app import create_app
 from tests import needs
-from tests.dashboards import seed_deciding
 from tests.dashboards.inspection import SHIFTS
 from tests.dashboards.lists import seed_big
 from tests.dashboards.seed import Seeded, watched
@@ -29,20 +28,6 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 PATIENCE_MS = 30_000  # of `expect`, on a machine that other programs keep busy
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """The story of `seed.py`, for all tests of a module: they only read."""
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
-
-
-@pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """The same with what deciding adds: see `seed_deciding.py`."""
-    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
-        yield story
 
 
 @pytest.fixture(scope="module")

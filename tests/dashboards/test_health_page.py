@@ -1,20 +1,13 @@
 """The front page as text: what needs a person first, whatever the database holds."""
 
-import pytest
 from sqlalchemy import update
 
 from service.db.engine import clock, transaction
 from service.db.models import RegressionRow, Target, Worker
 from tests.big.seed import seed as seed_big
 from tests.big.story import SMALL
-from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.asking import Get, words
 from tests.dashboards.seed import Seeded
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    """GET a page of the app, in this process."""
-    return asking()
 
 
 def test_what_needs_somebody_comes_first_and_in_order(get: Get, seeded: Seeded) -> None:

@@ -12,16 +12,10 @@ from service.db import models as m
 from service.db.engine import transaction
 from service.domain.states import OutboxState
 from service.domain.text import without_credentials
-from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.asking import Get, words
 from tests.dashboards.seed import CASES, NOW, Seeded, seed
 
 NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    """GET a page of the app, in this process."""
-    return asking()
 
 
 def pages(seeded: Seeded) -> list[str]:

@@ -2,19 +2,12 @@
 
 import re
 
-import pytest
 from sqlalchemy import select
 
 from service.db import models as m
 from service.db.engine import transaction
-from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.asking import Get, words
 from tests.dashboards.seed import CASES, Seeded
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    """GET a page of the app, in this process."""
-    return asking()
 
 
 def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seeded) -> None:

@@ -12,18 +12,12 @@ import pytest
 from service import cli
 from service.app import create_app
 from service.commands.connection import logins
-from tests.dashboards.seed import Seeded, watched
+from tests.dashboards.seed import Seeded
 from tests.fakes.api import new_key
 from tests.stories.test_story import served
 
 Done = tuple[int, str, str]
 Run = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
 
 
 @pytest.fixture(scope="module")

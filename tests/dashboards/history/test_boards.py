@@ -165,11 +165,6 @@ def test_small_words() -> None:
     assert dtypes([*SWEEP, case("rmsnorm.fwd.1x64.fp16")]) == {"bf16": 3, "fp16": 1}
 
 
-@pytest.fixture(scope="module")
-def get() -> Get:
-    return asking()
-
-
 def test_the_page_says_where_it_is_ahead_and_behind(get: Get, seeded: Seeded) -> None:
     assert "1 target compared" in words(get("/board"))
     first = get("/targets/norms/board")

@@ -12,7 +12,7 @@ from dashboards.pages.history.compare import WIDTH, Show, Sort, compose
 from service.domain.states import ComparisonMethod, Direction
 from service.domain.verdicts.samples import PairedRatio
 from service.reports.rows import ComparedCase
-from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.asking import Get, words
 from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import Seeded
 
@@ -62,11 +62,6 @@ def test_every_interval_is_within_the_column_and_noise_stays_small() -> None:
 def test_the_mean_is_over_all_that_have_a_ratio() -> None:
     assert compose(CASES).geomean == pytest.approx((1.001 * 1.05 * 1.2 * 0.8) ** 0.25)
     assert compose([CASES[-1]]).geomean is None
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    return asking()
 
 
 def asked(get: Get, **more: str) -> str:

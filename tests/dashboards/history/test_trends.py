@@ -13,7 +13,7 @@ from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, in_ord
 from kernels.cases import Metric
 from service.reports.views import Point
 from tests.dashboards import seed_deciding
-from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.asking import Get, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import CASES, Seeded, watched
@@ -153,11 +153,6 @@ def test_the_largest_change_keeps_its_label_and_marks_do_not_collide() -> None:
             assert x >= ends.get(y, 0.0), "labels of one lane do not overlap"
             ends[y] = x + 6 * len(mark.text)
     assert len(drawn_marks) == 12, "one without a label keeps its mark"
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    return asking()
 
 
 def test_the_page_says_what_changed_since_when_and_why(get: Get, decided: Seeded) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from service.ledger.reading import queries
 from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
+from tests.fakes.repository import Repository
 from tests.shell import attempt
 from workers import device, environments
 from workers.device import DeviceHere
@@ -32,16 +32,6 @@ def requested(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> None:
     """Let the ledger answer with these runs, which exist already, to whoever asks for a revision."""
     answer = deliveries.RequestedRuns(tuple(ids), ())
     monkeypatch.setattr(deliveries, "request_runs", lambda *_, **__: answer)
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """A few days of watching, of which one run met a full disk."""
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        with transaction() as session:
-            unlucky = session.get_one(Run, story.runs["docs"])
-            unlucky.state, unlucky.reason = RunState.FAILED, "Given up after 3 attempts: No space left on device"
-        yield story
 
 
 def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,23 +105,16 @@ def test_stacks_are_listed_plainly_for_scripts(state: Path, monkeypatch: pytest.
 def test_without_a_recipe_the_one_in_the_repository_is_taken(
     tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = state / "demo"
-    for command in (["init", "--quiet", "--initial-branch=main"], ["add", "."], ["commit", "--quiet", "-m", "norms"]):
-        repository.mkdir(exist_ok=True)
-        (repository / "kernelwatch.toml").write_text(
-            'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:forward"\n'
-        )
-        identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-        subprocess.run(["git", "-C", repository, *identity, *command], check=True)
-    added = attempt("target", "add", "norms", str(repository))
+    repository = Repository(state / "demo")
+    recipe = 'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:forward"\n'
+    repository.commit("norms", {"kernelwatch.toml": recipe})
+    added = attempt("target", "add", "norms", repository.folder)
     alone = "No worker has ever run on cpu: runs for it wait until one is started there.\n"
     assert added.stdout == f"Added target norms; queued 1 run.\n{alone}"
-    again = attempt("target", "add", "norms", str(repository))
+    again = attempt("target", "add", "norms", repository.folder)
     assert again.stdout == f"Target norms exists already, and is now as described; queued 0 runs.\n{alone}"
     for number in range(4):
-        (repository / "norms.py").write_text(f"{number}\n")
-        for command in (["add", "."], ["commit", "--quiet", "-m", "change"]):
-            subprocess.run(["git", "-C", repository, *identity, *command], check=True)
+        repository.commit("change", {"norms.py": f"{number}\n"})
     sampled = attempt("run", "backfill", "norms", "main~4..main", "--sample", "2")
     assert sampled.stdout == "Queued 2 runs.\n", "nothing was measured yet, so how long it takes is unknown"
     with transaction() as session:

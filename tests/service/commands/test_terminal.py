@@ -6,21 +6,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.dashboards.seed import Seeded, watched
+from tests.dashboards.seed import Seeded
 
 ROOT = Path(__file__).parents[3]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
 
 
 # One process for several commands: starting one takes longer than all of them.

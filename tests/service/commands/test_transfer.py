@@ -8,7 +8,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,11 @@ from service.domain.exports import IMPORTED_ROLES, FileFormat, batches
 from service.errors import BadInput
 from tests import world
 from tests.dashboards.conftest import reachable
-from tests.dashboards.seed import CASES, Seeded, watched
+from tests.dashboards.seed import CASES, watched
 from tests.fakes.api import Api, new_key
 from tests.shell import attempt, kernelwatch
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
 
 
 def error(*arguments: object) -> str:

@@ -1,7 +1,6 @@
 """One wire format: the command line and the API give the same documents."""
 
 import json
-from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -11,23 +10,9 @@ from service.db.engine import transaction
 from service.db.models import VerdictRow
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger.intake import deliveries
-from tests.dashboards import seed_deciding
-from tests.dashboards.asking import Get, asking
-from tests.dashboards.seed import Seeded, watched
+from tests.dashboards.asking import Get
+from tests.dashboards.seed import Seeded
 from tests.shell import attempt
-
-
-@pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """A few days of runs, with regressions, bisections and calibrations."""
-    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
-        yield story
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    return asking()
-
 
 OPEN = "&".join(f"state={one}" for one in OPEN_REGRESSIONS)
 
