@@ -29,7 +29,7 @@ from service.api import health, ingest, keys, progress, regressions, runs, studi
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
-from service.api.reading import cases, exports, weekly
+from service.api.reading import exports, weekly
 from service.api.writes import subscriptions
 from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
@@ -104,7 +104,7 @@ def _created(*pages: ModuleType) -> FastAPI:
     app.add_exception_handler(DBAPIError, _database_error)
     app.add_exception_handler(ClientDisconnect, _late)
     routes = app.router.routes
-    routes += _stateless(_API, targets, cases, regressions, weekly, studies, runs)
+    routes += _stateless(_API, targets, regressions, weekly, studies, runs)
     app.include_router(progress.router(), prefix=_API)
     app.include_router(exports.router(), prefix=_API)
     routes += _stateless(_API, writes, keys, ingest, subscriptions)

@@ -22,10 +22,10 @@ DOORS = {
     "service.cli",
     "service.commands.connection.local",
     "service.commands.measure.compare",
+    "service.commands.measure.study",
     "service.commands.machine.serve",
     "service.commands.machine.worker",
-    "service.commands.studies.study",
-    "service.commands.transfer.site",
+    "service.commands.transfer.exporting",
     "workers.app",
 }
 TORCH_FREE = {

@@ -7,17 +7,15 @@ from typing import Generic, Self
 import httpx
 
 from kernelwatch.client.administration import Channels, Subscriptions
-from kernelwatch.client.ingest import Exports
 
 from .administration import Audit, Keys, Me, People
+from .data import Exports, Ingested, Studies
 from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
 from .exchange import Exchange, Retries
-from .ingest import Ingested
 from .regressions import Bisections, Calibration, Incidents, Policies, Regressions, Weekly
 from .resources import Async, Mode, Sync
 from .runs import Queue, Runs, Workers
-from .studies import Studies
 from .targets import Targets
 
 API = "/api/v1"

@@ -46,11 +46,11 @@ NOUNS = (
     Entry("compare", "measure.compare", _MEASURE, "Measure two revisions of a checkout on this machine."),
     Entry("isolate", "measure.compare", _MEASURE, "Find which component of a new stack made a revision slower."),
     Entry("facts", "measure.compare", _MEASURE, "Compile two revisions without a GPU and show what changed."),
-    Entry("study", "studies.study", _MEASURE, "Measure published results again, and read what follows."),
+    Entry("study", "measure.study", _MEASURE, "Measure published results again, and read what follows."),
     Entry("status", "measure.run", _MEASURE, "Show targets, workers and the queue."),
     Entry("regression", "triage.regression", _TRIAGE, "List, show and change confirmed regressions."),
     Entry("incident", "triage.regression", _TRIAGE, "List and show incidents: regressions with one cause."),
-    Entry("bisection", "triage.bisection", _TRIAGE, "Find the revision that made a case slower."),
+    Entry("bisection", "triage.regression", _TRIAGE, "Find the revision that made a case slower."),
     Entry("calibration", "triage.policy", _TRIAGE, "Compare equal code, and quarantine cases."),
     Entry("weekly", "triage.news", _TRIAGE, "Print what moved in a week, by time at stake."),
     Entry("policy", "triage.policy", _TRIAGE, "Show a policy, or apply another one to stored runs."),
@@ -58,7 +58,10 @@ NOUNS = (
         "subscription", "triage.news", _TRIAGE, "Send notices of events to Slack, mail, webhooks and other channels."
     ),
     Entry(
-        "export", "transfer.site", _EXCHANGE, "Write everything of one kind to a file, or public boards as a web site."
+        "export",
+        "transfer.exporting",
+        _EXCHANGE,
+        "Write everything of one kind to a file, or public boards as a web site.",
     ),
     Entry("import", "transfer.importing", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
     Entry("login", "access", _ACCESS, "Use a server for all commands, with a key."),

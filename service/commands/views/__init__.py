@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         regressions,
         reports,
         runs,
+        studies,
         targets,
         weekly,
     )

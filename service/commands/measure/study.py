@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.commands import views
 from service.commands.arguments import first
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
@@ -23,9 +24,7 @@ SessionOrStudy = Annotated[str, typer.Argument(metavar="SESSION", help="The numb
 @study_app.verb("list")
 def list_studies(device: OnDevice = None) -> View:
     """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
-    from service.commands.studies import views
-
-    return views.studies(list(client().studies.list(device=device)))
+    return views.studies.studies(list(client().studies.list(device=device)))
 
 
 @study_app.verb("sessions")
@@ -35,9 +34,7 @@ def list_sessions(
     limit: Annotated[int, typer.Option(help="Maximum number of sessions, the newest.", min=1, max=1000)] = 50,
 ) -> View:
     """List the stored sessions of a study, those that began last first."""
-    from service.commands.studies import views
-
-    return views.sessions(study, first(client().studies.sessions(study, device=device), limit), limit)
+    return views.studies.sessions(study, first(client().studies.sessions(study, device=device), limit), limit)
 
 
 @study_app.verb("run", where=Where.ONLY_HERE)
@@ -67,7 +64,6 @@ def run(
     Exit codes: 0 everything that was asked for is measured, 2 an error, 3 a part of it: run the same command again.
     """
     from service.commands.output.console import progress
-    from service.commands.studies import views
     from service.db import migrate
     from service.errors import BadInput
     from service.log import only_warnings
@@ -84,7 +80,7 @@ def run(
     migrate.upgrade()
     with only_warnings(), progress() as shown:
         result = studies.measured(wanted, lambda said: shown.show(0, said, None))
-    return views.measured(_session(str(result.session_id)), result.left)
+    return views.studies.measured(_session(str(result.session_id)), result.left)
 
 
 @study_app.verb("add", where=Where.ONLY_HERE)
@@ -95,7 +91,6 @@ def add(
 
     `python -m benchmarks.kernels.published run` writes such files.  Adding one again stores what is new in it.
     """
-    from service.commands.studies import views
     from service.db import migrate
     from service.db.engine import transaction
     from service.ledger.studies import sessions
@@ -104,7 +99,7 @@ def add(
     read = [sessions.read(path) for path in files]
     with transaction() as session:
         stored = [sessions.store(session, file) for file in read]
-    return views.added([(one, _session(str(one.session_id))) for one in stored])
+    return views.studies.added([(one, _session(str(one.session_id))) for one in stored])
 
 
 @study_app.verb("show")
@@ -116,9 +111,7 @@ def show(
 
     Of a study it is the newest session, full ones before quick ones and GPUs before CPUs.
     """
-    from service.commands.studies import views
-
-    return views.whole(_session(which, device))
+    return views.studies.whole(_session(which, device))
 
 
 @study_app.verb("remove")
@@ -127,13 +120,12 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False,
 ) -> View:
     """Delete a session with all its records."""
-    from service.commands.studies import views
     from service.errors import BadInput
 
     found = client().studies.find_session(session)
-    if not yes and not typer.confirm(f"Delete {views.named(found)}?", err=True):
+    if not yes and not typer.confirm(f"Delete {views.studies.named(found)}?", err=True):
         raise BadInput("Nothing was deleted.")
-    return views.removed(client().studies.remove(found.study, found.id))
+    return views.studies.removed(client().studies.remove(found.study, found.id))
 
 
 @study_app.verb("compare")
@@ -145,7 +137,6 @@ def compare(
 
     Also the change of each arm's ratio to the baseline, which was measured in turns and depends less on the machine.
     """
-    from service.commands.studies import comparing
     from service.errors import BadInput
 
     first, second = _session(a), _session(b)
@@ -153,7 +144,7 @@ def compare(
         raise BadInput(f"Session {first.id} is of {first.study}, and {second.id} of {second.study}: name two of one.")
     if first.id == second.id:
         raise BadInput(f"A and B are both session {first.id}; name two that differ.")
-    return comparing.compared(first, second)
+    return views.studies.compared(first, second)
 
 
 def _session(which: str, device: str | None = None) -> "StudySessionDocument":

@@ -1,1 +1,0 @@
-"""Commands about studies: published results that are measured again."""
