@@ -27,88 +27,60 @@ _MAX_NAMES = 3  # of targets or devices in a subject line
 _SYMBOLS = {GateAction.FAIL: "✗", GateAction.WARN: "!", GateAction.PASS: "·"}
 _GOOD = "✓"  # everything is news that something is over
 
-# What a subject line counts, with its plural, in the order of the line.
-_NOUNS = {
-    EventKind.CASE_INVALID: ("wrong result", "wrong results"),
-    EventKind.REGRESSION_OPENED: ("regression", "regressions"),
-    EventKind.REGRESSION_WORSE: ("regression got worse", "regressions got worse"),
-    EventKind.REGRESSION_REOPENED: ("regression reopened", "regressions reopened"),
-    EventKind.RUN_FAILED: ("run failed", "runs failed"),
-    EventKind.TARGET_UNREACHABLE: ("source unreachable", "sources unreachable"),
-    EventKind.WORKER_LOST: ("worker lost", "workers lost"),
-    EventKind.GAP_OPENED: ("case fell behind SOTA", "cases fell behind SOTA"),
-    EventKind.CASE_QUARANTINED: ("case quarantined", "cases quarantined"),
+# Of each kind its sentence, and what a subject line counts, in the order of the line.
+_WORDS = {
+    EventKind.CASE_INVALID: ("{case}: wrong result{since}{why}", "wrong result{s}"),
+    EventKind.REGRESSION_OPENED: ("{case}: {size}{since}", "regression{s}"),
+    EventKind.REGRESSION_WORSE: ("{case}: {size} once more{since}", "regression{s} got worse"),
+    EventKind.REGRESSION_REOPENED: ("{case}: {size}{since}, reopened{by}", "regression{s} reopened"),
+    EventKind.RUN_FAILED: ("Run {event.run_id} of {event.target} on {event.device} failed{at}{why}", "run{s} failed"),
+    EventKind.TARGET_UNREACHABLE: ("The source of {event.target} cannot be polled{why}", "source{s} unreachable"),
+    EventKind.WORKER_LOST: ("Worker {event.by} does not answer", "worker{s} lost"),
+    EventKind.GAP_OPENED: ("{case}: fell behind SOTA{at}{by_size}", "case{s} fell behind SOTA"),
+    EventKind.CASE_QUARANTINED: ("{case}: quarantined{why}", "case{s} quarantined"),
     EventKind.CONFIGURATION_DRIFTED: (
-        "configuration changed without a commit",
-        "configurations changed without a commit",
+        "{case}: the configuration changed without a commit{at}{why}",
+        "configuration{s} changed without a commit",
     ),
-    EventKind.CONFIGURATION_CHANGED: ("configuration changed", "configurations changed"),
-    EventKind.REGRESSION_BLAMED: ("culprit found", "culprits found"),
-    EventKind.REGRESSION_ACCEPTED: ("regression accepted", "regressions accepted"),
-    EventKind.REGRESSION_FIXED: ("regression fixed", "regressions fixed"),
-    EventKind.REGRESSION_CLOSED: ("regression closed", "regressions closed"),
-    EventKind.GAP_CLOSED: ("case caught up with SOTA", "cases caught up with SOTA"),
-    EventKind.CASE_RELEASED: ("case released", "cases released"),
-    EventKind.TARGET_REACHABLE: ("source reachable again", "sources reachable again"),
-    EventKind.WORKER_BACK: ("worker back", "workers back"),
+    EventKind.CONFIGURATION_CHANGED: (
+        "{case}: the configuration changed with the {cause}{at}{why}",
+        "configuration{s} changed",
+    ),
+    EventKind.REGRESSION_BLAMED: ("{case}: {size}, caused by {culprit}", "culprit{s} found"),
+    EventKind.REGRESSION_ACCEPTED: ("{case}: {size}, accepted{by}{why}", "regression{s} accepted"),
+    EventKind.REGRESSION_FIXED: ("{case}: regression fixed{at}", "regression{s} fixed"),
+    EventKind.REGRESSION_CLOSED: ("{case}: regression closed{by}{why}", "regression{s} closed"),
+    EventKind.GAP_CLOSED: ("{case}: caught up with SOTA{at}", "case{s} caught up with SOTA"),
+    EventKind.CASE_RELEASED: ("{case}: no longer quarantined{why}", "case{s} released"),
+    EventKind.TARGET_REACHABLE: ("The source of {event.target} can be polled again", "source{s} reachable again"),
+    EventKind.WORKER_BACK: ("Worker {event.by} answers again", "worker{s} back"),
 }
 _SIZED = (EventKind.REGRESSION_OPENED, EventKind.REGRESSION_WORSE, EventKind.REGRESSION_REOPENED)
 
 
 def title(event: NotableEvent) -> str:
     """One event in one sentence without a full stop: `rmsnorm.fwd.64x4096.bf16 of norms on h200: 10.2 % slower`."""
-    case = f"{event.case or 'a case'} of {event.target} on {event.device}"
-    since = f" since {short(event.revision)}" if event.revision else ""
-    at = f" at {short(event.revision)}" if event.revision else ""
-    why = f": {event.text}" if event.text else ""
-    by = f" by {event.by}" if event.by else ""
-    match event.kind:
-        case EventKind.REGRESSION_OPENED:
-            line = f"{case}: {_size(event)}{since}"
-        case EventKind.REGRESSION_WORSE:
-            line = f"{case}: {_size(event)} once more{since}"
-        case EventKind.REGRESSION_REOPENED:
-            line = f"{case}: {_size(event)}{since}, reopened{by}"
-        case EventKind.REGRESSION_BLAMED:
-            line = f"{case}: {_size(event)}, caused by {short(event.revision or 'an unknown revision')}"
-        case EventKind.REGRESSION_ACCEPTED:
-            line = f"{case}: {_size(event)}, accepted{by}{why}"
-        case EventKind.REGRESSION_FIXED:
-            line = f"{case}: regression fixed{at}"
-        case EventKind.REGRESSION_CLOSED:
-            line = f"{case}: regression closed{by}{why}"
-        case EventKind.CASE_INVALID:
-            line = f"{case}: wrong result{since}{why}"
-        case EventKind.CASE_QUARANTINED:
-            line = f"{case}: quarantined{why}"
-        case EventKind.CASE_RELEASED:
-            line = f"{case}: no longer quarantined{why}"
-        case EventKind.GAP_OPENED:
-            line = f"{case}: fell behind SOTA{at}{f', {_size(event)}' if event.ratio else ''}"
-        case EventKind.GAP_CLOSED:
-            line = f"{case}: caught up with SOTA{at}"
-        case EventKind.CONFIGURATION_DRIFTED:
-            line = f"{case}: the configuration changed without a commit{at}{why}"
-        case EventKind.CONFIGURATION_CHANGED:
-            what = "stack" if event.cause == Kind.STACK else "commit"
-            line = f"{case}: the configuration changed with the {what}{at}{why}"
-        case EventKind.RUN_FAILED:
-            line = f"Run {event.run_id} of {event.target} on {event.device} failed{at}{why}"
-        case EventKind.TARGET_UNREACHABLE:
-            line = f"The source of {event.target} cannot be polled{why}"
-        case EventKind.TARGET_REACHABLE:
-            line = f"The source of {event.target} can be polled again"
-        case EventKind.WORKER_LOST:
-            line = f"Worker {event.by} does not answer"
-        case EventKind.WORKER_BACK:
-            line = f"Worker {event.by} answers again"
+    size = _size(event)
+    line = _WORDS[event.kind][0].format(
+        event=event,
+        case=f"{event.case or 'a case'} of {event.target} on {event.device}",
+        size=size,
+        by_size=f", {size}" if event.ratio else "",
+        since=f" since {short(event.revision)}" if event.revision else "",
+        at=f" at {short(event.revision)}" if event.revision else "",
+        culprit=short(event.revision or "an unknown revision"),
+        cause="stack" if event.cause == Kind.STACK else "commit",
+        why=f": {event.text}" if event.text else "",
+        by=f" by {event.by}" if event.by else "",
+    )
     return one_line(line)
 
 
 def subject(events: Sequence[NotableEvent]) -> str:
     """Several events in one line: `✗ norms on h200: 2 regressions, up to 10.2 % slower, since 35e8049abc`."""
     counts = Counter(event.kind for event in events)
-    parts = [f"{n} {_NOUNS[kind][n > 1]}" for kind in _NOUNS if (n := counts[kind])]
+    found = [(counts[kind], noun) for kind, (_, noun) in _WORDS.items() if counts[kind]]
+    parts = [f"{count} {noun.format(s='s' * (count > 1))}" for count, noun in found]
     about = [event for event in events if event.kind in _SIZED]
     if about:
         parts[1 if EventKind.CASE_INVALID in counts else 0] += _worst(about)

@@ -1,12 +1,12 @@
 """Shared by what makes documents of rows: columns, times, and what requests may send."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Strict, TypeAdapter, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Strict, WithJsonSchema
 from sqlalchemy.orm import Mapper
 
 from kernelwatch.documents.base import moment
@@ -44,11 +44,6 @@ Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type":
 Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
-
-
-def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
-    """Format a document, or a list of documents, as indented JSON."""
-    return TypeAdapter[Any](type(document)).dump_json(document, indent=2).decode()
 
 
 def document_of(kind: type[Made], values: Mapping[str, Any]) -> Made:

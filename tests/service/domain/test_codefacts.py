@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from service.commands.output import formats
 from service.commands.output.layout import lines
 from service.commands.views.facts import compared
 from service.domain.codefacts import diff, findings, measured
@@ -18,7 +19,6 @@ from service.domain.policy.policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 from service.reports import facts_markdown
-from service.reports.schema.base import json_text
 from service.reports.schema.facts import FactsDocument
 
 CASE, WIDE = "rmsnorm.fwd.4096x1024.bf16", "rmsnorm.fwd.4096x16384.bf16"
@@ -44,7 +44,7 @@ PLAIN = {
 
 
 def as_json(report: FactsReport) -> str:
-    return json_text(FactsDocument.of(report))
+    return formats.as_json(FactsDocument.of(report))
 
 
 def kernel(**other: object) -> dict[str, object]:
