@@ -19,6 +19,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import SearchState
 from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Pairs
+from workers.run.trials import ROUNDS
 
 REVISIONS, CASES, TOOK_US = 64, [f"rmsnorm.fwd.{rows}x4096.bf16" for rows in (8192, 16384, 32768)], 200.0
 MESSAGES, TRIAL_SDS = (0.01, 0.02, 0.05, 0.20), (0.0025, 0.005, 0.01)
@@ -70,7 +71,7 @@ class Line:
 
     def _launched(self, pairs: Pairs, truth: float) -> Pairs:
         effect = truth + self._dice.normal(0, self._trial_sd)
-        logs = self._dice.normal(0, ROUND_SD / math.sqrt(2), (2, POLICY.rounds)) + math.log(TOOK_US)
+        logs = self._dice.normal(0, ROUND_SD / math.sqrt(2), (2, ROUNDS)) + math.log(TOOK_US)
         mine, theirs = (tuple(np.exp(side).tolist()) for side in (logs[0] + effect, logs[1]))
         return Pairs((*pairs.candidate, mine), (*pairs.baseline, theirs))
 

@@ -28,6 +28,7 @@ class DeviceHere:
     uuid: str | None = None
     index: int = 0
     minor: int | None = None  # the number of its device file
+    memory: int = 0  # bytes of a GPU
 
     @property
     def nodes(self) -> tuple[Path, ...]:
@@ -76,10 +77,15 @@ def _gpu(which: int | str) -> DeviceHere | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(which) if by_uuid else pynvml.nvmlDeviceGetHandleByIndex(which)
         product = _text(pynvml.nvmlDeviceGetName(handle))
         capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        uuid, minor = _text(pynvml.nvmlDeviceGetUUID(handle)), pynvml.nvmlDeviceGetMinorNumber(handle)
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         _make_nodes()
         return DeviceHere(
-            named(product, capability), f"{product}, {uuid}", uuid, pynvml.nvmlDeviceGetIndex(handle), minor
+            named(product, capability),
+            f"{product}, {uuid}",
+            uuid,
+            pynvml.nvmlDeviceGetIndex(handle),
+            pynvml.nvmlDeviceGetMinorNumber(handle),
+            pynvml.nvmlDeviceGetMemoryInfo(handle).total,
         )
     except pynvml.NVMLError:
         return None

@@ -21,7 +21,7 @@ import torch
 from benchmarks.kernels.many import TRIALS, many
 from benchmarks.kernels.trials import IMPORTS, contender, open_process, run_prestarted, say
 from kernels.arena.channel import ContenderLost
-from kernels.arena.session import Cell, Contender, Pace, PrestartPool
+from kernels.arena.session import Cell, Contender, Pace, ProcessPool
 from kernels.cases import Case, Role
 
 RESTARTS = 8
@@ -104,7 +104,7 @@ def _measure(
     """Run trials until each case took part in as many as it needs; also the stack of Quack."""
     times: dict[str, Times] = {str(case): {one.label: [] for one in contenders} for case in wanted}
     gpu_s: dict[str, list[float]] = {str(case): [] for case in wanted}
-    pool = PrestartPool(contenders, depth=2)
+    pool = ProcessPool("cuda", len(contenders))
     stack: dict[str, Any] = {}
     try:
         for number in range(max(wanted.values())):

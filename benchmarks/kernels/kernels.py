@@ -50,7 +50,7 @@ from benchmarks.kernels.drawing import suite_of
 from benchmarks.kernels.table import TITLES, document
 from benchmarks.kernels.trials import contender, run_prestarted, say
 from kernels.arena import protocol
-from kernels.arena.session import Cell, Contender, OutOfTime, Pace, PrestartPool, Trial
+from kernels.arena.session import Cell, Contender, OutOfTime, Pace, ProcessPool, Trial
 from kernels.cases import Case, Role
 from kernels.norms.tuned_plans import VARIABLE
 
@@ -187,7 +187,7 @@ def measure(
 
     with tempfile.TemporaryDirectory() as folder:
         contenders = _contenders(steps, Path(folder))
-        pool = PrestartPool(list(contenders.values()))
+        pool = ProcessPool(device, max(len(step.providers) for step in steps))
         try:
             for step, next_step in zip(steps, [*steps[1:], None], strict=True):
                 say(f"\n{step.name}, trial {step.number + 1}, {len(step.cases)} cases")

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.kernels.trials import contender, run_prestarted, say
-from kernels.arena.session import Pace, PrestartPool, Trial
+from kernels.arena.session import Pace, ProcessPool, Trial
 from kernels.cases import Case, Role
 from kernels.suites import SUITES
 
@@ -41,14 +41,14 @@ def many(count: int, logs: Path, trials: int = TRIALS, *, cold: bool = False) ->
         contender(Role.PARENT, "triton", logs),
         contender(Role.HEAD, "triton", logs),
     ]
-    pool = PrestartPool(contenders)
+    pool = ProcessPool("cuda", len(contenders))
     seconds: list[dict[str, float]] = []
     lean: list[float] = []
     spent: dict[str, dict[str, float]] = {}
     try:
         if not cold:
             run_prestarted(pool, contenders, cases, pace, trials)  # fills the compile caches
-            pool.close()  # the first trial of a run has no prestarted processes
+            pool.drop()  # the first trial of a run has no prestarted processes
         began = time.monotonic()
         for number in range(trials):
             trial = run_prestarted(pool, contenders, cases, pace, number)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
-from kernels.arena.session import Contender, Pace, PrestartPool, Trial, run_trial
+from kernels.arena.session import Contender, Pace, ProcessPool, Trial, run_trial
 from kernels.cases import Case, Role
 
 IMPORTS = Path(__file__).parents[2]  # the folder that `benchmarks` was imported from, which may be a link to it
@@ -67,7 +67,7 @@ def open_process(
 
 
 def run_prestarted(
-    pool: PrestartPool,
+    pool: ProcessPool,
     contenders: Sequence[Contender],
     cases: Sequence[Case],
     pace: Pace,
@@ -83,9 +83,8 @@ def run_prestarted(
     Trial number 0 is thorough.  `seed` (default: the number) determines the order of starts and turns, and the inputs.
     """
     began = time.monotonic()
-    labels = {one.label for one in contenders}
     trial = run_trial(
-        [one for one in pool.contenders if one.label in labels],
+        contenders,
         cases,
         pace,
         device=device,
@@ -93,6 +92,7 @@ def run_prestarted(
         thorough=number == 0,
         keep_going=keep_going,
         once_open=lambda _: pool.fill(contenders if following is None else following),
+        pool=pool,
     )
     seconds = " ".join(f"{what} {s:.2f}" for what, s in trial.seconds.items())
     say(f"trial {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")

@@ -45,15 +45,23 @@ class Freezer(Protocol):
 class Channel:
     """The pipes of one contender: `process` has text pipes for stdin and stdout; its stderr goes to `log`.
 
-    Without a `freezer` its processes are never stopped, and their CPU time is unknown.
+    Without a `freezer` its processes are never stopped, and their CPU time is unknown.  `closed` is called after the
+    first `close`.
     """
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path, freezer: Freezer | None = None) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[str]",
+        log: Path,
+        freezer: Freezer | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
         if process.stdin is None or process.stdout is None:
             raise ValueError("start the contender with pipes for stdin and stdout")
         self._process = process
         self._log = log
         self._freezer = freezer
+        self._after_close = closed
         self._pipes: tuple[IO[str], IO[str]] = (process.stdin, process.stdout)
         self._to = process.stdin.fileno()
         self._from = process.stdout.fileno()
@@ -121,13 +129,15 @@ class Channel:
 
     def close(self) -> None:
         """End the process and its process group.  Idempotent, and safe from another thread."""
-        self._closed = True
+        first, self._closed = not self._closed, True
         self._kill()
         if self._busy.acquire(timeout=10 * SLICE_S):
             for pipe in self._pipes:
                 with suppress(OSError):
                     pipe.close()
             self._busy.release()
+        if first:
+            self._after_close()
 
     def _send(self, data: bytes, deadline: float) -> None:
         with selectors.DefaultSelector() as selector:

@@ -1,7 +1,7 @@
 """Ask contenders for the code of the cases at which the revisions of a session compiled something else.  Torch-free."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,24 +42,27 @@ class CodeReader:
         self, case: Case, facts: Mapping[ContenderProcess, Mapping[str, Any]]
     ) -> dict[ContenderProcess, tuple[CompiledText, ...]]:
         """The texts of those contenders whose code is not that of the others; `facts` are of the measured ones."""
-        wanted = differing({process: one for process, one in facts.items() if process.contender.role in OF_TARGET})
         if case.metric is not Metric.KERNEL:  # a case of another metric has the kernels of the plain case
             return {}
-        return {process: tuple(self._texts(process, case, facts[process])) for process in wanted}
-
-    def _texts(self, process: ContenderProcess, case: Case, facts: Mapping[str, Any]) -> Iterator[CompiledText]:
-        for number, name, kind in places(facts):
-            if process in self._lost or self._left_s <= 0 or self._left <= 0:
-                return
+        wanted = differing({process: one for process, one in facts.items() if process.contender.role in OF_TARGET})
+        left = {process: places(facts[process])[::-1] for process in wanted}
+        texts: dict[ContenderProcess, list[CompiledText]] = {process: [] for process in wanted}
+        while self._left_s > 0 and self._left > 0:
+            asked = {process: some.pop() for process, some in left.items() if some and process not in self._lost}
+            if not asked:
+                break
             began = time.monotonic()
-            answer, _ = self._processes.ask(process, protocol.texts(case, number, kind), ANSWER_S)
+            requests = {process: protocol.texts(case, number, kind) for process, (number, _, kind) in asked.items()}
+            answers = self._processes.ask_all(requests, ANSWER_S)
             self._left_s -= time.monotonic() - began
-            if process.channel is None:
-                self._lost.add(process)
-            text = answer.get("text")
-            if isinstance(text, str) and text.strip():
-                self._left -= len(text)
-                yield CompiledText(number, name, kind, text)
+            for process, place in asked.items():
+                if process.channel is None:
+                    self._lost.add(process)
+                text = answers.get(process, {}).get("text")
+                if isinstance(text, str) and text.strip():
+                    self._left -= len(text)
+                    texts[process].append(CompiledText(*place, text))
+        return {process: tuple(some) for process, some in texts.items()}
 
 
 def differing(facts: Mapping[ContenderProcess, Mapping[str, Any]]) -> list[ContenderProcess]:

@@ -1,11 +1,12 @@
 """The arena's side of the contenders' processes: start, ask, lose and restart them.  Torch-free."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..cases import Case, Role
@@ -17,6 +18,7 @@ RESTARTS = 3  # of a contender after its process was lost; more losses show noth
 REPLACEMENTS = 12  # of processes that reported that they cannot go on: a failed capture costs a process
 MAX_MEMORY_SHARE = 0.95  # of a GPU's memory for all contenders; each also has a CUDA context of half a gigabyte
 KEEP_GOING_EVERY_S = 1.0
+MAX_WAITING = 256  # processes
 MAX_REASON = 2000  # characters; with the last lines of a log
 
 
@@ -58,48 +60,74 @@ class Contender:
         return bool(self.provider.get("builtin")) and not self.provider.get("of_revision")
 
 
-class PrestartPool:
-    """Starts the processes of the next trials during a trial; they import what does not belong to the target.
+@dataclass(eq=False)
+class Started:
+    """A process that was asked to get ready."""
 
-    Importing torch and Quack takes 10 to 15 s of a trial.  No CUDA context is created before the trial begins.  `depth`
-    is the number of trials whose processes wait.
+    channel: Connection
+    answer: Future[dict[str, Any]]  # to `start`; raises ContenderLost
+
+
+class ProcessPool:
+    """Starts the processes of contenders, also before their trial, and asks each at once to get ready.
+
+    Getting ready means to import torch, what the provider needs and the target, and to create a CUDA context: 7 to 12 s
+    (H200, November).  Processes of later trials do this while cases are prepared and checked; they are frozen during
+    turns.  `together`: how many processes share the memory of the device.
     """
 
-    def __init__(self, contenders: Sequence[Contender], depth: int = 1) -> None:
-        self._depth = depth
+    def __init__(self, device: str, together: int, core: int | None = None) -> None:
+        self._device, self._core = device, core
+        self._memory = MAX_MEMORY_SHARE / max(1, together)
         self._random = random.Random(0)  # noqa: S311  an order, not a secret
-        self._waiting: dict[str, list[Connection]] = {one.label: [] for one in contenders}
-        self._original = {one.label: one for one in contenders}
-        self.contenders = [replace(one, start=self._starter(one)) for one in contenders]
+        self._waiting: dict[str, list[Started]] = {}
+        self._threads = ThreadPoolExecutor(MAX_WAITING, thread_name_prefix="start")
 
-    def fill(self, contenders: Sequence[Contender]) -> None:
-        """Start the missing processes of these contenders."""
-        for one in self._random.sample(contenders, len(contenders)):
-            while len(self._waiting[one.label]) < self._depth:
-                self._waiting[one.label].append(self._original[one.label].start())
+    def fill(self, contenders: Sequence[Contender], depth: int = 1) -> None:
+        """Start processes until `depth` of each of these contenders wait."""
+        for _ in range(depth):
+            for contender in self._random.sample(contenders, len(contenders)):
+                waiting = self._waiting.setdefault(contender.label, [])
+                if len(waiting) < depth:
+                    waiting.append(self._start(contender))
+
+    def take(self, contender: Contender) -> Started:
+        """The process that waited longest, or a new one."""
+        waiting = self._waiting.get(contender.label)
+        return waiting.pop(0) if waiting else self._start(contender)
 
     def freeze(self) -> None:
         """Stop the waiting processes while others are measured; one that does not stop is ended."""
         for waiting in self._waiting.values():
-            for connection in tuple(waiting):
+            for started in tuple(waiting):
                 try:
-                    connection.freeze()
+                    started.channel.freeze()
                 except ContenderLost:
-                    waiting.remove(connection)
+                    waiting.remove(started)
 
     def thaw(self) -> None:
         for waiting in self._waiting.values():
-            for connection in waiting:
-                connection.thaw()
+            for started in waiting:
+                started.channel.thaw()
 
-    def close(self) -> None:
+    def drop(self) -> None:
+        """End the waiting processes."""
         for waiting in self._waiting.values():
             while waiting:
-                waiting.pop().close()
+                waiting.pop().channel.close()
 
-    def _starter(self, contender: Contender) -> Callable[[], Connection]:
-        waiting = self._waiting[contender.label]
-        return lambda: waiting.pop(0) if waiting else contender.start()
+    def close(self) -> None:
+        """End the waiting processes, and start no more."""
+        self.drop()
+        self._threads.shutdown(wait=True)
+
+    def _start(self, contender: Contender) -> Started:
+        # The process is not started in a thread of the pool: a sandbox ends with the thread that started it.
+        channel = contender.start()
+        threads = 1 if self._device == "cpu" else 4
+        request = protocol.start(contender.provider, self._device, threads, self._core, self._memory)
+        # No time limit while it waits, because it is frozen meanwhile; who takes it sets a limit.
+        return Started(channel, self._threads.submit(channel.ask, request, math.inf))
 
 
 @dataclass(eq=False)
@@ -112,6 +140,7 @@ class ContenderProcess:
     silent: int = 0  # processes in a row that were lost before their first answer
     lost: str = ""  # why there is no process
     hopeless: bool = False  # it answered that it cannot run; starting it again would give the same answer
+    stack: dict[str, Any] | None = None  # its versions and its device, once it was ready
     tunes: bool = False  # times candidates on the device during its preparation
     witness_s: float = 0.0  # CPU time in the turns of others, when it was asked whether the device is idle
 
@@ -169,50 +198,54 @@ class ContenderProcess:
 
 
 class ContenderProcesses:
-    """The processes of all contenders of one trial."""
+    """The processes of the trials that run side by side, of each a list in the order of starting."""
 
     def __init__(
-        self, contenders: Sequence[Contender], device: str, core: int | None, keep_going: Callable[[], None]
+        self, trials: Sequence[Sequence[Contender]], pool: ProcessPool, keep_going: Callable[[], None]
     ) -> None:
-        self.all = [ContenderProcess(contender) for contender in contenders]
-        self.stacks: dict[str, dict[str, Any]] = {}
-        self._device = device
-        self._core = core
+        self.by_trial = [[ContenderProcess(contender) for contender in contenders] for contenders in trials]
+        self.all = [process for processes in self.by_trial for process in processes]
+        self._pool = pool
         self._keep_going = keep_going
-        self._pool = ThreadPoolExecutor(max(1, len(self.all)), thread_name_prefix="arena")
+        self._threads = ThreadPoolExecutor(max(1, len(self.all)), thread_name_prefix="arena")
 
     def close(self) -> None:
         for process in self.all:
             if process.channel is not None:
                 process.channel.close()
-        self._pool.shutdown(wait=True)
+        self._threads.shutdown(wait=True)
 
     def start_missing(self, limit_s: float) -> None:
-        # Not started in the thread pool: a sandbox ends with the thread that started it.
-        missing = [process for process in self.all if process.channel is None and process.may_start_again]
-        for process in missing:
-            process.starts += 1
-            process.channel = process.contender.start()
-        threads = 1 if self._device == "cpu" else 4
-        memory = MAX_MEMORY_SHARE / max(1, len(self.all))
-        requests = {
-            process: protocol.start(process.contender.provider, self._device, threads, self._core, memory)
-            for process in missing
-        }
-        for process, answer in self.ask_all(requests, limit_s).items():
-            if process.channel is None:
-                process.silent += 1
-                process.hopeless = process.silent > 1  # a process that waited in the pool may have ended meanwhile
-                continue
-            process.silent = 0
-            if not answer.get("ready"):
-                process.hopeless = True
-                process.drop(reason_of(answer) or "did not get ready")
-                continue
-            process.tunes = bool(answer.get("tunes"))
-            replaced = {"replaced": found} if (found := mapping(answer.get("replaced"))) else {}
-            stack = {**mapping(answer.get("stack")), **replaced}
-            self.stacks[process.label] = {**stack, "device": mapping(answer.get("device"))}
+        started: dict[ContenderProcess, Started] = {}
+        for process in self.all:
+            if process.channel is None and process.may_start_again:
+                process.starts += 1
+                started[process] = self._pool.take(process.contender)
+                process.channel = started[process].channel
+        deadline = time.monotonic() + limit_s
+        waiting = {one.answer for one in started.values()}
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            waiting = wait(waiting, timeout=min(left, KEEP_GOING_EVERY_S)).not_done
+            self._keep_going()
+        for process, one in started.items():
+            if one.answer in waiting:
+                process.losses += 1
+                process.drop(f"no answer to 'start' in {limit_s:g} s")
+            self._note_start(process, {} if process.channel is None else self._answer(process, one.answer.result))
+
+    def _note_start(self, process: ContenderProcess, answer: Mapping[str, Any]) -> None:
+        if process.channel is None:
+            process.silent += 1
+            process.hopeless = process.silent > 1  # a process that waited in the pool may have ended meanwhile
+            return
+        process.silent = 0
+        if not answer.get("ready"):
+            process.hopeless = True
+            process.drop(reason_of(answer) or "did not get ready")
+            return
+        process.tunes = bool(answer.get("tunes"))
+        replaced = {"replaced": found} if (found := mapping(answer.get("replaced"))) else {}
+        process.stack = {**mapping(answer.get("stack")), **replaced, "device": mapping(answer.get("device"))}
 
     def ask_all(
         self, requests: Mapping[ContenderProcess, Mapping[str, Any]], limit_s: float, at_once: int | None = None
@@ -223,7 +256,7 @@ class ContenderProcesses:
         answers: dict[ContenderProcess, dict[str, Any]] = {}
         for first in range(0, len(processes), group_size):
             waiting: dict[ContenderProcess, Future[dict[str, Any]]] = {
-                process: self._pool.submit(process.channel.ask, requests[process], limit_s)
+                process: self._threads.submit(process.channel.ask, requests[process], limit_s)
                 for process in processes[first : first + group_size]
                 if process.channel is not None
             }

@@ -11,7 +11,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,9 +31,18 @@ from .clock_audit import (
 )
 from .code import CodeReader, CompiledText
 from .judging import Examination, Judge
-from .pool import Connection, Contender, ContenderProcess, ContenderProcesses, PrestartPool, mapping, reason_of
+from .pool import (
+    MAX_MEMORY_SHARE,
+    Connection,
+    Contender,
+    ContenderProcess,
+    ContenderProcesses,
+    ProcessPool,
+    mapping,
+    reason_of,
+)
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
-from .sizes import GRAPH_S, max_calls
+from .sizes import GRAPH_S, device_bytes, max_calls
 
 __all__ = [
     "NOTHING_KNOWN",
@@ -44,10 +53,11 @@ __all__ = [
     "KnownRepeats",
     "OutOfTime",
     "Pace",
-    "PrestartPool",
+    "ProcessPool",
     "Trial",
     "order",
     "run_trial",
+    "run_trials",
 ]
 
 # Copied from the answer to `prepare`; `sm_mhz`, the device's clock during the rounds, is added.
@@ -75,6 +85,7 @@ class Pace:
     """How much to measure, and time limits.  Each round has `warm` untimed and `timed` timed samples."""
 
     rounds: int = 8
+    kernel_rounds: int | None = None  # of the kernel metric, if others
     warm: int = 1
     timed: int = 3
     graph_s: float = GRAPH_S  # seconds of a sample of the kernel metric on a GPU: one replay of a graph
@@ -86,7 +97,9 @@ class Pace:
     def on(self, metric: Metric) -> "Pace":
         """The pace for a metric: samples of some take longer, or do not vary."""
         match metric:
-            case Metric.KERNEL | Metric.CALL:
+            case Metric.KERNEL:
+                return replace(self, rounds=self.kernel_rounds or self.rounds)
+            case Metric.CALL:
                 return self
             case Metric.BLOCK:
                 return replace(self, rounds=min(self.rounds, 10), warm=1, timed=min(self.timed, 3))
@@ -139,12 +152,19 @@ def order(labels: Sequence[str], round_number: int, start: int = 0) -> list[str]
 
 
 def run_trial(
+    contenders: Sequence[Contender], cases: Sequence[Case], pace: Pace, *, seed: int, **options: Any
+) -> Trial:
+    """A single trial, with the options of `run_trials`."""
+    return run_trials(contenders, cases, pace, seeds=[seed], **options)[0]
+
+
+def run_trials(
     contenders: Sequence[Contender],
     cases: Sequence[Case],
     pace: Pace,
     *,
     device: str,
-    seed: int,
+    seeds: Sequence[int],
     core: int | None = None,
     thorough: bool = True,
     progress: Callable[[str], None] = lambda _: None,
@@ -156,20 +176,24 @@ def run_trial(
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
     inexact_before: KnownInexact = NONE_INEXACT,
-    prestarted: PrestartPool | None = None,
+    pool: ProcessPool | None = None,
     judge: Judge | None = None,
-) -> Trial:
-    """Measure every case with every contender, in fresh processes.
+) -> list[Trial]:
+    """Measure every case with every contender in one trial for each seed, each trial in fresh processes.
 
-    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` trial, the first of a session,
-    also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to trial.
-    `keep_going` is called between turns and about every second of a longer wait.  Its exceptions end the trial and all
-    processes; after `OutOfTime` the complete cases are returned.  `once_open` gets the trial when all processes have
-    started, with their stacks and the ceilings; `measured` gets the cells of each case once it is complete.  `watch`
-    reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is dropped for all
-    contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
-    `repeats_before` says how code repeated in earlier runs.  During a turn, all other contenders are frozen, those that
-    wait in `prestarted` as well.  On a CPU, `judge` judges outputs of the turns of the kernel metric.
+    The trials run side by side: all of them prepare and check their cases at the same time, each another case, and then
+    take their turns, one trial after the other.
+
+    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  In a `thorough` call, the first of a session,
+    the first trial also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to
+    trial.  `keep_going` is called between turns and about every second of a longer wait.  Its exceptions end the trials
+    and all processes; after `OutOfTime` the complete cases are returned.  `once_open` gets the first trial when all
+    processes have started, with their stacks and the ceilings; `measured` gets the cells of each case of a trial once
+    it is complete.  `watch` reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is
+    dropped for all contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
+    `repeats_before` says how code repeated in earlier runs.  Processes come from `pool`, where some may wait.  During a
+    turn, all other processes are frozen, those that wait as well.  On a CPU, `judge` judges outputs of the turns of the
+    kernel metric.
 
     A contender that is invalid because its numbers are not exact enough is timed as well, after the others: `apart` of
     its cell has its samples, and `apart` of the cells of the revisions that took turns with it has theirs.
@@ -179,36 +203,58 @@ def run_trial(
     started.
     """
     contenders = [one for one in contenders if any(map(one.takes, cases))]
-    session = _Session(
-        contenders,
-        pace,
-        device,
-        seed,
-        core,
-        thorough,
-        keep_going,
-        uuid,
-        watch,
-        repeats_before,
-        inexact_before,
-        prestarted,
-        judge,
-    )
-    try:
-        with suppress(OutOfTime):
-            session.open(cases)
-            once_open(session.so_far(contenders))
-            for number, case in enumerate(cases, 1):
-                if time.monotonic() > deadline:
-                    break
-                progress(f"{number}/{len(cases)} {case}")
-                session.measure(case)
-                measured(
-                    case, {one.label: session.trial.cells[one.label, case] for one in contenders if one.takes(case)}
-                )
-        return session.so_far(contenders)
-    finally:
-        session.close()
+    with closing(ProcessPool(device, len(contenders) * len(seeds), core)) as own:
+        session = _Session(
+            contenders,
+            pace,
+            device,
+            seeds,
+            thorough,
+            keep_going,
+            uuid,
+            watch,
+            repeats_before,
+            inexact_before,
+            pool or own,
+            judge,
+        )
+        try:
+            with suppress(OutOfTime):
+                session.open(cases)
+                once_open(session.so_far(contenders)[0])
+                for number in range(len(cases)):
+                    if time.monotonic() > deadline:
+                        break
+                    for places in session.places(number, cases):
+                        progress(f"{number + 1}/{len(cases)} {places[0].case}")
+                        session.measure(places)
+                        for place in places:
+                            cells = place.running.trial.cells
+                            takes = (one.label for one in contenders if one.takes(place.case))
+                            measured(place.case, {label: cells[label, place.case] for label in takes})
+            return session.so_far(contenders)
+        finally:
+            session.close()
+
+
+@dataclass(eq=False)
+class _Running:
+    """One of the trials that run side by side."""
+
+    seed: int
+    thorough: bool
+    random: random.Random
+    processes: list[ContenderProcess]
+    trial: Trial = field(default_factory=Trial)
+
+
+@dataclass(eq=False)
+class _Place:
+    """A case of one of the trials, with what its contenders did there."""
+
+    running: _Running
+    case: Case
+    cells: dict[ContenderProcess, Cell] = field(default_factory=dict)
 
 
 class _Session:
@@ -217,37 +263,37 @@ class _Session:
         contenders: Sequence[Contender],
         pace: Pace,
         device: str,
-        seed: int,
-        core: int | None,
+        seeds: Sequence[int],
         thorough: bool,
         keep_going: Callable[[], None],
         uuid: str | None,
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
         inexact_before: KnownInexact,
-        prestarted: PrestartPool | None,
+        pool: ProcessPool,
         judge: Judge | None,
     ) -> None:
         self.pace = pace
         self.device = device
-        self.seed = seed
-        self.thorough = thorough
         self.keep_going = keep_going
         self.uuid = uuid
         self.watch = watch
         self.repeats_before = repeats_before
         self.inexact_before = inexact_before
-        self.prestarted = prestarted
+        self.pool = pool
         self.judge = judge
         self.inputs: dict[ContenderProcess, Any] = {}  # where they are, as the answers to `prepare` say
-        self.random = random.Random(seed)  # noqa: S311  an order, not a secret
         # The order of starting and allocating, and of turns, must differ from trial to trial: in a fixed order equal
         # code in two places differed by 1.4 to 1.8 %, with the same sign in every trial (H200, November).
-        shuffled = self.random.sample(contenders, len(contenders))
-        self.processes = ContenderProcesses(shuffled, device, core, keep_going)
+        orders = [random.Random(seed) for seed in seeds]  # noqa: S311  an order, not a secret
+        shuffled = [order.sample(contenders, len(contenders)) for order in orders]
+        self.processes = ContenderProcesses(shuffled, pool, keep_going)
+        self.trials = [
+            _Running(seed, thorough and not number, order, processes)
+            for number, (seed, order, processes) in enumerate(zip(seeds, orders, self.processes.by_trial, strict=True))
+        ]
         self.code = CodeReader(self.processes)
         self.reading: dict[str, Any] = {}  # the last one of the device
-        self.trial = Trial()
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
@@ -259,88 +305,144 @@ class _Session:
         began = self._spent("start", began)
         if self.watch is None and self.device == "cuda":
             self.watch = telemetry.watch(self.uuid or self._trusted_uuid())
-        if self.device == "cuda" and self.thorough:
-            self._measure_ceilings()
+        if self.device == "cuda" and self.trials[0].thorough:
+            self._measure_ceilings(self.trials[0])
         self._spent("ceilings", began)
-        self._note("trial")
+        for running in self.trials:
+            self._note(running, "trial")
+
+    def places(self, number: int, cases: Sequence[Case]) -> Iterator[list[_Place]]:
+        """The next case of each trial, in groups that fit into the memory of the device.
+
+        Each trial begins elsewhere, so that what one has compiled serves the others.
+        """
+        apart = len(cases) / len(self.trials)
+        together: list[_Place] = []
+        needed = 0
+        for at, running in enumerate(self.trials):
+            place = _Place(running, cases[(number + int(at * apart)) % len(cases)])
+            own = self._device_bytes(place)
+            if together and needed + own > MAX_MEMORY_SHARE * self._memory:
+                yield together
+                together, needed = [], 0
+            together.append(place)
+            needed += own
+        yield together
+
+    def _device_bytes(self, place: _Place) -> int:
+        if self.device != "cuda" or place.case.metric is not Metric.KERNEL or len(self.trials) == 1:
+            return 0
+        return len(self._taking(place)) * device_bytes(place.case, int(self._memory), self.pace.graph_s)
+
+    @property
+    def _memory(self) -> float:
+        """Bytes of the device, as a contender without code of the target reports them; no limit without one."""
+        sizes = (stack.get("device", {}).get("memory_bytes") for stack in self._trusted_stacks())
+        return next((size for size in sizes if isinstance(size, int)), math.inf)
+
+    def _trusted_stacks(self) -> Iterator[Mapping[str, Any]]:
+        return (process.stack or {} for process in self.processes.all if process.contender.trusted)
 
     def _trusted_uuid(self) -> str | None:
         """The GPU as reported by a contender that runs no code of the target, if the caller does not know it."""
-        trusted = [process.label for process in self.processes.all if process.contender.trusted]
-        uuids = (self.processes.stacks.get(label, {}).get("device", {}).get("uuid") for label in trusted)
+        uuids = (stack.get("device", {}).get("uuid") for stack in self._trusted_stacks())
         return next((uuid for uuid in uuids if isinstance(uuid, str)), None)
 
-    def _measure_ceilings(self) -> None:
+    def _measure_ceilings(self, running: _Running) -> None:
         """Measured by a contender that runs no code of the target; none without such a contender."""
-        for process in self.processes.all:
-            if process.contender.trusted and process.channel is not None and not self.trial.ceilings:
+        trial = running.trial
+        for process in running.processes:
+            if process.contender.trusted and process.channel is not None and not trial.ceilings:
                 answer, _ = self.processes.ask(process, protocol.CEILINGS, self.pace.prepare_limit_s)
                 found = mapping(answer.get("ceilings"))
-                self.trial.ceilings = {name: value for name, value in found.items() if _is_figure(value)}
+                trial.ceilings = {name: value for name, value in found.items() if _is_figure(value)}
                 if reason := reason_of(answer):
-                    self.trial.telemetry.append({"when": "ceilings", "reason": reason})
+                    trial.telemetry.append({"when": "ceilings", "reason": reason})
 
-    def so_far(self, contenders: Sequence[Contender]) -> Trial:
-        stacks = self.processes.stacks
-        self.trial.stacks = {one.label: stacks[one.label] for one in contenders if one.label in stacks}
-        return self.trial
+    def so_far(self, contenders: Sequence[Contender]) -> list[Trial]:
+        for running in self.trials:
+            stacks = {process.label: process.stack for process in running.processes if process.stack is not None}
+            running.trial.stacks = {one.label: stacks[one.label] for one in contenders if one.label in stacks}
+        return [running.trial for running in self.trials]
 
     def close(self) -> None:
         self.processes.close()
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
-    def measure(self, case: Case) -> None:
+    def measure(self, places: Sequence[_Place]) -> None:
         began = time.monotonic()
         self.processes.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
-        cells = self._prepared(case)
+        self._prepare(places)
         began = self._spent("prepare", began)
-        self._note(f"before {case}")
         with self._frozen():
-            examination = self._examination(cells, case)
-            began = self._spent("judge", began)
-            self._rounds(cells, case, examination)
-            began = self._spent("rounds", began)
-            if examination is not None:
-                self._end_examination(examination, cells)
-        self._note(f"after {case}")
-        began = self._spent("judge", began)
-        self._check(cells)
+            self._require_idle(places)
+            for place in places:
+                self._note(place.running, f"before {place.case}")
+                began = self._spent("rounds", began)
+                examination = self._examination(place)
+                began = self._spent("judge", began)
+                self._rounds(place, place.cells, examination)
+                began = self._spent("rounds", began)
+                if examination is not None:
+                    self._end_examination(examination, place.cells)
+                self._note(place.running, f"after {place.case}")
+                began = self._spent("judge", began)
+        self._check([(place, place.cells) for place in places])
         began = self._spent("check", began)
-        self._time_inexact(cells, case)
+        for place in places:
+            self._time_inexact(place)
         began = self._spent("inexact", began)
-        if self.thorough:
-            self._read_code(cells, case)
-        self.processes.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
+        for place in places:
+            if place.running.thorough:
+                self._read_code(place)
+        everyone = [process for place in places for process in place.cells]
+        self.processes.ask_all(dict.fromkeys(everyone, protocol.FREE), self.pace.turn_limit_s)
         self._spent("code", began)
-        self.trial.cells |= {(process.label, case): cell for process, cell in cells.items()}
+        for place in places:
+            place.running.trial.cells |= {(process.label, place.case): cell for process, cell in place.cells.items()}
 
-    def _prepared(self, case: Case) -> dict[ContenderProcess, Cell]:
+    def _prepare(self, places: Sequence[_Place]) -> None:
         """Prepare contenders that time candidates, compile or run a block one by one, and the others together.
 
         Only the preparation shows that an autotuner is about to time candidates: such a contender answers
         `needs_device`, and is prepared again when the others are ready.
         """
-        taking = [process for process in self.processes.all if process.contender.takes(case)]
-        present = [process for process in taking if process.channel is not None]
-        alone = [process for process in present if process.tunes or case.metric in (Metric.COMPILE, Metric.BLOCK)]
-        together = {process: self._request(process, case, alone=False) for process in present if process not in alone}
-        limit_s = self.pace.prepare_limit_s
-        answers = self.processes.ask_all(together, limit_s)
-        alone += [process for process in together if answers.get(process, {}).get("needs_device") is True]
-        one_by_one = {process: self._request(process, case, alone=True) for process in alone}
-        answers |= self.processes.ask_all(one_by_one, limit_s, 1)
-        cells = {process: self._cell(process, answers.get(process), case) for process in taking}
-        self._compare_bits(cells, case)
-        return cells
+        together, alone = dict[ContenderProcess, _Place](), dict[ContenderProcess, _Place]()
+        for place in places:
+            timed = place.case.metric in (Metric.COMPILE, Metric.BLOCK)
+            for process in self._taking(place):
+                if process.channel is not None:
+                    (alone if process.tunes or timed else together)[process] = place
 
-    def _request(self, process: ContenderProcess, case: Case, *, alone: bool) -> dict[str, Any]:
+        def requests(some: Mapping[ContenderProcess, _Place], *, alone: bool) -> dict[ContenderProcess, dict[str, Any]]:
+            return {process: self._request(process, place, alone=alone) for process, place in some.items()}
+
+        limit_s = self.pace.prepare_limit_s
+        answers = self.processes.ask_all(requests(together, alone=False), limit_s)
+        alone |= {
+            process: place
+            for process, place in together.items()
+            if answers.get(process, {}).get("needs_device") is True
+        }
+        answers |= self.processes.ask_all(requests(alone, alone=True), limit_s, 1)
+        for place in places:
+            place.cells = {
+                process: self._cell(process, answers.get(process), place.case) for process in self._taking(place)
+            }
+            self._compare_bits(place.cells, place.case)
+
+    def _taking(self, place: _Place) -> list[ContenderProcess]:
+        return [process for process in place.running.processes if process.contender.takes(place.case)]
+
+    def _request(self, process: ContenderProcess, place: _Place, *, alone: bool) -> dict[str, Any]:
+        case = place.case
         known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
         return protocol.prepare(
             case,
-            self.seed,
-            thorough=self.thorough,
+            place.running.seed,
+            thorough=place.running.thorough,
             graph_s=self.pace.graph_s,
             alone=alone,
             repeats=FULL_REPEATS if process.contender.role in FULLY_REPEATED else MIN_REPEATS,
@@ -391,15 +493,15 @@ class _Session:
         """Are outputs of the turns of this case judged?"""
         return self.device == "cpu" and case.metric is Metric.KERNEL
 
-    def _examination(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> Examination | None:
+    def _examination(self, place: _Place) -> Examination | None:
         """How the outputs of the turns are judged; None where they are not."""
-        if self.judge is None or not self._is_judged(case):
+        if self.judge is None or not self._is_judged(place.case):
             return None
-        examination = self.judge.examination(case, self.seed, self.keep_going)
+        examination = self.judge.examination(place.case, place.running.seed, self.keep_going)
         if examination is None:
-            self.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
+            place.running.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
             return None
-        for process, cell in cells.items():
+        for process, cell in place.cells.items():
             if cell.state == MEASURED:
                 convention = str(process.contender.provider.get("rounding", Rounding.AFTER_WEIGHT))
                 if reason := examination.add(process.label, self.inputs.get(process), convention):
@@ -423,13 +525,14 @@ class _Session:
                 cell.becomes(state, reason)
 
     def _rounds(
-        self, cells: Mapping[ContenderProcess, Cell], case: Case, examination: Examination | None = None
+        self, place: _Place, cells: Mapping[ContenderProcess, Cell], examination: Examination | None = None
     ) -> None:
+        case, trial = place.case, place.running.trial
         pace = self.pace.on(case.metric)
         by_label = {process.label: process for process in cells}
         books = {process: _Book(process.contender.trusted) for process in cells}
         columns = secrets.randbelow(pace.rounds)  # the round in which sums over all rows are judged
-        start = self.random.randrange(max(1, len(cells)))
+        start = place.running.random.randrange(max(1, len(cells)))
         spare = max(1, pace.rounds // 2)  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
         done = number = 0
@@ -450,7 +553,7 @@ class _Session:
                 self.keep_going()
                 self._turn(process, cells[process], pace, books[process], examination, case)
             number += 1
-            if self._spoiled(cells, case.metric):
+            if self._spoiled(trial, cells, case.metric):
                 if spare > 0:
                     spare -= 1
                     continue
@@ -458,7 +561,7 @@ class _Session:
                 clocks.append(mhz)
             done += 1
         timed = sum(sum(book.turns.claimed) for book in books.values())
-        self.trial.seconds["timed"] = self.trial.seconds.get("timed", 0.0) + timed  # part of the rounds
+        trial.seconds["timed"] = trial.seconds.get("timed", 0.0) + timed  # part of the rounds
         for process, book in books.items():
             inputs = self.inputs.get(process)  # code of the target may answer anything
             book.passes.expect(cells[process].samples, len(inputs) if isinstance(inputs, list) else 0)
@@ -478,8 +581,9 @@ class _Session:
         for process, reason in wrong.items():
             cells[process].becomes(INVALID, reason)
 
-    def _time_inexact(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+    def _time_inexact(self, place: _Place) -> None:
         """Time the contenders that are not exact enough, in turns with the revisions that they are compared with."""
+        cells = place.cells
         inexact = [process for process, cell in cells.items() if cell.inexact and process.channel is not None]
         if not inexact:
             return
@@ -487,9 +591,10 @@ class _Session:
         compared = [process for process in others if any(_are_compared(process, one) for one in inexact)]
         turned = {process: Cell(MEASURED, extra=dict(cells[process].extra)) for process in (*inexact, *compared)}
         with self._frozen():
-            self._rounds(turned, case)
+            self._rounds(place, turned)
         samples = {process: list(cell.samples) for process, cell in turned.items()}
-        self._check({process: turned[process] for process in inexact})  # finds more than numbers that are not exact
+        # finds more than numbers that are not exact
+        self._check([(place, {process: turned[process] for process in inexact})])
         for process, cell in turned.items():
             if cell.state == MEASURED or cell.inexact:
                 cells[process].apart = samples[process]
@@ -500,14 +605,12 @@ class _Session:
         try:
             for process in self.processes.all:
                 process.freeze()
-            if self.prestarted is not None:
-                self.prestarted.freeze()
+            self.pool.freeze()
             yield
         finally:
             for process in self.processes.all:
                 process.thaw()
-            if self.prestarted is not None:
-                self.prestarted.thaw()
+            self.pool.thaw()
 
     def _turn(
         self,
@@ -560,7 +663,17 @@ class _Session:
 
         Returns when it is idle.  A contender whose work does not end is ended.
         """
-        others = (other for other in self.processes.all if other is not process and other.channel is not None)
+        waits = self._waits(process)
+        if waits and waits[-1] > MAX_WAIT_US:
+            process.drop("its work on the device did not end after its turn")
+        return waits[:1]
+
+    def _waits(self, besides: ContenderProcess | None = None) -> list[float]:
+        """How long the device let a small launch of a trusted contender wait, in us, until it was idle or for a second.
+
+        Empty without a trusted contender, and on a CPU.
+        """
+        others = (other for other in self.processes.all if other is not besides and other.channel is not None)
         witness = next((other for other in others if other.contender.trusted), None)
         if self.device != "cuda" or witness is None:
             return []
@@ -569,16 +682,34 @@ class _Session:
         with witness.witnessing():
             while not waits or waits[-1] > MAX_WAIT_US:
                 answer, _ = self.processes.ask(witness, protocol.IDLE, self.pace.turn_limit_s)
-                found = answer.get("waited_us")
-                if not isinstance(found, int | float) or not _is_figure(found):
+                waited = answer.get("waited_us")
+                if not isinstance(waited, int | float) or not _is_figure(waited):
                     break
-                waits.append(found)
+                waits.append(waited)
                 if time.monotonic() > deadline:
-                    process.drop("its work on the device did not end after its turn")
                     break
-        return waits[:1]
+        return waits
 
-    def _spoiled(self, cells: Mapping[ContenderProcess, Cell], metric: Metric) -> bool:
+    def _require_idle(self, places: Sequence[_Place]) -> None:
+        """End the processes of targets, those that wait first, until nothing keeps the device busy.  All are frozen."""
+
+        def is_idle() -> bool:
+            waits = self._waits()
+            return not waits or waits[-1] <= MAX_WAIT_US
+
+        if is_idle():
+            return
+        self.pool.drop()
+        for place in places:
+            for process, cell in place.cells.items():
+                if is_idle():
+                    return
+                if process.channel is not None and not process.contender.trusted:
+                    process.losses += 1
+                    process.drop("its work on the device did not end before the turns")
+                    cell.becomes(FAILED, process.lost)
+
+    def _spoiled(self, trial: Trial, cells: Mapping[ContenderProcess, Cell], metric: Metric) -> bool:
         """Was the device throttled since the last reading?  Then drop this round for all contenders.
 
         Bytes and counts do not depend on the device's clocks: they are kept.
@@ -589,44 +720,55 @@ class _Session:
         self.reading = self.watch.glance()
         if not metric.varies or not (reasons := telemetry.spoiled(self.reading, before)):
             return False
-        self.trial.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
+        trial.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
         for cell in cells.values():
             if cell.state == MEASURED:
                 cell.samples[-1] = None
         return True
 
-    def _check(self, cells: Mapping[ContenderProcess, Cell]) -> None:
-        """Ask one process at a time in a thorough trial, which times calls with new numbers."""
-        measured = [process for process, cell in cells.items() if process.channel and cell.state == MEASURED]
-        at_once = 1 if self.thorough else None
-        answers = self.processes.ask_all(dict.fromkeys(measured, protocol.CHECK), self.pace.prepare_limit_s, at_once)
-        for process, cell in cells.items():
-            if (answer := answers.get(process)) and answer.get("state") != MEASURED:
-                state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
-                cell.becomes(str(state), reason_of(answer) or "gave no reason")
-                cell.inexact = cell.state == INVALID and answer.get("inexact") is True
-            elif answer:
-                process.losses = process.replaced = 0
+    def _check(self, checked: Sequence[tuple[_Place, Mapping[ContenderProcess, Cell]]]) -> None:
+        """Ask the processes of a thorough trial one by one, because they time calls with new numbers."""
+        answers: dict[ContenderProcess, dict[str, Any]] = {}
+        for thorough, at_once in ((True, 1), (False, None)):
+            measured = [
+                process
+                for place, cells in checked
+                for process, cell in cells.items()
+                if place.running.thorough is thorough and process.channel and cell.state == MEASURED
+            ]
+            requests = dict.fromkeys(measured, protocol.CHECK)
+            answers |= self.processes.ask_all(requests, self.pace.prepare_limit_s, at_once)
+        for _, cells in checked:
+            for process, cell in cells.items():
+                if (answer := answers.get(process)) and answer.get("state") != MEASURED:
+                    state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
+                    cell.becomes(str(state), reason_of(answer) or "gave no reason")
+                    cell.inexact = cell.state == INVALID and answer.get("inexact") is True
+                elif answer:
+                    process.losses = process.replaced = 0
 
-    def _read_code(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+    def _read_code(self, place: _Place) -> None:
         """After everything that is measured: what happens to a process in this does not count for the case."""
         timed = {
             process: cell.facts
-            for process, cell in cells.items()
+            for process, cell in place.cells.items()
             if process.channel and (cell.state == MEASURED or cell.apart)
         }
-        for process, texts in self.code.read(case, timed).items():
-            cells[process].texts = texts
+        for process, texts in self.code.read(place.case, timed).items():
+            place.cells[process].texts = texts
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
 
-    def _note(self, when: str) -> None:
+    def _note(self, running: _Running, when: str) -> None:
         self.reading = self.watch.whole() if self.watch is not None else {"host": telemetry.host()}
-        self.trial.telemetry.append({"when": when, **self.reading})
+        running.trial.telemetry.append({"when": when, **self.reading})
 
     def _spent(self, what: str, began: float) -> float:
+        """Add the time since `began` to the trials, in equal parts; returns what time it is."""
         now = time.monotonic()
-        self.trial.seconds[what] = self.trial.seconds.get(what, 0.0) + now - began
+        for running in self.trials:
+            seconds = running.trial.seconds
+            seconds[what] = seconds.get(what, 0.0) + (now - began) / len(self.trials)
         return now
 
 

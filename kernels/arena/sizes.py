@@ -42,6 +42,13 @@ def sets_needed(
     return max(2, min(max_calls(case, graph_s), allowed))
 
 
+def device_bytes(case: Case, memory_bytes: int, graph_s: float = GRAPH_S) -> int:
+    """About how much memory of a GPU a contender needs at a case: inputs, outputs, and half as much for its work."""
+    sets = sets_needed(case, case.set_bytes, 1, memory_bytes, graph_s)
+    outputs = max(0, case.least_bytes - case.set_bytes)
+    return 3 * (sets * case.set_bytes + calls_in_graph(case, sets, graph_s) * outputs) // 2
+
+
 def stays_in_l2(set_bytes: int, sets: int, l2_bytes: int) -> bool:
     """Can inputs of a call still be in the L2 from its last turn?"""
     return sets * set_bytes < COLD * l2_bytes

@@ -1,6 +1,6 @@
 """A contender: one provider in one process, answering JSON lines.  Run as `python -P kernels/contender/__main__.py`.
 
-With a provider (JSON) as its argument, it starts by importing what that provider needs (see `PrestartPool`).
+With a provider (JSON) as its argument, it starts by importing what that provider needs (see `ProcessPool`).
 
 Before all other imports, stdin and stdout are replaced: any output of the target goes to stderr, its input is empty,
 and the pipes to the driver have other descriptors.  The package is loaded under the name `kernelwatch_kernels`, because

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Judge, OutOfTime, PrestartPool, Trial, run_trial
+from kernels.arena.session import Contender, Judge, OutOfTime, ProcessPool, Trial, run_trials
 from kernels.cases import BUILT_IN_PROVIDERS, Case, Role
 from service.domain.isolation import evaluation
 from service.domain.isolation.components import unintended
@@ -30,7 +30,7 @@ from workers.environments import BaseStack, Environment
 from workers.isolation import arms
 from workers.isolation.arms import StackArm, StackArms, StackContents, contents
 from workers.run.baselines import LAST_CASE_S, contender
-from workers.run.trials import HOST_METRICS, Tally, pace
+from workers.run.trials import HOST_METRICS, Tally, pace, side_by_side
 from workers.sandbox.walls import remove
 
 Say = Callable[[str], None]
@@ -78,9 +78,8 @@ class StackTrials:
         self._deadline = time.monotonic() + settings().session_limit_s
         self._late = False
         plain = [self._contender(place, spec) for place in self.places for spec in self.providers]
-        self._pool = PrestartPool([one for _, one in plain])
-        paired = zip((arm for arm, _ in plain), self._pool.contenders, strict=True)
-        self._entries = [_Entry(arm, one, Tally([one], self.cases)) for arm, one in paired]
+        self._pool = ProcessPool("cuda" if self._on_gpu else "cpu", len(plain), self._core)
+        self._entries = [_Entry(arm, one, Tally([one], self.cases)) for arm, one in plain]
 
     def _contender(self, place: StackPlace, spec: protocol.ProviderSpec) -> tuple[StackArm, Contender]:
         """A built-in provider runs no code of the revision, and needs the stack alone."""
@@ -103,7 +102,7 @@ class StackTrials:
         try:
             for number in at:
                 while self.done < number and wanted and not self._late:
-                    self._trial(wanted, judge)
+                    self._trials(wanted, judge, number - self.done)
                 judged = self._judged(tuple(at))
                 still = {(one.provider, one.case) for one in judged if one.open}
                 # All cases are tested together: what others show may open one that was decided.
@@ -123,36 +122,46 @@ class StackTrials:
         both = [one for one in self.results() if not is_unsupported(one)]
         return evaluation.evaluate(both, names, self.policy, at)
 
-    def _trial(self, wanted: set[tuple[str, Case]], judge: Judge) -> None:
+    @property
+    def _on_gpu(self) -> bool:
+        return self.here.name != "cpu"
+
+    @property
+    def _core(self) -> int | None:
+        return None if self._on_gpu else max(os.sched_getaffinity(0))
+
+    def _trials(self, wanted: set[tuple[str, Case]], judge: Judge, most: int) -> None:
+        """Run some trials side by side; the first alone, because it shows which hybrids take part."""
         cases = [case for case in self.cases if any(case == one for _, one in wanted)]
         entries = [one for one in self._entries if one.runs]
         who = [_at(one.contender, wanted) for one in entries]
-        on_gpu = self.here.name != "cpu"
-        # On two cores, imports for the next trial would disturb this one, and so they would host times on a GPU.
-        ahead = on_gpu and not any(case.metric in HOST_METRICS for case in cases)
-        turned = run_trial(
+        apart = any(case.metric in HOST_METRICS for case in cases)
+        count = 1 if apart or self.done == 0 else min(most, side_by_side(self.here, len(who)))
+        turned = run_trials(
             who,
             cases,
-            pace(self.policy, len(cases), on_gpu=on_gpu),
-            device="cuda" if on_gpu else "cpu",
-            seed=self._seed + self.done,
-            core=None if on_gpu else max(os.sched_getaffinity(0)),
+            pace(self.policy, len(cases), on_gpu=self._on_gpu),
+            device="cuda" if self._on_gpu else "cpu",
+            seeds=[self._seed + self.done + number for number in range(count)],
+            core=self._core,
             thorough=self.done == 0,
             progress=lambda now: self.say(f"trial {self.done + 1}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda _: self._pool.fill([one for one in who if one.cases]) if ahead else None,
+            once_open=lambda _: (
+                self._pool.fill([one for one in who if one.cases]) if self._on_gpu and not apart else None
+            ),
             uuid=self.here.uuid,
             deadline=self._deadline,
-            prestarted=self._pool,
+            pool=self._pool,
             judge=judge,
         )
-        self._late = {case for _, case in turned.cells} != set(cases)
+        self._late = any({case for _, case in trial.cells} != set(cases) for trial in turned)
         if self.done == 0:
-            self._check_versions(turned)
+            self._check_versions(turned[0])
         for one in entries:
-            if one.runs:
-                one.tally.add(turned, confirming=False)
-        self.done += 1
+            for trial in turned if one.runs else ():
+                one.tally.add(trial, confirming=False)
+        self.done += count
 
     def _keep_going(self) -> None:
         if time.monotonic() > self._deadline + LAST_CASE_S:

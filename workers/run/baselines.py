@@ -4,6 +4,7 @@ Where the parent is wrong or failed at some cases, earlier revisions take its pl
 built is no fault of the head: the run continues, with a note.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -278,11 +279,11 @@ def contender(
     scratch: Path,
     cases: frozenset[Case] | None = None,
 ) -> Contender:
-    """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU.
+    """A contender whose `start` opens a fresh process in a scratch folder of its own, with only its own GPU.
 
     It takes part at `cases`, or at all cases where there are none named.
     """
-    starts: list[Path] = []  # the folder of each
+    starts = itertools.count()
     caches = cache_of(place.key)
     (caches / "tmp").mkdir(exist_ok=True)
     environment = {
@@ -302,9 +303,7 @@ def contender(
     }
 
     def start() -> Channel:
-        if len(starts) > 1:
-            remove(starts[-2])  # else a run could fill the disk, start by start; the last one may still be at work
-        starts.append(folder := scratch / f"{label.replace(':', '-')}-{len(starts)}")
+        folder = scratch / f"{label.replace(':', '-')}-{next(starts)}"
         cache_of(place.key)  # says that the environment is in use, which keeps it from being evicted
         (folder / "home").mkdir(parents=True)
         kept = used([caches], SCRATCH_DISK) if isinstance(place, Environment) else 0  # a stack's are everybody's
@@ -322,7 +321,8 @@ def contender(
         # With its provider it imports at once what is not the target's, also before its trial begins.
         command = [str(place.python), "-P", str(protocol.CONTENDER), json.dumps(provider)]
         process = sandbox.start(command, box, log)
-        return Channel(process, log, sandbox.freezer(process))
+        # Without removing it, a run could fill the disk, start by start.
+        return Channel(process, log, sandbox.freezer(process), closed=lambda: remove(folder))
 
     return Contender(label, role, provider, start, cases)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,9 +16,9 @@ from kernels.arena.session import (
     KnownRepeats,
     OutOfTime,
     Pace,
-    PrestartPool,
+    ProcessPool,
     Trial,
-    run_trial,
+    run_trials,
 )
 from kernels.arena.session import Cell as Turned
 from kernels.cases import Case, Metric, Role
@@ -150,21 +151,52 @@ def _samples(cell: Turned | None) -> Rounds:
     return tuple(cell.samples) if cell is not None and CellState(cell.state) is CellState.MEASURED else ()
 
 
+# A sample is some milliseconds of calls on either device.  What varies is the trial: with 4 rounds of each trial instead
+# of 8, 805 stored comparisons on H200s alarm alike, 3 ask for more trials, and trials differ by a tenth more
+# (docs/measurements/2026-11-28-h200-seconds/rounds.md).
+ROUNDS, KERNEL_ROUNDS = 8, 4
+
 # With more cases each is measured for less time: of the same code on two sides 95 of 100 trials still came within
 # 0.5 %, and 60 cases of three contenders took 18 s a trial (H200, November).
 MANY_CASES = 60
 HOST_METRICS = (Metric.CALL, Metric.COMPILE)
 REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
+# A process of a trial takes a core while it imports and compiles, 0.95 GB of memory of the host, and 0.55 GB of that of
+# the GPU for its context (Liger-Kernel on an H200, November).
+HOST_BYTES = 1 << 30
+CONTEXT_BYTES = 600 << 20
+CONTEXTS = 1 / 4  # of the memory of the GPU; the rest is for tensors
+WAITING = 2  # trials of head, parent and control whose processes wait for what the screening shows
+
+
+def side_by_side(here: DeviceHere, contenders: int) -> int:
+    """How many trials of so many contenders fit on this machine side by side."""
+    if here.name == "cpu":
+        return 1
+    on_gpu = int(CONTEXTS * here.memory) // CONTEXT_BYTES
+    processes = min(on_gpu, _available() // HOST_BYTES, len(os.sched_getaffinity(0)))
+    return max(1, processes // max(1, contenders))
+
+
+def _available() -> int:
+    """Bytes of memory of the host that programs may still take."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
 
 def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:
     """The pace of a trial of so many cases."""
-    # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial to
-    # trial as well as 20 rounds of 5 (H200, November).
-    usual = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
+    usual = Pace(
+        rounds=policy.rounds or ROUNDS,
+        kernel_rounds=KERNEL_ROUNDS if on_gpu and policy.rounds is None else None,
+        warm=1,
+        timed=3,
+        turn_limit_s=settings().turn_limit_s,
+    )
     if not on_gpu or cases <= MANY_CASES:
         return usual
-    return replace(usual, rounds=min(usual.rounds, 4), timed=2, graph_s=0.8e-3)
+    return replace(usual, rounds=min(usual.rounds, KERNEL_ROUNDS), timed=2, graph_s=0.8e-3)
 
 
 class Trials:
@@ -190,16 +222,20 @@ class Trials:
         self._known, self._repeats_before, self._judge = known, repeats_before, judge
         self._code_decides = code_decides
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
-        self._prestarted = PrestartPool(contenders)
+        self._contenders = contenders
+        self._side_by_side = side_by_side(here, len(contenders))
+        # On a CPU all run on one core: on two, imports for the next trial would disturb this one.
+        self._core = None if self._on_gpu else max(os.sched_getaffinity(0))
+        self._pool = ProcessPool("cuda" if self._on_gpu else "cpu", len(contenders), self._core)
         self._deadline = time.monotonic() + settings().session_limit_s
 
     def until_decided(self, cases: tuple[Case, ...]) -> None:
         """Run trials until every case is decided, confirmed, or out of budget."""
         try:
-            self._run("look", self._prestarted.contenders, cases)
+            self._run("look", self._contenders, cases)
             self._run("confirm", *self._undecided("confirm", cases), cases)
         finally:
-            self._prestarted.close()
+            self._pool.close()
             if self._judge is not None:
                 self._judge.close()
 
@@ -207,42 +243,48 @@ class Trials:
         self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
     ) -> None:
         done, cases = 0, cases or on
-        while on and (more := judge.trials_until_next_look(done, self._policy, kind)):
-            for _ in range(more):
-                done += 1
-                self._trial(who, on, f"{'confirming ' * (kind == 'confirm')}trial {done}", kind == "confirm")
-                on = _measurable(self._tally, on)
-            who, on = self._undecided(kind, cases)
+        while on and not self.late and (more := judge.trials_until_next_look(done, self._policy, kind)):
+            if time.monotonic() > self._deadline:
+                self.late = True
+                return
+            apart = any(case.metric in HOST_METRICS for case in on)  # these times would include what others do
+            count = 1 if apart else min(more, self._side_by_side)
+            self._trials(who, on, kind, range(done, done + count), ahead=self._on_gpu and not apart)
+            done, on = done + count, _measurable(self._tally, on)
+            if count == more:
+                who, on = self._undecided(kind, cases)
 
-    def _trial(self, who: Sequence[Contender], on: tuple[Case, ...], what: str, confirming: bool) -> None:
-        self.late = self.late or (bool(on) and time.monotonic() > self._deadline)
-        if not on or self.late:
-            return
+    def _trials(
+        self, who: Sequence[Contender], on: tuple[Case, ...], kind: judge.Why, numbers: range, *, ahead: bool
+    ) -> None:
+        """Run trials side by side, while the processes of those that may follow get ready, if `ahead`."""
+        names = [f"{'confirming ' * (kind == 'confirm')}trial {number + 1}" for number in numbers]
+        what = names[0] if len(names) == 1 else f"{names[0]} to {numbers[-1] + 1}"
         self._heart.say(what)
-        # On two cores, imports for the next trial would disturb this one, and so they would host times on a GPU.
-        ahead = self._on_gpu and not any(case.metric in HOST_METRICS for case in on)
-        turned = run_trial(
+        repeated = [one for one in who if one.role in REPEATED]
+        turned = run_trials(
             who,
             on,
             pace(self._policy, len(on), on_gpu=self._on_gpu),
             device="cuda" if self._on_gpu else "cpu",
-            seed=self._seed + len(self.spent),
-            core=None if self._on_gpu else max(os.sched_getaffinity(0)),
+            seeds=[self._seed + len(self.spent) + number for number in range(len(numbers))],
+            core=self._core,
             thorough=not self.spent,
             progress=lambda now: self._heart.say(f"{what}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda _: self._prestarted.fill(who) if ahead else None,
+            once_open=lambda _: self._pool.fill(repeated, WAITING) if ahead else None,
             uuid=self._uuid,
             deadline=self._deadline,
             repeats_before=self._repeats_before,
             inexact_before=self._tally.inexact(),
-            prestarted=self._prestarted,
+            pool=self._pool,
             judge=self._judge,
         )
-        self.late = {case for _, case in turned.cells} != set(on)
-        self.ceilings = self.ceilings or turned.ceilings
-        self._tally.add(turned, confirming=confirming)
-        self.spent.append({"what": what, "seconds": turned.seconds, "telemetry": turned.telemetry})
+        self.late = any({case for _, case in trial.cells} != set(on) for trial in turned)
+        self.ceilings = self.ceilings or turned[0].ceilings
+        for name, trial in zip(names, turned, strict=True):
+            self._tally.add(trial, confirming=kind == "confirm")
+            self.spent.append({"what": name, "seconds": trial.seconds, "telemetry": trial.telemetry})
 
     def _keep_going(self) -> None:
         self._heart.keep_going()
@@ -260,7 +302,7 @@ class Trials:
         if kind == "look":
             names |= _undecided_apart(taken, self._policy)
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
-        who = [one for one in self._prestarted.contenders if one.role in REPEATED and one.provider["name"] in providers]
+        who = [one for one in self._contenders if one.role in REPEATED and one.provider["name"] in providers]
         return who, tuple(case for case in cases if str(case) in texts)
 
 

@@ -1,7 +1,7 @@
 """The arena with scripted contenders: order of turns, lost contenders, and the samples that remain."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
 from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
-from kernels.arena.session import Contender, Judge, OutOfTime, Pace, PrestartPool, order, run_trial
+from kernels.arena.session import Contender, Judge, OutOfTime, Pace, ProcessPool, order, run_trial, run_trials
 from kernels.arena.telemetry import Watch
 from kernels.cases import Case, Metric, Role
 
@@ -27,6 +27,7 @@ class Stage:
         self.said: list[tuple[str, str]] = []  # (label, what it was asked), in order
         self.messages: list[tuple[str, Mapping[str, Any]]] = []
         self.slow: dict[str, float] = {}  # seconds of a turn
+        self.limits: defaultdict[str, set[float]] = defaultdict(set)  # of what was asked, in seconds
         self.started: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
         self.running: set[Actor] = set()  # those that are not frozen
@@ -60,15 +61,18 @@ class Actor:
         self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
         assert self.alive
-        assert self in self.stage.running
+        assert self in self.stage.running or message["do"] == "start"
         assert message["do"] != "turn" or self.stage.running == {self}
         self.stage.said.append((self.label, message["do"]))
+        self.stage.limits[message["do"]].add(limit_s)
         self.stage.messages.append((self.label, message))
         self.stage.note(message)
         time.sleep(self.stage.slow.get(self.label, 0.0) if message["do"] == "turn" else 0.0)
         scripted = self.stage.answers.get((self.label, message["do"]))
         if isinstance(scripted, list):
             scripted = scripted.pop(0) if scripted else None
+        if callable(scripted):
+            scripted = scripted()
         if isinstance(scripted, Exception):
             raise scripted
         usual = {
@@ -434,7 +438,7 @@ def test_a_contender_that_cannot_be_frozen_after_its_turn_ends_only_its_case(tur
 
 def test_a_contender_whose_work_does_not_end_after_its_last_turn_is_not_measured(monkeypatch):
     monkeypatch.setattr("kernels.arena.session.MAX_LEFT_S", 0.0)
-    stage = Stage(b_idle={"waited_us": 1e6}, a_prepare=prepared(), b_prepare=prepared())
+    stage = Stage(b_idle=[{"waited_us": 5.0}, *[{"waited_us": 1e6}] * 9], a_prepare=prepared(), b_prepare=prepared())
     target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
 
     trial = run_trial(
@@ -700,36 +704,151 @@ def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
 # -- started ahead ---------------------------------------------------------------------------------------------------
 
 
-def test_the_next_launch_finds_its_processes_started():
+def test_the_next_trial_finds_its_processes_started_and_ready():
     stage = Stage()
-    ahead = PrestartPool([stage.contender("a"), stage.contender("b")])
+    pool = ProcessPool("cpu", 2)
+    contenders = [stage.contender("a"), stage.contender("b")]
     started: list[int] = []
 
     for number in range(2):
         run_trial(
-            ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
-            once_open=lambda _: ahead.fill(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
-            prestarted=ahead,
+            contenders, [CASE], Pace(rounds=1), device="cpu", seed=number, pool=pool,
+            once_open=lambda _: pool.fill(contenders), progress=lambda _: started.append(stage.started.total()),
         )  # fmt: skip
 
     assert started == [4, 6]  # two at work and two waiting, then those two at work and two more waiting
-    ahead.close()
+    pool.close()
+    assert Counter(asked for _, asked in stage.said)["start"] == 6
     assert stage.open == {"a": 0, "b": 0}
 
 
-def test_a_lost_contender_is_replaced_by_a_prestarted_process():
+def test_a_lost_contender_is_replaced_by_a_process_that_waits():
     stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")])
-    ahead = PrestartPool([stage.contender("a"), stage.contender("b")])
+    pool = ProcessPool("cpu", 2)
+    contenders = [stage.contender("a"), stage.contender("b")]
 
     trial = run_trial(
-        ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
-        once_open=lambda _: ahead.fill(ahead.contenders), prestarted=ahead,
+        contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1, pool=pool,
+        once_open=lambda _: pool.fill(contenders),
     )  # fmt: skip
-    ahead.close()
+    pool.close()
 
     assert trial.cells["b", OTHER].state == "measured"
     assert stage.started == {"a": 2, "b": 2}
     assert stage.open == {"a": 0, "b": 0}
+
+
+def test_a_process_may_wait_for_long_but_a_trial_waits_for_it_only_up_to_its_limit():
+    """It waits frozen, so that the time since it was asked says nothing."""
+    stage = Stage(b_start=lambda: time.sleep(0.3))
+    pool = ProcessPool("cpu", 2)
+    contenders = [stage.contender("a"), stage.contender("b")]
+    pool.fill(contenders)
+
+    pace = Pace(rounds=1, start_limit_s=0.05)
+    trial = run_trial(contenders, [CASE], pace, device="cpu", seed=1, pool=pool)
+    pool.close()
+
+    assert trial.cells["a", CASE].state == "measured"
+    assert trial.cells["b", CASE].reason == "no answer to 'start' in 0.05 s"
+    assert stage.limits["start"] == {float("inf")}
+
+
+# -- side by side ----------------------------------------------------------------------------------------------------
+
+
+def test_trials_side_by_side_prepare_together_and_take_turns_one_after_the_other():
+    stage = Together()
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in (8, 16, 32)]
+
+    trials = run_trials(
+        [stage.contender("a"), stage.contender("b")], cases, Pace(rounds=4), device="cpu", seeds=[1, 2, 3]
+    )
+
+    assert max(stage.ready_at_once) == 6
+    assert [set(trial.cells) for trial in trials] == [{(label, case) for label in "ab" for case in cases}] * 3
+    assert all(len(cell.samples) == 4 for trial in trials for cell in trial.cells.values())
+    assert stage.started == {"a": 3, "b": 3}
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_each_trial_begins_at_another_case_with_its_own_seed_and_only_the_first_is_thorough():
+    stage = Stage()
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in (8, 16, 32)]
+
+    run_trials([stage.contender("a")], cases, Pace(rounds=1), device="cpu", seeds=[7, 8, 9])
+
+    asked = [message for _, message in stage.messages if message["do"] == "prepare"]
+    firsts = {message["seed"]: (message["case"], message["thorough"]) for message in reversed(asked)}
+    assert firsts == {7: (str(cases[0]), True), 8: (str(cases[1]), False), 9: (str(cases[2]), False)}
+    assert Counter(message["case"] for message in asked) == {str(case): 3 for case in cases}
+
+
+def test_the_seconds_of_what_trials_do_together_are_shared_among_them():
+    stage = Together()
+    began = time.monotonic()
+    trials = run_trials([stage.contender("a")], [CASE], Pace(rounds=1), device="cpu", seeds=[1, 2])
+    spent = [sum(seconds for what, seconds in trial.seconds.items() if what != "timed") for trial in trials]
+    assert 0.05 <= sum(spent) <= time.monotonic() - began
+    assert [trial.seconds["prepare"] for trial in trials] == [pytest.approx(trials[0].seconds["prepare"])] * 2
+
+
+@pytest.mark.parametrize(("gib", "at_once"), [(80, 2), (1, 1)])
+def test_trials_whose_tensors_do_not_fit_together_prepare_one_after_the_other(gib, at_once):
+    stage = Together()
+    device = {"kind": "cuda", "memory_bytes": gib << 30, "uuid": None}
+    stage.answers["a", "start"] = {"ready": True, "stack": {}, "device": device}
+
+    trials = run_trials(
+        [stage.contender("a")], [Case.parse("rmsnorm.fwd.8192x8192.bf16")], Pace(rounds=1), device="cuda",
+        seeds=[1, 2], watch=watched(dict),
+    )  # fmt: skip
+
+    assert max(stage.ready_at_once) == at_once
+    assert all(cell.state == "measured" for trial in trials for cell in trial.cells.values())
+
+
+class Busy(Stage):
+    """The device is busy until the process of a contender ends."""
+
+    def __init__(self, culprit: str) -> None:
+        super().__init__()
+        self.culprit = culprit
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        if message["do"] == "idle":
+            self.answers["witness", "idle"] = {"waited_us": 900.0 if self.open[self.culprit] else 5.0}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_keeps_the_device_busy_before_the_turns_is_ended(monkeypatch, waits):
+    monkeypatch.setattr("kernels.arena.session.MAX_LEFT_S", 0.01)
+    stage = Busy("busy")
+    pool = ProcessPool("cuda", 3)
+    targets = [
+        Contender(label, role, protocol.targets_own("norms", {}), stage.contender(label).start)
+        for label, role in (("parent", Role.PARENT), ("busy", Role.HEAD))
+    ]
+    if waits:
+        pool.fill([targets.pop()])
+
+    trial = run_trial(
+        [stage.contender("witness"), *targets], [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict),
+        pool=pool,
+    )  # fmt: skip
+    pool.close()
+
+    states = {label: cell.state for (label, _), cell in trial.cells.items()}
+    assert states["witness"] == "measured"
+    assert stage.open["busy"] == 0
+    if waits:
+        assert "busy" not in states
+        assert states["parent"] != "failed"
+    else:
+        assert states["busy"] == "failed"
+
+
+# -- processes that end ----------------------------------------------------------------------------------------------
 
 
 def test_failed_captures_cost_more_than_three_processes_before_it_is_enough():

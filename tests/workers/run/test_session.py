@@ -142,7 +142,7 @@ def test_nothing_measured_within_the_sessions_limit_says_what_mends_it(watched, 
 
 def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said_to_be_open(watched, monkeypatch):
     """The limit is over after the first trial."""
-    trial, over_s = trials.run_trial, 0.0
+    trial, over_s = trials.run_trials, 0.0
 
     def slow(*arguments: Any, **more: Any) -> Any:
         nonlocal over_s
@@ -150,7 +150,7 @@ def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said
         over_s += settings().session_limit_s
         return turned
 
-    monkeypatch.setattr(trials, "run_trial", slow)
+    monkeypatch.setattr(trials, "run_trials", slow)
     monkeypatch.setattr(trials, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + over_s))
     measured(commit(watched))
     run = measured(commit(watched))
