@@ -69,8 +69,8 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
 }
 
 ROUNDS = (
-    "Per trial; most of the variance is between trials.  Compilation and memory have 1, a block at most 10, "
-    "and on a GPU every case of a trial of more than 60 at most 4."
+    "Per trial; most of the variance is between trials.  By default 8, and of kernels on a GPU 4.  Compilation and memory "
+    "have 1, a block at most 10, and on a GPU every case of a trial of more than 60 at most 4."
 )
 
 
@@ -144,7 +144,7 @@ class Policy(BaseModel):
         (3, 5, 8, 12, 16), description="Trials after which each case is decided or gets more; the last is the maximum."
     )
     confirmation: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the confirmation trials.")
-    rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
+    rounds: int | None = Field(None, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
     behind_sota: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     far_behind_sota: float = Field(
