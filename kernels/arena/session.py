@@ -172,6 +172,7 @@ def run_trials(
     once_open: Callable[[Trial], None] = lambda _: None,
     measured: Callable[[Case, Mapping[str, Cell]], None] = lambda _case, _cells: None,
     uuid: str | None = None,
+    memory: int = 0,
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
@@ -182,7 +183,8 @@ def run_trials(
     """Measure every case with every contender in one trial for each seed, each trial in fresh processes.
 
     The trials run side by side: all of them prepare and check their cases at the same time, each another case, and then
-    take their turns, one trial after the other.
+    take their turns, one trial after the other.  Those whose tensors do not fit into the `memory` of the device at the
+    same time (in bytes; 0: not known) prepare one after the other.
 
     `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  In a `thorough` call, the first of a session,
     the first trial also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to
@@ -212,6 +214,7 @@ def run_trials(
             thorough,
             keep_going,
             uuid,
+            memory,
             watch,
             repeats_before,
             inexact_before,
@@ -267,6 +270,7 @@ class _Session:
         thorough: bool,
         keep_going: Callable[[], None],
         uuid: str | None,
+        memory: int,
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
         inexact_before: KnownInexact,
@@ -277,6 +281,7 @@ class _Session:
         self.device = device
         self.keep_going = keep_going
         self.uuid = uuid
+        self.memory = memory
         self.watch = watch
         self.repeats_before = repeats_before
         self.inexact_before = inexact_before
@@ -322,7 +327,7 @@ class _Session:
         for at, running in enumerate(self.trials):
             place = _Place(running, cases[(number + int(at * apart)) % len(cases)])
             own = self._device_bytes(place)
-            if together and needed + own > MAX_MEMORY_SHARE * self._memory:
+            if together and needed + own > MAX_MEMORY_SHARE * self.memory:
                 yield together
                 together, needed = [], 0
             together.append(place)
@@ -330,22 +335,14 @@ class _Session:
         yield together
 
     def _device_bytes(self, place: _Place) -> int:
-        if self.device != "cuda" or place.case.metric is not Metric.KERNEL or len(self.trials) == 1:
+        if not self.memory or place.case.metric is not Metric.KERNEL:
             return 0
-        return len(self._taking(place)) * device_bytes(place.case, int(self._memory), self.pace.graph_s)
-
-    @property
-    def _memory(self) -> float:
-        """Bytes of the device, as a contender without code of the target reports them; no limit without one."""
-        sizes = (stack.get("device", {}).get("memory_bytes") for stack in self._trusted_stacks())
-        return next((size for size in sizes if isinstance(size, int)), math.inf)
-
-    def _trusted_stacks(self) -> Iterator[Mapping[str, Any]]:
-        return (process.stack or {} for process in self.processes.all if process.contender.trusted)
+        return len(self._taking(place)) * device_bytes(place.case, self.memory, self.pace.graph_s)
 
     def _trusted_uuid(self) -> str | None:
         """The GPU as reported by a contender that runs no code of the target, if the caller does not know it."""
-        uuids = (stack.get("device", {}).get("uuid") for stack in self._trusted_stacks())
+        stacks = (process.stack or {} for process in self.processes.all if process.contender.trusted)
+        uuids = (stack.get("device", {}).get("uuid") for stack in stacks)
         return next((uuid for uuid in uuids if isinstance(uuid, str)), None)
 
     def _measure_ceilings(self, running: _Running) -> None:

@@ -151,6 +151,7 @@ class StackTrials:
                 self._pool.fill([one for one in who if one.cases]) if self._on_gpu and not apart else None
             ),
             uuid=self.here.uuid,
+            memory=self.here.memory,
             deadline=self._deadline,
             pool=self._pool,
             judge=judge,

@@ -151,8 +151,8 @@ def _samples(cell: Turned | None) -> Rounds:
     return tuple(cell.samples) if cell is not None and CellState(cell.state) is CellState.MEASURED else ()
 
 
-# A sample is some milliseconds of calls on either device.  What varies is the trial: with 4 rounds of each trial instead
-# of 8, 805 stored comparisons on H200s alarm alike, 3 ask for more trials, and trials differ by a tenth more
+# A sample is some milliseconds of calls on either device.  What varies is the trial: with 4 rounds of each trial
+# instead of 8, 805 stored comparisons on H200s alarm alike, 3 ask for more trials, and trials differ by a tenth more
 # (docs/measurements/2026-11-28-h200-seconds/rounds.md).
 ROUNDS, KERNEL_ROUNDS = 8, 4
 
@@ -221,7 +221,7 @@ class Trials:
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._known, self._repeats_before, self._judge = known, repeats_before, judge
         self._code_decides = code_decides
-        self._on_gpu, self._uuid = here.name != "cpu", here.uuid
+        self._on_gpu, self._here = here.name != "cpu", here
         self._contenders = contenders
         self._side_by_side = side_by_side(here, len(contenders))
         # On a CPU all run on one core: on two, imports for the next trial would disturb this one.
@@ -273,7 +273,8 @@ class Trials:
             progress=lambda now: self._heart.say(f"{what}: {now}"),
             keep_going=self._keep_going,
             once_open=lambda _: self._pool.fill(repeated, WAITING) if ahead else None,
-            uuid=self._uuid,
+            uuid=self._here.uuid,
+            memory=self._here.memory,
             deadline=self._deadline,
             repeats_before=self._repeats_before,
             inexact_before=self._tally.inexact(),

@@ -597,17 +597,21 @@ def test_each_metric_has_a_pace_of_its_own(metric, turns, samples):
 
 
 class Together(Stage):
-    """Notes how many are getting ready at once."""
+    """Notes how many are getting ready at once; each waits a while for `expected` others, also on a busy machine."""
 
-    def __init__(self, **answers: Any) -> None:
-        super().__init__(**answers)
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self.expected = expected
         self.ready_at_once: list[int] = []
         self.getting_ready = 0
 
     def note(self, message: Mapping[str, Any]) -> None:
         if message["do"] == "prepare":
             self.getting_ready += 1
-            time.sleep(0.05)
+            until = time.monotonic() + 0.05 + 5 * (self.expected > 1)
+            while time.monotonic() < until and not 1 < self.getting_ready >= self.expected:
+                time.sleep(0.005)
+            time.sleep(0.05)  # until the others have seen it as well
             self.ready_at_once.append(self.getting_ready)
             self.getting_ready -= 1
 
@@ -625,13 +629,13 @@ def on_gpu(stage: Stage, *labels: str, case: Case = CASE, **tuned: bool) -> None
 
 @pytest.mark.parametrize(("text", "together"), [("fwd.8x8.fp32", 3), ("fwd.8x8.fp32.compile", 1)])
 def test_on_a_gpu_contenders_prepare_together_unless_the_preparation_is_timed(text, together):
-    stage = Together()
+    stage = Together(together)
     on_gpu(stage, "a", "b", "c", case=Case.parse(f"rmsnorm.{text}"))
     assert max(stage.ready_at_once) == together
 
 
 def test_a_contender_that_times_candidates_prepares_alone():
-    stage = Together()
+    stage = Together(1)
     on_gpu(stage, "a", "b", "c", b=True)
     assert max(stage.ready_at_once) == 2
 
@@ -758,7 +762,7 @@ def test_a_process_may_wait_for_long_but_a_trial_waits_for_it_only_up_to_its_lim
 
 
 def test_trials_side_by_side_prepare_together_and_take_turns_one_after_the_other():
-    stage = Together()
+    stage = Together(6)
     cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in (8, 16, 32)]
 
     trials = run_trials(
@@ -785,7 +789,7 @@ def test_each_trial_begins_at_another_case_with_its_own_seed_and_only_the_first_
 
 
 def test_the_seconds_of_what_trials_do_together_are_shared_among_them():
-    stage = Together()
+    stage = Together(2)
     began = time.monotonic()
     trials = run_trials([stage.contender("a")], [CASE], Pace(rounds=1), device="cpu", seeds=[1, 2])
     spent = [sum(seconds for what, seconds in trial.seconds.items() if what != "timed") for trial in trials]
@@ -795,13 +799,11 @@ def test_the_seconds_of_what_trials_do_together_are_shared_among_them():
 
 @pytest.mark.parametrize(("gib", "at_once"), [(80, 2), (1, 1)])
 def test_trials_whose_tensors_do_not_fit_together_prepare_one_after_the_other(gib, at_once):
-    stage = Together()
-    device = {"kind": "cuda", "memory_bytes": gib << 30, "uuid": None}
-    stage.answers["a", "start"] = {"ready": True, "stack": {}, "device": device}
+    stage = Together(at_once)
 
     trials = run_trials(
         [stage.contender("a")], [Case.parse("rmsnorm.fwd.8192x8192.bf16")], Pace(rounds=1), device="cuda",
-        seeds=[1, 2], watch=watched(dict),
+        seeds=[1, 2], watch=watched(dict), memory=gib << 30,
     )  # fmt: skip
 
     assert max(stage.ready_at_once) == at_once
