@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from kernels.arena.session import (
@@ -30,7 +30,7 @@ from service.domain.text import one_line
 from service.domain.verdicts import judge
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.baselines import judge_baseline
-from service.domain.verdicts.samples import Name
+from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, cells, inexact_cases
 from service.settings import settings
 from workers.device import DeviceHere
@@ -167,7 +167,8 @@ REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 HOST_BYTES = 1 << 30
 CONTEXT_BYTES = 600 << 20
 CONTEXTS = 1 / 4  # of the memory of the GPU; the rest is for tensors
-WAITING = 2  # trials of head, parent and control whose processes wait for what the screening shows
+WAITING = 3  # trials of head, parent and control whose processes get ready where a confirmation is likely
+LIKELY = 0.5  # of the smallest change that matters: a case that moved by this share of it may be suspected
 
 
 def side_by_side(here: DeviceHere, contenders: int) -> int:
@@ -247,21 +248,41 @@ class Trials:
             if time.monotonic() > self._deadline:
                 self.late = True
                 return
-            apart = any(case.metric in HOST_METRICS for case in on)  # these times would include what others do
-            count = 1 if apart else min(more, self._side_by_side)
-            self._trials(who, on, kind, range(done, done + count), ahead=self._on_gpu and not apart)
+            # Host times would include what others do.  The first trial is alone, while the processes of the others get
+            # ready: twelve at once took 6 s longer to start than four (H200 with 16 cores, November).
+            apart = not self._on_gpu or any(case.metric in HOST_METRICS for case in on)
+            count = 1 if apart or not self.spent else min(more, self._side_by_side)
+            ahead: tuple[Sequence[Contender], int] = ((), 0)
+            if not apart:
+                ahead = (who, min(more - count, self._side_by_side)) if more > count else self._likely(kind, who)
+            self._trials(who, on, kind, range(done, done + count), ahead)
             done, on = done + count, _measurable(self._tally, on)
             if count == more:
                 who, on = self._undecided(kind, cases)
 
+    def _likely(self, kind: judge.Why, who: Sequence[Contender]) -> tuple[Sequence[Contender], int]:
+        """The contenders of trials that will follow if what was seen so far stays, and how many trials."""
+
+        def moved(cell: Cell) -> bool:
+            effects = cell.screened.effects()
+            return bool(effects) and abs(fmean(effects)) >= LIKELY * self._policy.at(cell.case).smallest_change
+
+        if kind == "look" and not any(map(moved, cells(self._tally.taken(), code_decides=self._code_decides))):
+            return (), 0
+        return [one for one in who if one.role in REPEATED], WAITING
+
     def _trials(
-        self, who: Sequence[Contender], on: tuple[Case, ...], kind: judge.Why, numbers: range, *, ahead: bool
+        self,
+        who: Sequence[Contender],
+        on: tuple[Case, ...],
+        kind: judge.Why,
+        numbers: range,
+        ahead: tuple[Sequence[Contender], int],
     ) -> None:
-        """Run trials side by side, while the processes of those that may follow get ready, if `ahead`."""
+        """Run trials side by side, while the processes of so many trials `ahead` get ready."""
         names = [f"{'confirming ' * (kind == 'confirm')}trial {number + 1}" for number in numbers]
         what = names[0] if len(names) == 1 else f"{names[0]} to {numbers[-1] + 1}"
         self._heart.say(what)
-        repeated = [one for one in who if one.role in REPEATED]
         turned = run_trials(
             who,
             on,
@@ -272,7 +293,7 @@ class Trials:
             thorough=not self.spent,
             progress=lambda now: self._heart.say(f"{what}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda _: self._pool.fill(repeated, WAITING) if ahead else None,
+            once_open=lambda _: self._pool.fill(*ahead),
             uuid=self._here.uuid,
             memory=self._here.memory,
             deadline=self._deadline,

@@ -1,0 +1,128 @@
+"""The trials of a session on a GPU: which run side by side, and whose processes get ready meanwhile."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kernels.arena import protocol
+from kernels.arena.session import Contender
+from kernels.cases import Case, Role
+from service.domain.policy.policy import Policy
+from workers.device import DeviceHere
+from workers.run.trials import Tally, Trials, side_by_side
+
+GIB = 1 << 30
+GPU = DeviceHere("h200", "an H200", memory=140 * GIB)
+CASES = tuple(Case.parse(f"rmsnorm.fwd.{rows}x1024.bf16") for rows in (1024, 2048, 4096))
+
+
+class Here:
+    """Contenders in this process.  `events`: what they were asked, with the seed of the trial."""
+
+    def __init__(self, us: Callable[[str], float]) -> None:
+        self.us = us
+        self.events: list[tuple[str, int | None]] = []
+        self.started: list[str] = []
+
+    def contender(self, label: str, role: Role) -> Contender:
+        def start() -> "Process":
+            self.started.append(label)
+            self.events.append(("started", None))
+            return Process(self, label)
+
+        return Contender(label, role, {**protocol.built_in("eager"), "name": "norms"}, start)
+
+    def seeds(self, event: str) -> list[int | None]:
+        return [seed for name, seed in self.events if name == event]
+
+
+class Process:
+    def __init__(self, here: Here, label: str) -> None:
+        self.here, self.label, self.seed = here, label, 0
+
+    def ask(self, message: Mapping[str, Any], _limit_s: float, _meanwhile: object = None) -> dict[str, Any]:
+        self.seed = message.get("seed", self.seed)
+        self.here.events.append((message["do"], self.seed))
+        match message["do"]:
+            case "start":
+                return {"ready": True}
+            case "prepare":
+                facts = {"code": f"{self.label} {message['case']}"}
+                return {"state": "measured", "reason": None, "calls": 2, "facts": facts}
+            case "turn":
+                return {"samples": [self.here.us(self.label)] * 3}
+            case "check":
+                return {"state": "measured", "reason": None}
+        return {"ok": True}
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def cpu_s(self) -> None:
+        return None
+
+    def close(self) -> None: ...
+
+
+class Heart:
+    def say(self, stage: str) -> None: ...
+    def keep_going(self) -> None: ...
+
+
+def run(here: Here) -> Trials:
+    contenders = [here.contender(str(role), role) for role in (Role.HEAD, Role.PARENT, Role.CONTROL, Role.SOTA)]
+    trials = Trials(Tally(contenders, CASES), contenders, Policy(), GPU, Heart(), seed=100)
+    trials.until_decided(CASES)
+    return trials
+
+
+@pytest.fixture(autouse=True)
+def _large_host(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr("workers.run.trials._available", lambda: 64 * GIB)
+
+
+def test_the_first_trial_runs_alone_and_the_others_of_a_look_side_by_side():
+    here = Here(lambda _: 100.0)
+    trials = run(here)
+
+    asked = here.seeds("prepare")
+    assert asked[:12] == [100] * 12
+    assert Counter(asked[12:]) == {101: 12, 102: 12}
+    assert {*asked[12:20]} == {101, 102}
+    assert [one["what"] for one in trials.spent] == ["trial 1", "trial 2", "trial 3"]
+
+
+def test_processes_of_the_trials_that_follow_get_ready_during_the_first():
+    here = Here(lambda _: 100.0)
+    run(here)
+    first_case = here.events.index(("prepare", 100))
+    assert Counter(name for name, _ in here.events[:first_case])["started"] == 12
+    assert Counter(here.started) == {"head": 3, "parent": 3, "control": 3, "sota": 3}
+
+
+def test_processes_of_a_confirmation_get_ready_once_a_case_has_moved():
+    here = Here(lambda label: 110.0 if label == "head" else 100.0)
+    trials = run(here)
+
+    confirming = [one["what"] for one in trials.spent if one["what"].startswith("confirming")]
+    assert confirming[:2] == ["confirming trial 1", "confirming trial 2"]
+    first_of_third = here.events.index(("prepare", 102))
+    assert Counter(name for name, _ in here.events[:first_of_third])["started"] == 12 + 9
+    assert set(here.started[12:]) == {"head", "parent", "control"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "contenders", "trials"),
+    [(140, 16, 4, 4), (140, 16, 5, 3), (140, 8, 5, 1), (140, 2, 4, 1), (24, 64, 5, 2), (8, 64, 4, 1)],
+)
+def test_as_many_trials_run_side_by_side_as_there_are_cores_and_memory(monkeypatch, memory, cores, contenders, trials):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert side_by_side(DeviceHere("h100", "a GPU", memory=memory * GIB), contenders) == trials
+
+
+def test_on_a_cpu_trials_run_one_after_the_other():
+    assert side_by_side(DeviceHere("cpu", "a processor"), 4) == 1
