@@ -27,7 +27,7 @@ from ..cases import Case, Metric
 from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
 from .tuning import Choices, NeedsDevice, observe_autotuners
 
-VARIABLE = "KERNELWATCH_TREE"  # folders of the target, which join sys.path only when the trial begins
+VARIABLE = "KERNELWATCH_TREE"  # folders of the target, which join sys.path once the process is asked to start
 DISTRIBUTIONS = {
     "torch": "torch",
     "triton": "triton",

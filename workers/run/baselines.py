@@ -289,7 +289,7 @@ def contender(
     environment = {
         "PATH": f"{place.python.parent}:/usr/bin:/bin",
         "PYTHONPATH": ":".join(map(str, place.paths)),
-        "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the trial begins
+        "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once it is asked to start
         **({"KERNELWATCH_CHECKOUT": str(place.checkout)} if isinstance(place, Environment) else {}),
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
