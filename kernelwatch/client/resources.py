@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import update_wrapper, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
 
 from kernelwatch.client.exchange import Download, Events, Saved, followed, parts
 from kernelwatch.documents.base import Page
@@ -21,6 +21,8 @@ from .exchange import Exchange, Flow
 P = ParamSpec("P")
 T = TypeVar("T")
 Described = TypeVar("Described")
+Done = TypeVar("Done")
+Awaited = TypeVar("Awaited")
 
 
 class Sync:
@@ -46,49 +48,46 @@ class Resource(Generic[Mode]):
         return exchange
 
 
-class Method(Generic[P, Described]):
-    """A method that describes what a decorator does; `describe` is the plain function."""
+class Method(Generic[P, Described, Done, Awaited]):
+    """A method that describes what `do` does with the driver; `describe` is the plain function."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Described]) -> None:
         self.describe = describe
         update_wrapper(self, describe)  # type: ignore[arg-type]
 
-    def _on(self, resource: Resource[Any] | None, do: Callable[[Any, Any], Any]) -> Any:
-        """The bound method, which passes its description and the driver to `do`; this object on the class itself."""
+    @overload
+    def __get__(self, resource: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, Done]: ...
+    @overload
+    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, Awaited]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         if resource is None:
             return self
 
         @wraps(self.describe)
         def call(*arguments: Any, **named: Any) -> Any:
-            return do(resource._driver, self.describe(resource, *arguments, **named))
+            return self.do(resource._driver, self.describe(resource, *arguments, **named))
 
         return call
 
+    def do(self, driver: Any, described: Described) -> Any:
+        """Do what is described."""
+        raise NotImplementedError
 
-class Endpoint(Method[P, Call[T]], Generic[P, T]):
+
+class Endpoint(Method[P, Call[T], T, Coroutine[Any, Any, T]], Generic[P, T]):
     """Sends one call and returns its result."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "Endpoint[P, T]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        return self._on(resource, lambda driver, call: driver.run(driver.exchange.result(call)))
+    def do(self, driver: Any, described: Call[T]) -> Any:
+        return driver.run(driver.exchange.result(described))
 
 
-class Listed(Method[P, Listing[Item]], Generic[P, Item]):
+class Listed(Method[P, Listing[Item], Pages[Item], AsyncPages[Item]], Generic[P, Item]):
     """Returns the items of a list, to be iterated over."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "Listed[P, Item]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, Pages[Item]]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, AsyncPages[Item]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        return self._on(resource, lambda driver, described: driver.list(described))
+    def do(self, driver: Any, described: Listing[Item]) -> Any:
+        return driver.list(described)
 
 
 def endpoint(
@@ -158,56 +157,29 @@ def listing(
     return decorate
 
 
-class flow(Method[P, Flow[T]], Generic[P, T]):  # noqa: N801  # a decorator, as those below
+class flow(Method[P, Flow[T], T, Coroutine[Any, Any, T]], Generic[P, T]):  # noqa: N801  # a decorator, as those below
     """Makes several calls and returns their result."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "flow[P, T]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        return self._on(resource, lambda driver, steps: driver.run(steps))
+    def do(self, driver: Any, described: Flow[T]) -> Any:
+        return driver.run(described)
 
 
-class events(Method[P, Events[T]], Generic[P, T]):  # noqa: N801
+class events(Method[P, Events[T], Iterator[T], AsyncIterator[T]], Generic[P, T]):  # noqa: N801
     """Returns server-sent events, to be iterated over as they arrive."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "events[P, T]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, Iterator[T]]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        return self._on(resource, lambda driver, described: driver.emit(followed(driver.exchange, described)))
+    def do(self, driver: Any, described: Events[T]) -> Any:
+        return driver.emit(followed(driver.exchange, described))
 
 
-class download(Method[P, Download], Generic[P]):  # noqa: N801
+class download(Method[P, Download, Iterator[bytes], AsyncIterator[bytes]], Generic[P]):  # noqa: N801
     """Returns the bytes of a file, to be iterated over as they arrive."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "download[P]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, Iterator[bytes]]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, AsyncIterator[bytes]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        return self._on(resource, lambda driver, described: driver.emit(parts(driver.exchange, described)))
+    def do(self, driver: Any, described: Download) -> Any:
+        return driver.emit(parts(driver.exchange, described))
 
 
-class saved(Method[P, Saved], Generic[P]):  # noqa: N801
+class saved(Method[P, Saved, int, Coroutine[Any, Any, int]], Generic[P]):  # noqa: N801
     """Writes a file and returns its bytes."""
 
-    @overload
-    def __get__(self, resource: None, owner: type) -> "saved[P]": ...
-    @overload
-    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, int]: ...
-    @overload
-    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, Coroutine[Any, Any, int]]: ...
-    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
-        def save(driver: Any, described: Saved) -> Any:
-            return driver.save(parts(driver.exchange, Download(described.call)), described.path)
-
-        return self._on(resource, save)
+    def do(self, driver: Any, described: Saved) -> Any:
+        return driver.save(parts(driver.exchange, Download(described.call)), described.path)
