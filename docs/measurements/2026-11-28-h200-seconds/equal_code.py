@@ -21,7 +21,8 @@ from service.db.models import unpack
 
 
 def main() -> None:
-    print("| session | cases | deviation of trials, % | largest, % | all effects, % | correlation of trials 1-2, 1-3, 2-3 |")
+    correlation = "correlation of trials 1-2, 1-3, 2-3"
+    print(f"| session | cases | deviation of trials, % | largest, % | all effects, % | {correlation} |")
     print("|---|--:|--:|--:|--:|---|")
     for name in map(Path, sys.argv[1:]):
         with tempfile.NamedTemporaryFile(suffix=".db") as file:
@@ -45,21 +46,22 @@ def rms(values: np.ndarray) -> float:
 def sessions(database: str) -> dict[int, np.ndarray]:
     """By run, the effect of the control at each case in the first three trials."""
     taken: dict[int, dict[tuple[str, str], list]] = defaultdict(dict)
-    for run, role, case, samples in sqlite3.connect(database).execute(
-        'SELECT run_id, role, "case", samples FROM measurements WHERE role IN (\'parent\', \'control\') AND samples NOT NULL'
-    ):
+    sides = "role IN ('parent', 'control') AND samples NOT NULL"
+    query = f'SELECT run_id, role, "case", samples FROM measurements WHERE {sides}'
+    for run, role, case, samples in sqlite3.connect(database).execute(query):
         taken[run][case, role] = unpack(samples)[0][:3]
     found = {}
     for run, of in taken.items():
         cases = sorted({case for case, _ in of})
         both = [(of.get((case, "control")), of.get((case, "parent"))) for case in cases]
-        effects = [[effect(a, b) for a, b in zip(mine, theirs)] for mine, theirs in both if mine and theirs]
+        measured = [zip(mine, theirs, strict=False) for mine, theirs in both if mine and theirs]
+        effects = [[effect(a, b) for a, b in trials] for trials in measured]
         found[run] = np.array([one for one in effects if len(one) == 3])
     return found
 
 
 def effect(mine: list, theirs: list) -> float:
-    logs = [math.log(a / b) for a, b in zip(mine, theirs) if a and b]
+    logs = [math.log(a / b) for a, b in zip(mine, theirs, strict=False) if a and b]
     return float(np.median(logs)) if logs else math.nan
 
 

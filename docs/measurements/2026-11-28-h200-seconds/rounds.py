@@ -17,18 +17,19 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from service.db.models import RecipeRow, pack, unpack
-from service.domain.verdicts.replay import Fate, replay
-from service.ledger.calibration.known_variances import known_variances
-from service.ledger.runs.reload import rebuilt
-from service.ledger.server_policy import effective
 from service.domain.policy import recipes
 from service.domain.states import Outcome
+from service.domain.verdicts.replay import Fate, replay
+from service.ledger.calibration.sessions import known_variances
+from service.ledger.policies import effective
+from service.ledger.runs.replays import rebuilt
 
 ROUNDS = (8, 6, 5, 4)
 
 
 def main() -> None:
-    print("| database | rounds | cases | alarms stay | new | missed | undecided | used trials | deviation of trials, % |")
+    fates = "alarms stay | new | missed | undecided"
+    print(f"| database | rounds | cases | {fates} | used trials | deviation of trials, % |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name in map(Path, sys.argv[1:]):
         unpacked = (lzma if name.suffix == ".xz" else gzip).decompress(name.read_bytes())
@@ -44,7 +45,8 @@ def main() -> None:
 def shorten(database: str, count: int) -> None:
     """Keep the first rounds of each trial."""
     with sqlite3.connect(database) as rows:
-        for number, samples in rows.execute("SELECT id, samples FROM measurements WHERE samples IS NOT NULL").fetchall():
+        stored = rows.execute("SELECT id, samples FROM measurements WHERE samples IS NOT NULL").fetchall()
+        for number, samples in stored:
             parts = ([tuple(trial[:count]) for trial in part] for part in unpack(samples))
             rows.execute("UPDATE measurements SET samples = ? WHERE id = ?", (pack(*parts), number))
 

@@ -69,8 +69,8 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
 }
 
 ROUNDS = (
-    "Per trial; most of the variance is between trials.  By default 8, and of kernels on a GPU 4.  Compilation and memory "
-    "have 1, a block at most 10, and on a GPU every case of a trial of more than 60 at most 4."
+    "Per trial; most of the variance is between trials.  By default 8, and of kernels on a GPU 4.  "
+    "Compilation and memory have 1, a block at most 10, and on a GPU every case of a trial of more than 60 at most 4."
 )
 
 
