@@ -161,7 +161,7 @@ def failed_runs(session: Session, ids: Collection[int]) -> list[FailedHead]:
             Run.device,
             Revision.sha,
             Revision.author,
-            Run.reason,
+            func.coalesce(Run.reason, ""),
             Run.finished_at,
             Run.log.is_not(None),
         )
@@ -170,10 +170,7 @@ def failed_runs(session: Session, ids: Collection[int]) -> list[FailedHead]:
         .where(Run.id.in_(ids))
         .order_by(Run.finished_at.desc(), Run.id.desc())
     )
-    return [
-        FailedHead(run_id, name, device, sha, author, reason or "", at, in_build)
-        for run_id, name, device, sha, author, reason, at, in_build in rows
-    ]
+    return [FailedHead(*row) for row in rows]
 
 
 _GIVEN_UP = (

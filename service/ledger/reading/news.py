@@ -1,6 +1,6 @@
 """What happened last: the newest changes of regressions, failed runs and ended weeks, of a target or of all."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, func, select
@@ -58,20 +58,11 @@ def changes(session: Session, target: Target | None, limit: int) -> list[Regress
         key = incident_id or -regression_id, what, at
         groups.setdefault(key, _Group(event_id, event_id, ratio)).add(event_id, ratio)
     newest = list(groups.values())[:limit]
-    details = _details(session, [group.largest for group in newest])
-    return [_changed(group, details[group.largest]) for group in newest if group.largest in details]
+    return _changed(session, {group.largest: group for group in newest})
 
 
-@dataclass(frozen=True)
-class _Detail:
-    event: RegressionEvent
-    row: RegressionRow
-    target: str
-    slow: Revision
-    shown_by: str | None
-
-
-def _details(session: Session, ids: Collection[int]) -> dict[int, _Detail]:
+def _changed(session: Session, groups: Mapping[int, _Group]) -> list[RegressionsChanged]:
+    """Those groups with what their largest event is about, in their order."""
     showing, shown = aliased(Run), aliased(Revision)
     rows = session.execute(
         select(RegressionEvent, RegressionRow, Target.name, Revision, shown.sha)
@@ -82,30 +73,29 @@ def _details(session: Session, ids: Collection[int]) -> dict[int, _Detail]:
         .join(Revision, Revision.id == Run.revision_id)
         .outerjoin(showing, showing.id == RegressionEvent.run_id)
         .outerjoin(shown, shown.id == showing.revision_id)
-        .where(RegressionEvent.id.in_(ids))
+        .where(RegressionEvent.id.in_(groups))
     )
-    return {row[0].id: _Detail(*row) for row in rows}
-
-
-def _changed(group: _Group, detail: _Detail) -> RegressionsChanged:
-    event, row = detail.event, detail.row
-    return RegressionsChanged(
-        event_id=group.event_id,
-        what=Action(event.what),
-        at=event.at,
-        who=event.who,
-        why=event.words,
-        target=detail.target,
-        device=row.device,
-        count=group.count,
-        regression_id=row.id,
-        case=row.case,
-        ratio=row.ratio,
-        cause=row.cause_text,
-        revision=detail.slow.sha,
-        subject=detail.slow.subject,
-        shown_by=detail.shown_by,
-    )
+    found = {
+        event.id: RegressionsChanged(
+            event_id=groups[event.id].event_id,
+            what=Action(event.what),
+            at=event.at,
+            who=event.who,
+            why=event.words,
+            target=target,
+            device=row.device,
+            count=groups[event.id].count,
+            regression_id=row.id,
+            case=row.case,
+            ratio=row.ratio,
+            cause=row.cause_text,
+            revision=slow.sha,
+            subject=slow.subject,
+            shown_by=shown_by,
+        )
+        for event, row, target, slow, shown_by in rows
+    }
+    return [found[event_id] for event_id in groups if event_id in found]
 
 
 def failed_runs(session: Session, target: Target | None, limit: int) -> list[WeeklyFailureItem]:
