@@ -144,16 +144,8 @@ def _named(run: Run) -> dict[str, Any]:
 
 
 def kernel_text_item(row: KernelTextRow) -> KernelTextItem:
-    return KernelTextItem(
-        contender=row.contender,
-        case=row.case,
-        arch=row.arch or None,
-        number=row.number,
-        kernel=row.kernel or None,
-        kind=row.kind,
-        sha256=row.text.sha256,
-        bytes=row.text.bytes,
-    )
+    named = {"arch": row.arch or None, "kernel": row.kernel or None, "sha256": row.text.sha256, "bytes": row.text.bytes}
+    return document_of(KernelTextItem, columns(row) | named)
 
 
 def facts_check_item(row: FactsCheck) -> FactsCheckItem:
@@ -184,9 +176,8 @@ def _pair(one: FactsPair, tables: bool) -> FactsPairItem:
         shown = dict(facts.facts) if tables else without_tables(facts.facts)
         return FactsSideItem(run_id=facts.run_id, state=facts.state, facts=shown)
 
-    names = {"device": one.device, "provider": one.provider, "case": one.case}
-    known = {"same_code": one.same_code, "differences": list(one.differences), "repeatability": one.repeatability}
-    return FactsPairItem(**names, **known, base=side(one.base), head=side(one.head))
+    known = {name: getattr(one, name) for name in ("same_code", "differences", "repeatability")}
+    return document_of(FactsPairItem, vars(one) | known | {"base": side(one.base), "head": side(one.head)})
 
 
 def compare_side_item(side: ComparedSide) -> CompareSideItem:

@@ -106,26 +106,12 @@ def series_item(found: MeasuredSeries) -> SeriesItem:
 
 
 def case_item(found: MeasuredCase) -> CaseItem:
-    one = _parsed(found.case)
-    return CaseItem(
-        case=found.case,
-        op=one.op if one else None,
-        direction=one.direction if one else None,
-        rows=one.rows if one else None,
-        columns=one.cols if one else None,
-        dtype=one.dtype if one else None,
-        weight_dtype=one.weight_dtype if one else None,
-        devices=list(found.devices),
-        providers=list(found.providers),
-        metrics=[metric.value for metric in found.metrics],
-    )
-
-
-def _parsed(case: str) -> Case | None:
     try:
-        return Case.parse(case)
+        parts = vars(one := Case.parse(found.case)) | {"columns": one.cols}
     except ValueError:
-        return None
+        parts = dict.fromkeys(("op", "direction", "rows", "columns", "dtype", "weight_dtype"))
+    metrics = [metric.value for metric in found.metrics]
+    return document_of(CaseItem, parts | vars(found) | {"metrics": metrics})
 
 
 def series_document(points: Sequence[Point], **key: str) -> SeriesDocument:
@@ -137,19 +123,10 @@ def series_document(points: Sequence[Point], **key: str) -> SeriesDocument:
 
 def gap_item(found: GapView) -> GapItem:
     gap = found.gap
-    return GapItem(
-        target=found.target,
-        device=gap.device,
-        provider=gap.provider,
-        case=gap.case,
-        ratio=gap.ratio_now,
-        ratio_at_start=gap.ratio_then,
-        median=gap.own,
-        sota_median=gap.sota,
-        unit=gap.metric.unit,
-        since=found.since.sha if found.since else None,
-        run_id=gap.last_run_id,
-    )
+    ratios = {"ratio": gap.ratio_now, "ratio_at_start": gap.ratio_then}
+    medians = {"median": gap.own, "sota_median": gap.sota, "unit": gap.metric.unit}
+    named = {"target": found.target, "since": found.since.sha if found.since else None, "run_id": gap.last_run_id}
+    return document_of(GapItem, columns(gap) | ratios | medians | named)
 
 
 def batch_item(row: IngestBatch, target: str) -> BatchItem:
