@@ -379,7 +379,7 @@ class Report:
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
-# What a report repeats of its run, and a row of its verdict.
+# What a report repeats of its run, a row of its verdict, and a side of a row of its measurement.
 _OF_RUN = (
     *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "worker"),
     *("attempt", "max_attempts", "created_at", "started_at", "finished_at"),
@@ -388,6 +388,7 @@ _OF_VERDICT = (
     *("provider", "case", "ratio", "low", "high", "trials", "rounds", "confirmed", "known_before"),
     *("p", "q", "smallest_change"),
 )
+_OF_MEASUREMENT = ("contender", "provider", "state", "reason", "median", "gb_s", "trials", "rounds", "case")
 
 
 @dataclass(frozen=True)
@@ -550,20 +551,8 @@ def _is_far_behind(verdict: VerdictRow, sota: VerdictRow | None, policy: Policy)
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
-    return Measured(
-        m.contender,
-        m.provider,
-        m.state,
-        m.reason,
-        m.median,
-        metric_of(m.case).unit,
-        m.gb_s,
-        m.trials,
-        m.rounds,
-        m.facts or {},
-        m.case,
-        ceilings,
-    )
+    own = {name: getattr(m, name) for name in _OF_MEASUREMENT}
+    return Measured(**own, unit=metric_of(m.case).unit, facts=m.facts or {}, ceilings=ceilings)
 
 
 def _baseline_row(verdict: VerdictRow, measured: Measured | None) -> BaselineRow:

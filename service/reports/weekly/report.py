@@ -116,19 +116,19 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
     opened, fixed, dismissed, accepted = _by_outcome(facts)
     still_open: list[Told] = [(one, None) for one in facts.regressions.values() if one.state in OPEN_REGRESSIONS]
     gaps = _last_of_each(facts.gaps)
-    behind, caught_up = ([one for one in gaps if one.row.behind_sota is wanted] for wanted in (True, False))
-    slower, faster = ([one for one in found if (one.stake_us > 0) is wanted] for wanted in (True, False))
+    crossed = {
+        "gaps_opened": [one for one in gaps if one.row.behind_sota],
+        "gaps_closed": [one for one in gaps if not one.row.behind_sota],
+    }
+    moved = {
+        "slower": [one for one in found if one.stake_us > 0],
+        "faster": [one for one in found if one.stake_us <= 0],
+    }
+    told = {"opened": opened, "fixed": fixed, "dismissed": dismissed, "accepted": accepted, "open": still_open}
+    lists: dict[str, Sequence[object]] = {**moved, **told, **crossed}
     counts = WeeklyCountItem(
-        slower=len(slower),
-        faster=len(faster),
-        opened=len(opened),
-        fixed=len(fixed),
-        dismissed=len(dismissed),
-        accepted=len(accepted),
-        open=len(still_open),
+        **{name: len(rows) for name, rows in lists.items()},
         unassigned=sum(one.row.assignee is None for one, _ in still_open),
-        gaps_opened=len(behind),
-        gaps_closed=len(caught_up),
         drifts=facts.drift_count,
     )
     return WeeklyDocument(
@@ -144,15 +144,9 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         counts=counts,
         measured=facts.measured,
         totals=[WeeklyTotalItem.model_validate(one) for one in totals(found)],
-        slower=_moved(slower),
-        faster=_moved(faster),
-        opened=_grouped(opened),
-        fixed=_grouped(fixed),
-        dismissed=_grouped(dismissed),
-        accepted=_grouped(accepted),
-        open=_grouped(still_open),
-        gaps_opened=_gaps(behind),
-        gaps_closed=_gaps(caught_up),
+        **{name: _moved(rows) for name, rows in moved.items()},
+        **{name: _grouped(rows) for name, rows in told.items()},
+        **{name: _gaps(rows) for name, rows in crossed.items()},
         failed=list(facts.failed),
         releases=list(facts.releases),
         drifts=[WeeklyDriftItem.model_validate(one) for one in facts.drifts],
