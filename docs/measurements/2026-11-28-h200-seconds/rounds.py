@@ -66,7 +66,7 @@ def judged(database: str) -> list[str]:
             }
             for one in replay(cells, before, (), policy, known_variances(session, stored.run, policy)):
                 fates[one.fate] += 1
-                used += one.used
+                used += one.trials_used
             trials = [cell.screened.effects() for cell in cells]
             deviations += [stdev(effects) for effects in trials if len(effects) > 2]
     counts = [fates[fate] for fate in (Fate.STAYS, Fate.NEW, Fate.MISSED, Fate.UNDECIDED)]
