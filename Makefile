@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power bench-session study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -103,11 +103,14 @@ skipped: $(VENV)/.dev  ## Write how many tests each mark and each lack leaves ou
 	$(PY) -m tests.skipped
 
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
-	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-api bench-comment bench-pages
+	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels, bench-power or bench-session))
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-session bench-api bench-comment bench-pages
 
-bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
+bench-arena: $(VENV)/.dev  ## How well measurements repeat (a GPU, with Quack)
 	@$(PY) -m benchmarks.kernels.arena $(ARGS)
+
+bench-session: $(VENV)/.dev  ## Seconds of a session by phase, as a worker runs it (a GPU with Quack, or this processor)
+	@$(PY) -m benchmarks.kernels.session $(ARGS)
 
 bench-kernels: $(VENV)/.dev  ## Our kernels compared with Quack, Inductor and Liger: table and pictures (a GPU, with Quack)
 	@$(PY) -m benchmarks.kernels.kernels $(ARGS)

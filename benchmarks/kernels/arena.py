@@ -1,7 +1,7 @@
-"""Repeatability and duration of the arena, compared with the usual ways to time.  Needs a GPU and Quack.
+"""Repeatability of the arena, compared with the usual ways to time.  Needs a GPU and Quack.
 
-Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some trials of fresh processes, and
-Triton's do_bench and do_bench_cudagraph in the same run.  Many: 200 cases with head, parent and SOTA.
+The ratio Inductor/Quack and an A/A of Quack over full restarts, each of some trials of fresh processes, and Triton's
+do_bench and do_bench_cudagraph in the same run.
 
     make bench-arena ARGS="--out arena.json"
 """
@@ -11,14 +11,12 @@ import json
 import math
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
 
-from benchmarks.kernels.many import TRIALS, many
 from benchmarks.kernels.trials import IMPORTS, contender, open_process, run_prestarted, say
 from kernels.arena.channel import ContenderLost
 from kernels.arena.session import Cell, Contender, Pace, ProcessPool
@@ -33,7 +31,6 @@ SPREAD = {
     "rmsnorm.fwd.4096x1024.bf16-fp32": 5,
     "rmsnorm.fwd.1024x512.bf16-fp32": 3,
 }
-MANY = 200  # cases of the second part
 
 Times = dict[str, list[list[float | None]]]  # by contender: trials of rounds
 
@@ -42,33 +39,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     parser.add_argument("--restarts", type=int, default=RESTARTS)
-    parser.add_argument(
-        "--many", type=int, nargs="*", default=[MANY], help="cases of the second part, a run for each number"
-    )
-    parser.add_argument("--trials", type=int, default=TRIALS, help="trials of each run of the second part")
-    parser.add_argument(
-        "--cold", action="store_true", help="begin each run of the second part with empty compile caches"
-    )
-    parser.add_argument("--no-spread", action="store_true")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         say("Skipped: bench-arena needs a GPU.")
         return
-    kept: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        parts = {f"many {count}": partial(_many, count, chosen) for count in chosen.many}
-        if not chosen.no_spread:
-            parts = {"spread": partial(spread, chosen.restarts), **parts}
-        for name, part in parts.items():
-            logs = Path(folder) / name.replace(" ", "-")
-            logs.mkdir()
-            kept[name] = part(logs)
-            if chosen.out:
-                chosen.out.write_text(json.dumps(kept))
-
-
-def _many(count: int, chosen: argparse.Namespace, logs: Path) -> dict[str, Any]:
-    return many(count, logs, chosen.trials, cold=chosen.cold)
+        kept = spread(chosen.restarts, Path(folder))
+    if chosen.out:
+        chosen.out.write_text(json.dumps({"spread": kept}))
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------
