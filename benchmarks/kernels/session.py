@@ -3,7 +3,8 @@
     make bench-session ARGS="--cases 12 200 --out session.json"
 
 On a GPU head and parent are kernelwatch's Triton kernels and SOTA is Quack (QUACK_PATH names where it is); on a CPU
-they are eager and Inductor, in three trials.  Compile caches are warm after the first session; `--cold` begins each with empty ones.
+they are eager and Inductor, in three trials.  Compile caches are warm after the first session; `--cold` begins each
+with empty ones.
 """
 
 import argparse
