@@ -251,7 +251,7 @@ def policy(digest: Digest, session: Reading, actor: Acting) -> str:
         differs=differences(before.values, row.values) if before else [],
         runs=runs[:_RUNS],
         used=len(runs),
-        targets=sorted({policy.target.name for policy in runs}),
+        targets=sorted({run.target.name for run in runs}),
         sample=policies.SAMPLE,
     )
 
