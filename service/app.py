@@ -25,12 +25,11 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelwatch.documents.base import Problem
-from service.api import health, ingest, keys, progress, regressions, runs, studies, targets, webhooks, writes
+from service.api import health, ingest, keys, progress, regressions, runs, studies, subscriptions, targets, webhooks
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import exports, weekly
-from service.api.writes import subscriptions
 from service.db.trouble import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.settings import settings
@@ -107,7 +106,7 @@ def _created(*pages: ModuleType) -> FastAPI:
     routes += _stateless(_API, targets, regressions, weekly, studies, runs)
     app.include_router(progress.router(), prefix=_API)
     app.include_router(exports.router(), prefix=_API)
-    routes += _stateless(_API, writes, keys, ingest, subscriptions)
+    routes += _stateless(_API, keys, ingest, subscriptions)
     routes += _stateless("", health)
     for router in (health.Readiness().router(), metrics.router(), webhooks.router()):
         app.include_router(router)

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from kernelwatch.documents.base import Page
 from kernelwatch.documents.targets import BatchItem, IngestedSeriesDocument
-from service.api.access import Acting, Reading, ReadingRoute, Upload, WritingRoute, needs, permit
+from service.api.access import Acting, Reading, Upload, api_router, needs, permit
 from service.api.common import Cursor, Key, Limit, problems
 from service.db.engine import reading
 from service.db.models import Target
@@ -35,12 +35,10 @@ _BODY: dict[str, Any] = {
     }
 }
 
-router = APIRouter()
-_reads = APIRouter(route_class=ReadingRoute, tags=["ingest"])
-_writes = APIRouter(route_class=WritingRoute, tags=["ingest"])
+router = api_router("ingest")
 
 
-@_writes.post(
+@router.post(
     "/targets/{name}/ingested",
     response_model=BatchItem,
     status_code=201,
@@ -72,14 +70,14 @@ def _permitted(name: str, actor: Acting) -> Target:
     return target
 
 
-@_reads.get("/targets/{name}/ingested", response_model=Page[BatchItem])
+@router.get("/targets/{name}/ingested", response_model=Page[BatchItem])
 def list_batches(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[BatchItem]:
     """List batches of measurements made elsewhere, the newest first."""
     page = batches.listed(session, target_named(session, name), cursor, limit)
     return Page(items=[batch_item(row, name) for row in page.items], next=page.next)
 
 
-@_reads.get("/targets/{name}/ingested/series", response_model=IngestedSeriesDocument)
+@router.get("/targets/{name}/ingested/series", response_model=IngestedSeriesDocument)
 def get_ingested_series(
     name: str,
     session: Reading,
@@ -95,7 +93,7 @@ def get_ingested_series(
     return ingested_series_document(page.items, page.next, target=name, **key)
 
 
-@_writes.delete("/ingested/{batch_id}", status_code=204, response_class=Response)
+@router.delete("/ingested/{batch_id}", status_code=204, response_class=Response)
 @needs(Scope.INGEST)
 def delete_batch(batch_id: Key, actor: Acting) -> Response:
     """Delete a batch of measurements made elsewhere."""
@@ -104,7 +102,3 @@ def delete_batch(batch_id: Key, actor: Acting) -> Response:
     permit(actor, Scope.INGEST, target)
     batches.remove(batch_id)
     return Response(status_code=204)
-
-
-router.include_router(_reads)
-router.include_router(_writes)

@@ -3,13 +3,13 @@
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field, WithJsonSchema
 from sqlalchemy.orm import Session
 
 from kernelwatch.documents.administration import SCOPES, AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
 from kernelwatch.documents.base import Page
-from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
+from service.api.access import Acting, Reading, api_router, needs, permit
 from service.api.common import Cursor, Limit
 from service.db.engine import transaction
 from service.db.models import ApiKey
@@ -52,14 +52,12 @@ class PersonChange(StrEnum):
     ENABLE = "enable"
 
 
-router = APIRouter()
-_reads = APIRouter(route_class=ReadingRoute, tags=["keys"])
-_writes = APIRouter(route_class=WritingRoute, tags=["keys"])
+router = api_router("keys")
 Login = Annotated[str, Path(max_length=120)]
 Which = Annotated[str, Path(max_length=40, description="An id, or the prefix of the key.")]
 
 
-@_reads.get("/keys", response_model=Page[KeyItem])
+@router.get("/keys", response_model=Page[KeyItem])
 @needs(Scope.READ)
 def list_keys(
     session: Reading,
@@ -71,14 +69,14 @@ def list_keys(
     return Page(items=[key_item(row, keys.named_grants(session, row)) for row in found])
 
 
-@_reads.get("/me", response_model=MeDocument)
+@router.get("/me", response_model=MeDocument)
 def get_me(session: Reading, actor: Acting) -> MeDocument:
     """Get who sends the request, and what they may do."""
     scopes = [str(one) for one in keys.named(session, actor.grants)]
     return MeDocument(kind=actor.kind, name=actor.name, scopes=scopes, csrf_token=acting().csrf_token)
 
 
-@_reads.get("/people", response_model=Page[PersonItem], tags=["people"])
+@router.get("/people", response_model=Page[PersonItem], tags=["people"])
 @needs(Scope.ADMIN)
 def list_people(session: Reading, actor: Acting, cursor: Cursor = None, limit: Limit = 50) -> Page[PersonItem]:
     """List people who have signed in, the newest first."""
@@ -87,7 +85,7 @@ def list_people(session: Reading, actor: Acting, cursor: Cursor = None, limit: L
     return Page(items=[PersonItem.model_validate(row) for row in page.items], next=page.next)
 
 
-@_writes.post("/people/{login}/{change}", response_model=PersonItem, tags=["people"])
+@router.post("/people/{login}/{change}", response_model=PersonItem, tags=["people"])
 @needs(Scope.ADMIN)
 def change_person(login: Login, change: PersonChange, actor: Acting) -> PersonItem:
     """Keep a person out, from their next request on, or let them in again."""
@@ -96,7 +94,7 @@ def change_person(login: Login, change: PersonChange, actor: Acting) -> PersonIt
         return PersonItem.model_validate(accounts.disable(session, login, disabled=change is PersonChange.DISABLE))
 
 
-@_writes.post("/keys", response_model=NewKeyDocument, status_code=201)
+@router.post("/keys", response_model=NewKeyDocument, status_code=201)
 @needs(Scope.READ, secret=True)
 def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
     """Make an API key.  The response is the only place that ever shows it.
@@ -111,7 +109,7 @@ def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
         return new_key_document(row, grants, text)
 
 
-@_writes.post("/keys/{which}/rotate", response_model=NewKeyDocument, status_code=201)
+@router.post("/keys/{which}/rotate", response_model=NewKeyDocument, status_code=201)
 @needs(Scope.READ, secret=True)
 def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocument:
     """Replace a key by a new one; the old one stays valid for a while."""
@@ -121,7 +119,7 @@ def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocume
         return new_key_document(row, keys.named_grants(session, row), text)
 
 
-@_writes.post("/keys/{which}/revoke", response_model=KeyItem)
+@router.post("/keys/{which}/revoke", response_model=KeyItem)
 @needs(Scope.READ)
 def revoke_key(which: Which, actor: Acting) -> KeyItem:
     """Revoke a key: the next request with it is refused."""
@@ -131,7 +129,7 @@ def revoke_key(which: Which, actor: Acting) -> KeyItem:
         return key_item(row, keys.named_grants(session, row))
 
 
-@_reads.get("/audit", response_model=Page[AuditItem], tags=["audit"])
+@router.get("/audit", response_model=Page[AuditItem], tags=["audit"])
 @needs(Scope.ADMIN)
 def list_audit(
     session: Reading,
@@ -172,7 +170,3 @@ def check_own(session: Session, which: str, actor: Actor) -> None:
         own = actor.kind is ActorKind.PERSON and keys.one(session, which).account_id == actor.id
         if not own:
             permit(actor, Scope.ADMIN)
-
-
-router.include_router(_reads)
-router.include_router(_writes)

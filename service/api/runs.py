@@ -1,23 +1,25 @@
-"""Runs, the queue and the workers."""
+"""Runs, workers and the queue: what was measured, and what to measure, cancel, approve and pause."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from kernels.cases import Role
 from kernelwatch.documents.base import Page
 from kernelwatch.documents.runs import (
+    ApprovedRunsDocument,
     KernelTextItem,
     MeasurementItem,
     QueueItem,
+    RequestedRunsDocument,
     RunDocument,
     RunItem,
     SamplesDocument,
     VerdictItem,
     WorkerItem,
 )
-from service.api.access import Reading, ReadingRoute
+from service.api.access import Acting, Reading, api_router, needs, permit
 from service.api.common import (
     CACHED,
     Cases,
@@ -38,34 +40,41 @@ from service.api.common import (
     tagged,
     tagged_json,
 )
-from service.db.engine import clock
+from service.api.objects import document, permitted_run, permitted_target
+from service.db.engine import clock, reading, transaction
 from service.db.models import Run, Worker
-from service.domain.states import BaselineKind, CellState, Outcome, Purpose
+from service.domain.access import Actor, Scope
+from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_recent, printable
+from service.errors import Conflict
 from service.ledger import code_texts
+from service.ledger.intake import deliveries
 from service.ledger.reading import queries, runs
 from service.ledger.reading.runs import RunFilter
-from service.ledger.runs import build_logs, queue
+from service.ledger.runs import build_logs, queue, revisions
 from service.ledger.runs.queue import NO_PLACE
 from service.ledger.targets import target_named
 from service.reports import markdown
+from service.reports.schema.requests import RunRequest
 from service.reports.schema.runs import (
     kernel_text_item,
     measurement_item,
     queue_item,
+    requested_runs_document,
+    run_item,
     samples_document,
     verdict_item,
     worker_item,
 )
 
-router = APIRouter(route_class=ReadingRoute, tags=["runs"])
+router = api_router()
 
 
 class MarkdownResponse(PlainTextResponse):
     media_type = "text/markdown"
 
 
-@router.get("/runs", response_model=Page[RunItem])
+@router.get("/runs", response_model=Page[RunItem], tags=["runs"])
 def list_all_runs(
     session: Reading,
     target: TargetName = None,
@@ -85,7 +94,7 @@ def list_all_runs(
     return page_of_runs(session, which, cursor, limit, expand)
 
 
-@router.get("/runs/{run_id}", response_model=RunDocument, responses=CACHED)
+@router.get("/runs/{run_id}", response_model=RunDocument, responses=CACHED, tags=["runs"])
 def get_run(
     request: Request,
     run_id: Key,
@@ -96,7 +105,7 @@ def get_run(
     return tagged_json(request, queries.run_document(session, run_id, tables=tables))
 
 
-@router.get("/runs/{run_id}/measurements", response_model=Page[MeasurementItem])
+@router.get("/runs/{run_id}/measurements", response_model=Page[MeasurementItem], tags=["runs"])
 def list_measurements(
     run_id: Key,
     session: Reading,
@@ -112,7 +121,7 @@ def list_measurements(
     return page_of(found.page, lambda row: measurement_item(row, found.ceilings, tables=tables))
 
 
-@router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem])
+@router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem], tags=["runs"])
 def list_verdicts(
     run_id: Key,
     session: Reading,
@@ -130,7 +139,7 @@ def list_verdicts(
     return page_of(page, lambda one: verdict_item(one, rows.get((one.provider, one.case)), report.policy))
 
 
-@router.get("/runs/{run_id}/samples", response_model=SamplesDocument, responses=CACHED)
+@router.get("/runs/{run_id}/samples", response_model=SamplesDocument, responses=CACHED, tags=["runs"])
 def get_samples(
     request: Request,
     run_id: Key,
@@ -148,7 +157,7 @@ def get_samples(
     )
 
 
-@router.get("/runs/{run_id}/comment", response_class=MarkdownResponse, responses=CACHED)
+@router.get("/runs/{run_id}/comment", response_class=MarkdownResponse, responses=CACHED, tags=["runs"])
 def get_comment(
     request: Request,
     run_id: Key,
@@ -160,13 +169,13 @@ def get_comment(
     return tagged(request, markdown.comment(*reports), "text/markdown; charset=utf-8")
 
 
-@router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=CACHED)
+@router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=CACHED, tags=["runs"])
 def get_log(request: Request, run_id: Key, session: Reading) -> Response:
     """Get the whole build log of the run's revision."""
     return tagged(request, printable(build_logs.text_of(session, run_id)), "text/plain; charset=utf-8")
 
 
-@router.get("/runs/{run_id}/code", response_model=Page[KernelTextItem])
+@router.get("/runs/{run_id}/code", response_model=Page[KernelTextItem], tags=["runs"])
 def list_code(
     run_id: Key,
     session: Reading,
@@ -178,7 +187,7 @@ def list_code(
     return page_of(code_texts.listed(session, run_id, case, cursor, limit), kernel_text_item)
 
 
-@router.get("/runs/{run_id}/code/{sha256}", response_class=PlainTextResponse, responses=CACHED)
+@router.get("/runs/{run_id}/code/{sha256}", response_class=PlainTextResponse, responses=CACHED, tags=["runs"])
 def get_code(
     request: Request,
     run_id: Key,
@@ -189,7 +198,7 @@ def get_code(
     return tagged(request, code_texts.text_of_run(session, run_id, sha256), "text/plain; charset=utf-8")
 
 
-@router.get("/workers", response_model=Page[WorkerItem], tags=["workers"])
+@router.get("/workers", response_model=Page[WorkerItem], tags=["runs", "workers"])
 def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[WorkerItem]:
     """List all workers ever seen, by name; `online` is true for those seen in the last minute."""
     now = clock(session)
@@ -200,7 +209,7 @@ def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> 
     return page_of(queries.workers_by_name(session, cursor, limit), shown)
 
 
-@router.get("/queue", response_model=Page[QueueItem], tags=["workers"])
+@router.get("/queue", response_model=Page[QueueItem], tags=["runs", "workers"])
 def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> Page[QueueItem]:
     """List runs in progress, then waiting runs in the order in which they will be taken."""
     places = queue.places(session)
@@ -210,3 +219,90 @@ def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> P
         return queue_item(run, place.position, place.eta_s)
 
     return page_of(queries.queue(session, cursor, limit), shown)
+
+
+_KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "All of its runs were there already."}}
+# The name of a worker holds a slash: HOST/DEVICE-NUMBER.
+WorkerName = Annotated[str, Path(max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+@router.post("/runs", response_model=RequestedRunsDocument, status_code=201, responses=_KNOWN, tags=["runs"])
+@needs(Scope.RUN)
+def start_runs(body: RunRequest, actor: Acting) -> Response:
+    """Queue one revision to be measured.  A revision that was measured already is not measured again.
+
+    A commit that is on no branch of the repository may be a stranger's: its runs are held until they are approved.
+    """
+    permitted_target(actor, Scope.RUN, body.target)
+    requested = deliveries.request_runs(
+        body.target, body.revision, device=body.device, suite=body.suite, again=body.again
+    )
+    with reading() as session:
+        found = requested_runs_document(queries.runs_with_ids(session, requested.ids), requested.created)
+    return document(found, 201 if requested.created else 200)
+
+
+@router.post("/runs/{run_id}/cancel", response_model=RunItem, tags=["runs"])
+@needs(Scope.RUN)
+def cancel_run(run_id: Key, actor: Acting) -> RunItem:
+    """Cancel a run.  A run that is cancelled stays as it is."""
+    with transaction() as session:
+        run = permitted_run(session, actor, Scope.RUN, run_id)
+        if not queue.cancel(session, run_id, actor.name) and run.state is not RunState.CANCELLED:
+            raise Conflict(f"Run {run_id} has ended already: it is {run.state}.")
+        return run_item(run)
+
+
+@router.post("/runs/{run_id}/retry", response_model=RunItem, tags=["runs"])
+@needs(Scope.RUN)
+def retry_run(run_id: Key, actor: Acting) -> RunItem:
+    """Queue a run again that ended without a result: failed, cancelled, superseded or skipped."""
+    with transaction() as session:
+        permitted_run(session, actor, Scope.RUN, run_id)
+        revisions.retry(session, run_id)
+    return _item(run_id)
+
+
+@router.post("/runs/{run_id}/approve", response_model=ApprovedRunsDocument, tags=["runs"])
+@needs(Scope.RUN)
+def approve_run(run_id: Key, actor: Acting) -> ApprovedRunsDocument:
+    """Approve the held runs of exactly this commit, on every device.  A later push is held again."""
+    with transaction() as session:
+        permitted_run(session, actor, Scope.RUN, run_id)
+        ids = [one.id for one in deliveries.approve(session, run_id)]
+    with reading() as session:
+        return ApprovedRunsDocument(items=[run_item(one) for one in queries.runs_with_ids(session, ids)])
+
+
+def _item(run_id: int) -> RunItem:
+    with reading() as session:
+        [run] = queries.runs_with_ids(session, [run_id])
+        return run_item(run)
+
+
+@router.post("/workers/{name:path}/pause", response_model=WorkerItem, tags=["workers"])
+@needs(Scope.WORKER)
+def pause_worker(name: WorkerName, actor: Acting) -> WorkerItem:
+    """Let a worker take no further run.  The run that it measures goes on."""
+    return _paused(name, actor, paused=True)
+
+
+@router.post("/workers/{name:path}/drain", response_model=WorkerItem, tags=["workers"])
+@needs(Scope.WORKER)
+def drain_worker(name: WorkerName, actor: Acting) -> WorkerItem:
+    """Let a worker end its run and take no other; it is drained when `run_id` is null."""
+    return _paused(name, actor, paused=True)
+
+
+@router.post("/workers/{name:path}/resume", response_model=WorkerItem, tags=["workers"])
+@needs(Scope.WORKER)
+def resume_worker(name: WorkerName, actor: Acting) -> WorkerItem:
+    """Let a worker take runs again."""
+    return _paused(name, actor, paused=False)
+
+
+def _paused(name: str, actor: Actor, *, paused: bool) -> WorkerItem:
+    permit(actor, Scope.WORKER)
+    with transaction() as session:
+        row = queue.pause(session, name, paused=paused)
+        return worker_item(row, online=is_recent(row.seen_at, clock(session), WORKER_GONE_S))

@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import median
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from sqlalchemy.orm import Session
 
 from kernels.studies.catalogue import STUDIES
@@ -25,7 +25,7 @@ from kernelwatch.documents.studies import (
     StudyStackItem,
     StudyTableItem,
 )
-from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
+from service.api.access import Acting, Reading, api_router, needs, permit
 from service.api.common import CACHED, Cursor, DeviceName, Key, Limit, page_of, tagged_json
 from service.db.engine import transaction
 from service.db.models import StudySession
@@ -81,26 +81,24 @@ def _figure(one: Any) -> StudyFigureItem:
     return document_of(StudyFigureItem, vars(one) | {"limit": limit})
 
 
-router = APIRouter()
-_reads = APIRouter(route_class=ReadingRoute, prefix="/studies", tags=["studies"])
-_writes = APIRouter(route_class=WritingRoute, prefix="/studies", tags=["studies"])
+router = api_router("studies")
 
 StudyName = Annotated[str, Path(max_length=40, examples=["s3"])]
 
 
-@_reads.get("", response_model=Page[StudyItem])
+@router.get("/studies", response_model=Page[StudyItem])
 def list_studies(session: Reading, device: DeviceName = None) -> Page[StudyItem]:
     """List the studies, how many sessions of each are stored, and how many claims of each source hold."""
     return Page(items=[item(session, name, device) for name in STUDIES])
 
 
-@_reads.get("/{name}", response_model=StudyItem, responses=CACHED)
+@router.get("/studies/{name}", response_model=StudyItem, responses=CACHED)
 def get_study(request: Request, name: StudyName, session: Reading, device: DeviceName = None) -> Response:
     """Get a study, how many sessions of it are stored, and how many claims of its source hold."""
     return tagged_json(request, item(session, name, device))
 
 
-@_reads.get("/{name}/sessions", response_model=Page[StudySessionItem])
+@router.get("/studies/{name}/sessions", response_model=Page[StudySessionItem])
 def list_study_sessions(
     name: StudyName, session: Reading, device: DeviceName = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[StudySessionItem]:
@@ -109,14 +107,14 @@ def list_study_sessions(
     return page_of(found, lambda one: study_session_item(one.row, one.progress))
 
 
-@_reads.get("/sessions/{session_id}", response_model=StudySessionItem, responses=CACHED)
+@router.get("/studies/sessions/{session_id}", response_model=StudySessionItem, responses=CACHED)
 def find_study_session(request: Request, session_id: Key, session: Reading) -> Response:
     """Find a session by its number, of whichever study, without its results."""
     found = sessions.one(session, session_id)
     return tagged_json(request, study_session_item(found.row, found.progress))
 
 
-@_reads.get("/{name}/sessions/{session_id}", response_model=StudySessionDocument, responses=CACHED)
+@router.get("/studies/{name}/sessions/{session_id}", response_model=StudySessionDocument, responses=CACHED)
 def get_study_session(request: Request, name: StudyName, session_id: Key, session: Reading) -> Response:
     """Get a session: what follows for each claim, tables, figures and every record."""
     found = sessions.evaluated(session, sessions.one(session, session_id, study_named(name).name))
@@ -125,7 +123,7 @@ def get_study_session(request: Request, name: StudyName, session_id: Key, sessio
     return tagged_json(request, document)
 
 
-@_writes.delete("/{name}/sessions/{session_id}", response_model=StudySessionItem)
+@router.delete("/studies/{name}/sessions/{session_id}", response_model=StudySessionItem)
 @needs(Scope.ADMIN)
 def remove_study_session(name: StudyName, session_id: Key, actor: Acting) -> StudySessionItem:
     """Delete a session with all its records, and return what it was."""
@@ -145,7 +143,3 @@ def item(session: Session, name: str, device: str | None = None) -> StudyItem:
     claims = sessions.claims(session, shown) if shown else None
     by_device = Counter(one.row.device for one in views)
     return study_item(study, by_device, shown.row.id if shown else None, claims)
-
-
-router.include_router(_reads)
-router.include_router(_writes)

@@ -21,7 +21,7 @@ from dashboards.rendering import flat, page, page_router
 from kernelwatch.documents.regressions import ReplayDocument
 from service.api.access import Acting, Reading, needs, permit
 from service.api.common import Cursor
-from service.api.writes.objects import TargetName
+from service.api.objects import TargetName
 from service.db.engine import clock, reading
 from service.db.models import Target
 from service.domain.access import Actor, Scope

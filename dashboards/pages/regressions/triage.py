@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from dashboards import forms
 from dashboards.forms import ActionForm, Field, FieldKind, Sent, Verb
 from dashboards.rendering import page_router
-from service.api.writes.triage import VERBS, transition
+from service.api.regressions import VERBS, transition
 from service.db.engine import transaction
 from service.db.models import Account, RegressionRow, Revision, Run, Target
 from service.domain.access import Actor, Scope

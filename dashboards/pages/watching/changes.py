@@ -15,7 +15,7 @@ from dashboards import forms
 from dashboards.forms import ActionForm, Done, Field, Sent, Verb
 from dashboards.rendering import page_router
 from service.api.access import Reading
-from service.api.writes.objects import TargetName
+from service.api.objects import TargetName
 from service.db.engine import reading
 from service.db.models import Target
 from service.domain.access import Actor, Scope

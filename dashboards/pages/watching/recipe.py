@@ -18,7 +18,7 @@ from dashboards.pages.watching import new
 from dashboards.rendering import flat, page, page_router
 from kernelwatch.documents.targets import DevicePlanItem, RecipeDocument
 from service.api.access import Reading
-from service.api.writes.objects import TargetName
+from service.api.objects import TargetName
 from service.db.engine import clock, reading
 from service.db.models import Target
 from service.domain.access import Actor, Scope

@@ -1,1 +1,1 @@
-"""Endpoints that only read: cases, code, comparisons and exports."""
+"""Endpoints that only read: exports and the weekly report."""

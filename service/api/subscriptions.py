@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from sqlalchemy import ColumnElement
 
 from kernelwatch.documents.administration import ChannelItem, SubscriptionItem, TrialDocument
 from kernelwatch.documents.base import Page
-from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
+from service.api.access import Acting, Reading, api_router, needs, permit
 from service.api.common import Cursor, Key, Limit, page_of
-from service.api.writes.objects import permitted_target
+from service.api.objects import permitted_target
 from service.db.engine import transaction
 from service.db.models import Subscription, Target
 from service.domain.access import Actor, Scope
@@ -17,12 +17,10 @@ from service.ledger.notices import deliver, subscriptions
 from service.ledger.targets import target_named
 from service.reports.feeds.notices import SubscriptionRequest, subscription_item
 
-router = APIRouter()
-_reads = APIRouter(route_class=ReadingRoute, tags=["subscriptions"])
-_writes = APIRouter(route_class=WritingRoute, tags=["subscriptions"])
+router = api_router("subscriptions")
 
 
-@_reads.get("/subscriptions", response_model=Page[SubscriptionItem])
+@router.get("/subscriptions", response_model=Page[SubscriptionItem])
 @needs(Scope.TRIAGE)
 def list_subscriptions(
     session: Reading,
@@ -38,7 +36,7 @@ def list_subscriptions(
     return page_of(subscriptions.listed(session, where=where, cursor=cursor, limit=limit), subscription_item)
 
 
-@_reads.get("/channels", response_model=Page[ChannelItem])
+@router.get("/channels", response_model=Page[ChannelItem])
 @needs(Scope.TRIAGE)
 def list_channels(session: Reading, actor: Acting) -> Page[ChannelItem]:
     """List the channels that the operator named, without their addresses, and how they work."""
@@ -46,7 +44,7 @@ def list_channels(session: Reading, actor: Acting) -> Page[ChannelItem]:
     return Page(items=subscriptions.known_channels(session))
 
 
-@_writes.post("/subscriptions", response_model=SubscriptionItem, status_code=201)
+@router.post("/subscriptions", response_model=SubscriptionItem, status_code=201)
 @needs(Scope.TRIAGE)
 def create_subscription(body: SubscriptionRequest, actor: Acting) -> SubscriptionItem:
     """Subscribe a channel to the events of a target, or of all targets and workers."""
@@ -68,7 +66,7 @@ def create_subscription(body: SubscriptionRequest, actor: Acting) -> Subscriptio
         return subscription_item(made)
 
 
-@_writes.post("/subscriptions/{subscription_id}/test", response_model=TrialDocument)
+@router.post("/subscriptions/{subscription_id}/test", response_model=TrialDocument)
 @needs(Scope.TRIAGE)
 def try_subscription(subscription_id: Key, actor: Acting) -> TrialDocument:
     """Send a test to the channel of a subscription now."""
@@ -78,7 +76,7 @@ def try_subscription(subscription_id: Key, actor: Acting) -> TrialDocument:
     return TrialDocument(arrived=result.error is None, error=result.error, took_s=result.took_s)
 
 
-@_writes.delete("/subscriptions/{subscription_id}", status_code=204, response_class=Response)
+@router.delete("/subscriptions/{subscription_id}", status_code=204, response_class=Response)
 @needs(Scope.TRIAGE)
 def delete_subscription(subscription_id: Key, actor: Acting) -> Response:
     """Delete a subscription.  What waits for it is not sent."""
@@ -102,7 +100,3 @@ def _permitted(session: Reading, actor: Actor, subscription_id: int) -> Subscrip
     row = subscriptions.one(session, subscription_id).row
     permit(actor, Scope.TRIAGE, session.get_one(Target, row.target_id) if row.target_id is not None else None)
     return row
-
-
-router.include_router(_reads)
-router.include_router(_writes)
