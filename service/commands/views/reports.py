@@ -1,12 +1,13 @@
 """The result of a run: what matters first, then the rest if it is asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernels.cases import Metric
 from kernelwatch.client.models import MeasurementItem, RunDocument, SummaryItem, VerdictItem
 from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
+from service.domain.roofline import Speed
 from service.domain.text import counted, interval, last_lines, listed, one_line
 
 STYLES = {
@@ -46,11 +47,7 @@ class Judged:
         if self.head is None:
             return ""
         speed = self.head.speed
-        if speed.copy_share:
-            return f"{speed.copy_share * 100:.0f} % of a copy"
-        if speed.utilisation:
-            return f"{speed.utilisation * 100:.0f} % of a product"
-        return "in L2" if speed.l2_resident else ""
+        return Speed(speed.copy_share, speed.l2_resident, utilisation=speed.utilisation).of_ceiling
 
     def taken(self, side: MeasurementItem | None) -> str:
         return amount(side.median if side else None, self.metric)
@@ -69,11 +66,10 @@ class ReportRow(VerdictItem):
 
 def rows_of(run: RunDocument) -> list[ReportRow]:
     """All verdicts of a run, against every baseline."""
-    heads = {(one.provider, one.case): one for one in run.measurements if one.role == "head"}
     sides = {(one.role, one.provider, one.case): one for one in run.measurements}
     found = list[ReportRow]()
     for verdict in run.verdicts:
-        head = heads.get((verdict.provider, verdict.case))
+        head = sides.get(("head", verdict.provider, verdict.case))
         other = sides.get((verdict.baseline_kind, verdict.provider, verdict.case))
         named = {
             "run_id": run.id,
@@ -113,9 +109,7 @@ def report(
 
 def judged(run: RunDocument) -> list[Judged]:
     """The cases of a run, the gravest first."""
-    sides: Mapping[tuple[str, str, str], MeasurementItem] = {
-        (one.role, one.provider, one.case): one for one in run.measurements
-    }
+    sides = {(one.role, one.provider, one.case): one for one in run.measurements}
     sota = {(one.provider, one.case): one for one in run.verdicts if one.baseline_kind == "sota"}
     found = [
         Judged(
