@@ -18,6 +18,7 @@ from service.domain.states import (
     SearchState,
 )
 from service.ledger.targets import series_ids
+from tests import world
 from tests.big.numbers import BEHIND, over_quack, usual_us
 from tests.big.seeder import DEVICES, Seeder
 from tests.big.story import DAY, HOUR, UNBROKEN, Step
@@ -84,24 +85,13 @@ class Matters:
         facts = {"device": device, "opened_at": opened_at, "closed_at": fixed_at}
         cause = {"cause_kind": kind, "cause_text": step.text}
         incident = one.add(m.Incident(target_id=one.norms.id, revision_id=revision.id, **facts, **cause))
+        known = cause | {"run_id": run.id, "incident_id": incident.id, "good": one.line[ordinal - 1].sha}
+        known |= {"ratio": step.factor, "low": step.factor - 0.004, "high": step.factor + 0.004}
         rows = []
         for place, case in enumerate(step.cases):
             state, more = self._state(step, case, place)
-            rows.append(
-                m.RegressionRow(
-                    series_id=self.series[device, case],
-                    run_id=run.id,
-                    incident_id=incident.id,
-                    ratio=step.factor,
-                    low=step.factor - 0.004,
-                    high=step.factor + 0.004,
-                    opened_at=opened_at,
-                    state=state,
-                    good=one.line[ordinal - 1].sha,
-                    **cause,
-                    **more,
-                )
-            )
+            series_id = self.series[device, case]
+            rows.append(m.RegressionRow(series_id=series_id, opened_at=opened_at, state=state, **known, **more))
         one.session.add_all(rows)
         one.session.flush()
         one.session.add_all(event for row in rows for event in self._events(row))
@@ -159,27 +149,16 @@ class Matters:
         one = self.seeder
         found = tuple(PointState)
         for ordinal, step in one.story.steps.items():
+            before, at = one.line[ordinal - 1 : ordinal + 1]
+            known = {"revision_id": at.id, "before_id": before.id, "found_at": at.committed_at + HOUR, "p": 1e-6}
+            known |= {"ratio": step.factor, "low": step.factor - 0.005, "high": step.factor + 0.005}
+            known["level"] = "block" if abs(step.factor - 1) > 0.05 else "notify"
             for place, case in enumerate(step.cases):
                 regression = self.regressions.get(case) if step.factor > 1 else None
                 state = found[place % len(found)]
-                closed = state is PointState.CLOSED
-                one.session.add(
-                    m.ChangePoint(
-                        series_id=self.series["h200", case],
-                        revision_id=one.line[ordinal].id,
-                        before_id=one.line[ordinal - 1].id,
-                        ratio=step.factor,
-                        low=step.factor - 0.005,
-                        high=step.factor + 0.005,
-                        p=1e-6,
-                        level="block" if abs(step.factor - 1) > 0.05 else "notify",
-                        state=state,
-                        reason_code=PointReason.SAME_CODE.value if closed else None,
-                        reason_args={} if closed else None,
-                        found_at=one.line[ordinal].committed_at + HOUR,
-                        regression_id=regression.id if regression else None,
-                    )
-                )
+                why = {"reason_code": PointReason.SAME_CODE.value, "reason_args": {}}
+                more = (why if state is PointState.CLOSED else {}) | {"regression_id": regression and regression.id}
+                one.session.add(m.ChangePoint(series_id=self.series["h200", case], state=state, **known, **more))
 
     def _gaps(self) -> None:
         one = self.seeder
@@ -189,20 +168,11 @@ class Matters:
                 now = one.levels[case] * over_quack(case)
                 behind = now > BEHIND
                 usual = usual_us(case, device)
-                since = done[place % 3 * len(done) // 3] if behind else None
-                one.session.add(
-                    m.Gap(
-                        series_id=self.series[device, case],
-                        behind_sota=behind,
-                        since_run_id=since.id if since else None,
-                        last_run_id=done[-1].id,
-                        ratio_then=over_quack(case) if behind else None,
-                        ratio_now=now,
-                        own=usual * one.levels[case],
-                        sota=usual / over_quack(case),
-                        stack_id=one.stacks[-1],
-                    )
-                )
+                known = {"own": usual * one.levels[case], "sota": usual / over_quack(case), "ratio_now": now}
+                known |= {"last_run_id": done[-1].id, "stack_id": one.stacks[-1], "behind_sota": behind}
+                if behind:
+                    known |= {"since_run_id": done[place % 3 * len(done) // 3].id, "ratio_then": over_quack(case)}
+                one.session.add(m.Gap(series_id=self.series[device, case], **known))
         h200 = [run for (_, on), run in one.runs.items() if on == "h200" and run.state is RunState.DONE]
         one.places.newest = h200[-1].id
         shas = {revision.id: revision.sha for revision in one.line}
@@ -223,24 +193,11 @@ class Matters:
             begun = one.now - (15 - number) * 5 * HOUR
             culprit, before = line[10], line[9]
             said = f"{culprit.short} is 21.0 % slower than its parent {before.short}, confirmed by 3 fresh trials"
-            search = one.add(
-                m.Bisection(
-                    target_id=one.norms.id,
-                    device="h200",
-                    suite="all",
-                    cases=cases,
-                    good=line[0].sha,
-                    bad=line[-1].sha,
-                    line=[each.sha for each in line],
-                    state=state,
-                    max_runs=24,
-                    asked_by="kernelwatch" if number % 3 else "ada",
-                    culprit=culprit.sha if found else None,
-                    created_at=begun,
-                    finished_at=begun + 5 * HOUR if done else None,
-                    reason=said if found else None,
-                )
-            )
+            known = {"device": "h200", "suite": "all", "state": state, "max_runs": 24, "created_at": begun}
+            known |= {"asked_by": "kernelwatch" if number % 3 else "ada"}
+            known |= {"culprit": culprit.sha, "reason": said} if found else {}
+            known |= {"finished_at": begun + 5 * HOUR} if done else {}
+            search = world.bisection(one.session, line, *cases, **known)
             one.places.bisection = search.id if found else one.places.bisection
             for place, (head, slow) in enumerate(
                 ((line[-1], True), (line[5], False), (line[8], False), (culprit, True))
