@@ -4,13 +4,10 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading
-from service.db.models import Bisection, Run, VerdictRow
+from service.db.models import Run, VerdictRow
 from service.domain.states import RegressionState
-from service.ledger.bisections import advance, bisections
-from service.ledger.intake import deliveries
 from service.ledger.regressions import listing
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
-from workers import control
 
 BROKEN = ("invalid: y is wrong", "crash")
 OUTCOME = {"invalid: y is wrong": "invalid", "crash": "failed"}
@@ -55,45 +52,6 @@ def test_a_slow_down_beside_a_broken_case_is_blamed_on_its_own_commit_once(story
     assert blamed() == [(FAST, first, None), (WIDE, first, culprit)], "three revisions may have slowed the short rows"
     page = story.api("GET", f"/runs/{story.run_of(repaired).id}").text
     assert first[:10] in page, "and the page names the baseline of that case"
-
-
-def test_the_search_for_what_a_broken_revision_hid_begins_by_itself(story: Story) -> None:  # noqa: F811
-    first = story.git("rev-parse", "main")
-    broken = story.push("short rows broken", fast="invalid: y is wrong")
-    repaired = story.push("short rows are right again, in two passes", fast=130.0)
-    assert bisections.start_due() == 1
-    advance.advance_due()
-    while control.work("cpu"):
-        advance.advance_due()
-    with reading() as session:
-        [search] = session.scalars(select(Bisection))
-    assert (search.good, search.bad, search.cases) == (first, repaired, [FAST])
-    assert broken[:10] in search.reason, "it is named, for no clock can tell whether it did it"
-    assert blamed() == [(FAST, first, None)]
-
-
-def test_measuring_again_and_out_of_order_blames_nobody_else(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    first = story.git("rev-parse", "main")
-    with monkeypatch.context() as patch:
-        patch.setattr(control, "work", lambda device: 0)
-        culprit = story.push("wide rows in two passes, short rows broken", fast="invalid: y is wrong", wide=260.0)
-        (story.repository / "norms.py").write_text("# harmless")
-        harmless = story.push("harmless, and still broken")
-    deliveries.run_revision("norms", harmless)  # goes first: somebody waits for it
-    story.settle()
-    assert baselines(story, harmless) == {("norms", FAST): culprit, ("norms", WIDE): culprit}, "nothing known of it yet"
-    assert story.outcomes(harmless) == {FAST: "invalid", WIDE: "steady"}
-    assert story.outcomes(culprit) == {FAST: "invalid", WIDE: "regression"}
-    repaired = story.push("short rows are right again", fast=100.0)
-    assert baselines(story, repaired) == {("norms", FAST): first, ("norms", WIDE): harmless}
-
-    for sha in (harmless, culprit, repaired):
-        deliveries.run_revision("norms", sha, again=True)
-        story.settle()
-        assert len(story.runs(sha)) == 2
-    assert baselines(story, harmless) == {("norms", FAST): first, ("norms", WIDE): culprit}
-    assert story.outcomes(repaired) == {FAST: "steady", WIDE: "steady"}
-    assert blamed() == [(WIDE, first, culprit)]
 
 
 def test_a_pull_request_is_not_blamed_for_what_its_broken_base_did(story: Story) -> None:  # noqa: F811

@@ -6,7 +6,6 @@ from sqlalchemy import update
 
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
-from service.ledger.bisections import bisections
 from service.ledger.regressions import listing, transitions
 from service.reports.views import RegressionHistory
 from tests.shell import kernelwatch
@@ -69,14 +68,3 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
     assert standing() == {}
     assert life().regressed.fixed_by.id == story.run_of(fixed).id
     assert history() == ["opened", "acknowledged", "acknowledgement ended", "fixed"]
-
-
-def test_a_revision_that_is_wrong_at_another_case_leaves_no_doubt_about_the_culprit(
-    story: Story,  # noqa: F811
-) -> None:
-    story.push("a wrong short cut", fast="invalid: y is wrong")
-    slow = story.push("wide rows in two passes", fast=100.0, wide=260.0)
-
-    assert life().regressed.row.culprit == slow, "the short cut was right where this one is slow"
-    assert bisections.start_due() == 0
-    assert standing() == {WIDE: "open"}

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, expect
 from sqlalchemy import update
 
 from dashboards.pages.history.facts import HEIGHT, WIDTH, drawn, event_marks, headline
@@ -15,7 +13,6 @@ from service.domain.codefacts.history import FactsAt, moves
 from service.domain.states import MovedBy
 from tests import world
 from tests.dashboards.asking import Get, asking, words
-from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import CASES, Seeded, watched
 
@@ -107,15 +104,3 @@ def test_a_configuration_that_changed_without_a_commit_is_listed(drifted: Seeded
     assert "Without a commit: " in words(page)
     assert "<script>alert" not in page.text
     assert "1 configuration on h200 changed without a commit" in words(get("/"))
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_in_a_browser_it_fits_its_window_and_reports_nothing(
-    drifted: Seeded, page: Page, width: int, scheme: Literal["light", "dark"]
-) -> None:
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 900})
-    with reachable() as address:
-        page.goto(f"{address}/targets/norms/facts")
-        expect(page.get_by_role("heading", level=1)).to_contain_text("Without a commit")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
