@@ -25,12 +25,7 @@ from service.domain.states import (
 )
 from service.reports.rows import Row
 
-_KINDS = {
-    Outcome.REGRESSION: GateKind.REGRESSION,
-    Outcome.INCONCLUSIVE: GateKind.INCONCLUSIVE,
-    Outcome.INVALID: GateKind.INVALID,
-    Outcome.FAILED: GateKind.FAILED,
-}
+_COUNTED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.FAILED)
 _WEIGHTIEST = tuple(GateAction)
 _GRAVEST = (
     GateKind.INVALID,
@@ -147,7 +142,8 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
             found[GateKind.UNREPEATABLE, action, False, False] += 1
         if row.quarantined:  # for its times alone
             continue
-        if (kind := _KINDS.get(row.outcome)) is not None:
+        if row.outcome in _COUNTED:
+            kind = GateKind(row.outcome.value)
             action = policy.action_at(row.case, kind)
             if row.known_before and action is GateAction.FAIL:
                 action = GateAction.WARN

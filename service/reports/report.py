@@ -35,28 +35,26 @@ from service.reports.gate import GateResult, gate
 from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, BaselineRow, Known, Row, Unsupported, WithoutSota
 from service.reports.words import cause_of, of_verdict
 
-# What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
-WORST_FIRST = (
-    Outcome.INVALID,
-    Outcome.REGRESSION,
-    Outcome.FAILED,
-    Outcome.IMPROVEMENT,
-    Outcome.INCONCLUSIVE,
-    Outcome.STEADY,
-    Outcome.NEW,
-    Outcome.REMOVED,
-)
-Name = tuple[str, str]  # provider and case
-ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
+# What the reader must see first, one and several.  A wrong result comes before a slow one: its speed means nothing.
 NOUNS = {
-    Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.INVALID: ("wrong result", "wrong results"),
+    Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.FAILED: ("failed case", "failed cases"),
     Outcome.IMPROVEMENT: ("improvement", "improvements"),
     Outcome.INCONCLUSIVE: ("inconclusive", "inconclusive"),
     Outcome.STEADY: ("steady", "steady"),
     Outcome.NEW: ("new case", "new cases"),
     Outcome.REMOVED: ("removed case", "removed cases"),
+}
+WORST_FIRST = tuple(NOUNS)
+Name = tuple[str, str]  # provider and case
+ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
+_NO_REASON = {
+    RunState.SKIPPED: "it changed nothing that is measured",
+    RunState.SUPERSEDED: "a newer revision is measured instead",
+    RunState.CANCELLED: "somebody cancelled it",
+    RunState.HELD: "it comes from an outside contributor; a maintainer must approve it",
+    RunState.QUEUED: "nothing to do yet",
 }
 
 
@@ -271,18 +269,10 @@ class Report:
                 return "fix the build; see its log"
             case RunState.FAILED:
                 return f"{one_line(self.reason or 'no reason was given')}; this says nothing about the change itself"
-            case RunState.SKIPPED:
-                return one_line(self.reason or "it changed nothing that is measured")
-            case RunState.SUPERSEDED:
-                return one_line(self.reason or "a newer revision is measured instead")
-            case RunState.CANCELLED:
-                return one_line(self.reason or "somebody cancelled it")
-            case RunState.HELD:
-                return one_line(self.reason or "it comes from an outside contributor; a maintainer must approve it")
-            case RunState.QUEUED:
-                return one_line(self.reason or "nothing to do yet")
             case RunState.LEASED:
                 return one_line(self.stage or "nothing to do yet")
+            case state:
+                return one_line(self.reason or _NO_REASON[state])
 
     @property
     def headline(self) -> str:
