@@ -30,7 +30,7 @@ from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afte
 from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import exports, weekly
-from service.db.trouble import describe
+from service.db.engine import describe
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.settings import settings
 

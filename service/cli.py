@@ -104,7 +104,7 @@ def _run(outputs: tuple[int, ...]) -> None:
         if (client := sys.modules.get("kernelwatch.client.errors")) and isinstance(error, client.KernelwatchError):
             mistakes.fail(str(error))
         if (database := sys.modules.get("sqlalchemy.exc")) and isinstance(error, database.DBAPIError):
-            from service.db.trouble import describe
+            from service.db.engine import describe
 
             mistakes.fail(describe(error))
         if not (isinstance(error, PipeClosed) and reader_left(outputs)):

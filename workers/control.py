@@ -9,9 +9,8 @@ from functools import cache
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from service.db.engine import transaction
-from service.db.trouble import describe
-from service.ledger import code_texts
+from service.db.engine import describe, transaction
+from service.ledger import stored_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.changepoints import follow_up, scan
 from service.ledger.intake import calibrations, deliveries, registry
@@ -19,7 +18,7 @@ from service.ledger.notices import deliver
 from service.ledger.notices import happenings as silent_workers
 from service.ledger.notify import compose, outbox
 from service.ledger.regressions import transitions
-from service.ledger.runs import build_logs, queue
+from service.ledger.runs import queue
 from service.settings import settings
 from workers import device
 from workers.run import heartbeat, session
@@ -94,8 +93,8 @@ class Throttled:
 _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
 _auto_start = Throttled(bisections.start_due, 10.0)
 _calibrate = Throttled(calibrations.plan_due, 60.0)
-_forget_logs = Throttled(build_logs.forget_due, 3600.0)
-_forget_code = Throttled(code_texts.forget_due, 3600.0)
+_forget_logs = Throttled(stored_texts.forget_logs, 3600.0)
+_forget_code = Throttled(stored_texts.forget_code, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
 _forget_notices = Throttled(deliver.forget_due, 3600.0)
 _clean_mirrors = Throttled(registry.clean_due, 3600.0)

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db import wakeups
-from service.db.trouble import describe
+from service.db.engine import describe
 from service.settings import make_private, settings
 from workers import control
 from workers.compile import facts_worker

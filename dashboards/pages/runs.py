@@ -39,10 +39,10 @@ from service.domain.codefacts.texts import NAMES
 from service.domain.forges import pull_noun
 from service.domain.states import OPEN_STATES, OutboxState, RegressionState, RunState
 from service.errors import NotFound
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.reading import brief, queries
 from service.ledger.reading.queries import Glance
-from service.ledger.runs import build_logs, queue
+from service.ledger.runs import queue
 from service.reports import markdown, notes
 from service.reports.comment_head import next_step
 from service.reports.encoders import csv_text
@@ -115,7 +115,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         control=control_words(every),
         place=queue.places(session).get(run_id) if waiting else None,
         ahead=queries.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
-        build_log=build_logs.characters(session, run_id),
+        build_log=stored_texts.log_characters(session, run_id),
         comment_state=_comment_state(session, whole, messages := _messages(session, whole)),
         messages=messages,
         without_sota=notes.without_sota(found),
@@ -147,7 +147,7 @@ def run_case(
         row=line.row,
         source=line.row.source,
         sides=facts.sides(line.row),
-        code_sides=kernel_code.sides_of(code_texts.at_case(session, whole, case), line.row.provider),
+        code_sides=kernel_code.sides_of(stored_texts.at_case(session, whole, case), line.row.provider),
         **_WORDS,
         figure=rounds_figure(case, [(one.role, one.provider, one.trials) for one in timed]),
     )
@@ -349,10 +349,10 @@ def run_code(
 ) -> str:
     """Show the texts of one kind side by side; pages of cases and regressions fetch it when it is opened."""
     run = queries.whole_run(session, run_id)
-    sides = kernel_code.sides_of(code_texts.at_case(session, run, case), provider)
+    sides = kernel_code.sides_of(stored_texts.at_case(session, run, case), provider)
     if not any(one.kind == kind for one in (*sides.before, *sides.after)):
         raise NotFound(NAMES[kind], f"of {case[:120]} in run {run_id}", "Equal code is not stored.")
-    found, more = kernel_code.differences(sides, kind, lambda ids: code_texts.texts(session, ids))
+    found, more = kernel_code.differences(sides, kind, lambda ids: stored_texts.texts(session, ids))
     return page(
         "run_code.html",
         run=run,

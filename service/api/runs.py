@@ -47,11 +47,11 @@ from service.domain.access import Actor, Scope
 from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_recent, printable
 from service.errors import Conflict
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.intake import deliveries
 from service.ledger.reading import queries, runs
 from service.ledger.reading.runs import RunFilter
-from service.ledger.runs import build_logs, queue, revisions
+from service.ledger.runs import queue, revisions
 from service.ledger.runs.queue import NO_PLACE
 from service.ledger.targets import target_named
 from service.reports import markdown
@@ -172,7 +172,7 @@ def get_comment(
 @router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=CACHED, tags=["runs"])
 def get_log(request: Request, run_id: Key, session: Reading) -> Response:
     """Get the whole build log of the run's revision."""
-    return tagged(request, printable(build_logs.text_of(session, run_id)), "text/plain; charset=utf-8")
+    return tagged(request, printable(stored_texts.log_of(session, run_id)), "text/plain; charset=utf-8")
 
 
 @router.get("/runs/{run_id}/code", response_model=Page[KernelTextItem], tags=["runs"])
@@ -184,7 +184,7 @@ def list_code(
     limit: Limit = 50,
 ) -> Page[KernelTextItem]:
     """List the stored texts of compiled code of a run, and of the facts check of its revision."""
-    return page_of(code_texts.listed(session, run_id, case, cursor, limit), kernel_text_item)
+    return page_of(stored_texts.listed(session, run_id, case, cursor, limit), kernel_text_item)
 
 
 @router.get("/runs/{run_id}/code/{sha256}", response_class=PlainTextResponse, responses=CACHED, tags=["runs"])
@@ -195,7 +195,7 @@ def get_code(
     session: Reading,
 ) -> Response:
     """Get one text of compiled code."""
-    return tagged(request, code_texts.text_of_run(session, run_id, sha256), "text/plain; charset=utf-8")
+    return tagged(request, stored_texts.text_of_run(session, run_id, sha256), "text/plain; charset=utf-8")
 
 
 @router.get("/workers", response_model=Page[WorkerItem], tags=["runs", "workers"])

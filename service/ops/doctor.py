@@ -12,9 +12,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db import migrate
-from service.db.engine import clock, reading
+from service.db.engine import clock, reading, remedy
 from service.db.models import Target
-from service.db.trouble import remedy
 from service.domain.forges import NAMES
 from service.domain.states import ForgeKind
 from service.errors import BadInput

@@ -26,8 +26,19 @@ from urllib.parse import urlsplit
 from service.domain.states import ForgeKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB, settings
-from service.sources.reach import Site, check_url, folder_of, place, site_of
-from service.sources.source import ANY, Exported, Found, TreeWriter, newest_first, some
+from service.sources.source import (
+    ANY,
+    Exported,
+    Found,
+    Site,
+    TreeWriter,
+    check_url,
+    folder_of,
+    newest_first,
+    place,
+    site_of,
+    some,
+)
 
 WATCH_EVERY_S = 0.5
 MAX_OUTPUT = 64 * MIB

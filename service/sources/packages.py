@@ -28,8 +28,7 @@ from packaging.version import InvalidVersion, Version
 
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB
-from service.sources.reach import check_url, folder_of, place, site_of
-from service.sources.source import ANY, Exported, Found, TreeWriter, some
+from service.sources.source import ANY, Exported, Found, TreeWriter, check_url, folder_of, place, site_of, some
 
 RELEASES = "releases"
 PRERELEASES = "prereleases"  # ask for this branch to see those as well

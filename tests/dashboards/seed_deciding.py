@@ -22,7 +22,7 @@ from service.domain.states import (
     SearchState,
 )
 from service.domain.verdicts.totals import Summary
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.targets import target_named
 from tests import world
 from tests.dashboards import seed as base
@@ -60,7 +60,7 @@ def _compiled(session: Session, target: m.Target, run_id: int, case: str) -> Non
         KernelText(contender, case, 0, "_forward", "ptx", f".visible .entry _forward()\n{code} %f1, %f2, %f3;\n")
         for contender, code in sides.items()
     ]
-    assert code_texts.keep(session, target.id, texts, run_id=run_id) == len(sides)
+    assert stored_texts.keep_code(session, target.id, texts, run_id=run_id) == len(sides)
 
 
 def _decided(session: Session, run_id: int, policy_id: int) -> None:

@@ -63,7 +63,7 @@ def test_what_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def _sown(folder: Path, sow: Sow, now: float, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy_migrated(folder)
-    for module in ("tests.big.seed", "service.ledger.code_texts"):
+    for module in ("tests.big.seed", "service.ledger.stored_texts"):
         monkeypatch.setattr(f"{module}.clock", lambda _session: now)
     engine = make_engine(f"sqlite:///{folder / FILE}")
     with Session(engine) as session, session.begin():

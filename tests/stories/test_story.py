@@ -37,10 +37,10 @@ from service.db.models import (
 )
 from service.domain.states import ForgeKind, RegressionState, RunState
 from service.forge.clients import addresses
-from service.ledger import targets
+from service.ledger import stored_texts, targets
 from service.ledger.intake import deliveries
 from service.ledger.notify import compose, outbox
-from service.ledger.runs import build_logs, queue
+from service.ledger.runs import queue
 from service.reports.words import of_verdict
 from service.settings import settings
 from tests.fakes.github import FakeGitHub
@@ -567,7 +567,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
 
     with transaction() as session:
         session.execute(update(BuildLog).where(BuildLog.run_id == good.id).values(made_at=1.0))
-    assert build_logs.forget_due() == 1
+    assert stored_texts.forget_logs() == 1
     gone = story.api("GET", f"/api/v1/runs/{good.id}/log")
     assert gone.status_code == 404
     assert "older than 90 days" in gone.text

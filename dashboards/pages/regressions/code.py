@@ -20,7 +20,7 @@ from service.db.models import Revision, Run, Target
 from service.domain.codefacts.comparison import Hunk, hunks
 from service.domain.states import RunState, TargetKind
 from service.errors import NotFound, ServiceError
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.reading import brief
 from service.ledger.regressions import listing
 from service.reports.views import RegressionHistory
@@ -84,7 +84,7 @@ def _compiled(session: Session, life: RegressionHistory, head: str) -> tuple[int
     of_head = select(Run).join(Run.revision).where(Run.target_id == row.target_id, Revision.sha == head)
     done = of_head.where(Run.device == own.device, Run.state == RunState.DONE).order_by(Run.id.desc())
     for run in (*session.scalars(done.limit(MAX_RUNS)), own):
-        found = sides_of(code_texts.at_case(session, run, row.case), row.provider)
+        found = sides_of(stored_texts.at_case(session, run, row.case), row.provider)
         if found.kinds:
             return run.id, found
     return own.id, CodeSides(None, (), ())

@@ -14,7 +14,7 @@ from service.domain.codefacts.texts import KernelText
 from service.domain.states import FactsState, Priority, Purpose, RunState
 from service.domain.text import is_due
 from service.errors import LeaseLost
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.locking import insert_if_absent, lock
 from service.reports import facts_markdown
 
@@ -122,7 +122,7 @@ def end(
 def keep_texts(session: Session, lease: FactsLease, texts: Sequence[KernelText]) -> None:
     """Store the texts of the kernels that changed, in the transaction that ended the check."""
     target_id = session.get_one(FactsCheck, lease.check_id).target_id
-    code_texts.keep(session, target_id, texts, check_id=lease.check_id)
+    stored_texts.keep_code(session, target_id, texts, check_id=lease.check_id)
 
 
 def retry(session: Session, lease: FactsLease, reason: str) -> bool:

@@ -44,7 +44,7 @@ from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
 from service.domain.verdicts.totals import summaries
-from service.ledger import code_texts, policies, targets
+from service.ledger import policies, stored_texts, targets
 from service.ledger.calibration import quarantines, sessions
 from service.ledger.calibration.sessions import known_variances
 from service.ledger.locking import insert_if_absent, lock
@@ -52,7 +52,7 @@ from service.ledger.notices import happenings
 from service.ledger.notices.happenings import subscribers
 from service.ledger.policies import effective
 from service.ledger.regressions import after_run
-from service.ledger.runs import baselines, build_logs, queue
+from service.ledger.runs import baselines, queue
 from service.ledger.runs.baselines import BROKEN
 from service.ledger.targets import series_ids
 
@@ -197,8 +197,8 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
         queue.repeat(session, run, CONTROLS_OFF)
         return run
     _store(session, run, result)
-    build_logs.keep(session, run.id, result.build_log)
-    code_texts.keep(session, run.target_id, result.texts, run_id=run.id)
+    stored_texts.keep_log(session, run.id, result.build_log)
+    stored_texts.keep_code(session, run.target_id, result.texts, run_id=run.id)
     causes = collect.against_parent(result, _known(run, cells), judged, moved_elsewhere(session, run))
     run.summary = [summary.as_json() for summary in summaries(cells, policy)]
     made_by = policies.version_of(session, policy).id
@@ -251,7 +251,7 @@ def _store(session: Session, run: Run, result: SessionResult) -> None:
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
     """End a run whose revision cannot be measured, for example because it does not build."""
     run = queue.end(session, lease, RunState.FAILED, reason, log)
-    build_logs.keep(session, run.id, whole_log)
+    stored_texts.keep_log(session, run.id, whole_log)
     return run
 
 

@@ -17,7 +17,7 @@ from service.db import models as m
 from service.db.engine import transaction
 from service.domain.codefacts import texts
 from service.domain.weekly.weeks import Week
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.studies import sessions
 from tests.big.seed import seed
 from tests.big.seeder import Places
@@ -80,7 +80,7 @@ def compile_both_sides(session: Session, row: m.RegressionRow) -> None:
         for role, some in sides.items()
         for number, name in enumerate(("_forward", HOSTILE))
     ]
-    code_texts.keep(session, row.target_id, made, run_id=row.run_id)
+    stored_texts.keep_code(session, row.target_id, made, run_id=row.run_id)
 
 
 def code_of(at: Places) -> list[str]:

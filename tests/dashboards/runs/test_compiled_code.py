@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 
 from service.db.engine import reading, transaction
 from service.db.models import CodeText, KernelTextRow, RegressionRow, Target
-from service.ledger import code_texts
+from service.ledger import stored_texts
 from service.ledger.intake import registry
 from tests.dashboards.asking import words
 from tests.fakes.api import Api
@@ -125,7 +125,7 @@ def test_texts_expire_and_go_with_their_target(story: Story) -> None:
     assert stored()[0] == 3, "PTX before (of two kernels) and after, and TTGIR"
     with transaction() as session:
         session.execute(update(KernelTextRow).values(made_at=1.0))
-    assert code_texts.forget_due() == 3
+    assert stored_texts.forget_code() == 3
     assert stored() == (0, 0)
 
     kernels(story, {"name": "_forward", "ptx": LOOP})

@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import ApiKey, KeyGrant
-from service.ledger.runs import build_logs
+from service.ledger import stored_texts
 from service.settings import settings
 from tests import world
 from tests.fakes.api import Api, new_key
@@ -138,7 +138,7 @@ def test_nothing_reveals_a_private_target() -> None:
         run = world.run(session, world.commit(session, secret.id, 1))
         world.measured(session, run, "rmsnorm.fwd.4x4.fp32", 1.0)
         run_id = run.id
-        build_logs.keep(session, run_id, "compiling the secret")
+        stored_texts.keep_log(session, run_id, "compiling the secret")
     api = Api()
     assert api.with_key("admin").get(f"/runs/{run_id}/log").text == "compiling the secret"
     for reader in (api, api.with_key("run:norms")):

@@ -10,8 +10,7 @@ from psycopg import errors
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from service.db.engine import make_engine, transaction
-from service.db.trouble import describe, remedy
+from service.db.engine import describe, make_engine, remedy, transaction
 
 
 def error_of(url: str, query: str = "SELECT * FROM nothing") -> DBAPIError:

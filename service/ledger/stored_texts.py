@@ -1,5 +1,9 @@
-"""The texts of compiled code of runs and facts checks: stored once for each target, and forgotten after a while."""
+"""Texts of runs that are stored apart, and forgotten after a while: build logs, and compiled code.
 
+Build logs are whole and compressed.  Compiled code of runs and facts checks is stored once for each target.
+"""
+
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +11,7 @@ from sqlalchemy import Select, delete, exists, or_, select
 from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock, transaction
-from service.db.models import CodeText, FactsCheck, KernelTextRow, Run
+from service.db.models import BuildLog, CodeText, FactsCheck, KernelTextRow, Run
 from service.db.paging import ResultPage, paged
 from service.domain.codefacts.measured import ARCH_OF
 from service.domain.codefacts.texts import (
@@ -30,7 +34,7 @@ _MANY = 500  # texts that one transaction deletes
 _IS_UNUSED = ~exists().where(KernelTextRow.text_id == CodeText.id)
 
 
-def keep(
+def keep_code(
     session: Session,
     target_id: int,
     texts: Iterable[KernelText],
@@ -107,7 +111,7 @@ def texts(session: Session, ids: Iterable[int]) -> dict[int, str]:
     return {text_id: unpacked(stored) for text_id, stored in session.execute(statement)}
 
 
-def forget_due() -> int:
+def forget_code() -> int:
     """Delete what has expired, and texts that no kernel has any more.  Returns how many texts there were."""
     with transaction() as session:
         oldest = clock(session) - settings().code_texts_days * DAY_S
@@ -116,7 +120,7 @@ def forget_due() -> int:
     while count == _MANY:
         with transaction() as session:
             some = select(CodeText.id).where(CodeText.id > after, _IS_UNUSED).order_by(CodeText.id).limit(_MANY)
-            # Passes over a text that `keep` holds at this moment; those found it cannot get until they are deleted.
+            # Passes over a text that `keep_code` holds at this moment; those found it cannot get until they are deleted.
             ids = session.scalars(some.with_for_update(skip_locked=True)).all()
             # Asked again: a kernel may have been committed after that statement began and before it locked the text.
             gone = delete(CodeText).where(CodeText.id.in_(ids), _IS_UNUSED).returning(CodeText.id)
@@ -139,3 +143,38 @@ def _run(session: Session, run_id: int) -> Run:
     if (run := session.get(Run, run_id)) is None:
         raise NotFound("run", run_id)
     return run
+
+
+def keep_log(session: Session, run_id: int, text: str) -> None:
+    """Store the log of a run's build, replacing that of an earlier attempt.  An empty one is not stored."""
+    session.execute(delete(BuildLog).where(BuildLog.run_id == run_id))
+    if text:
+        packed = zlib.compress(text.encode(errors="replace"), 6)
+        session.add(BuildLog(run_id=run_id, packed=packed, characters=len(text), made_at=clock(session)))
+        session.flush()
+
+
+def log_of(session: Session, run_id: int) -> str:
+    """The log of a run's build.  Raises NotFound, with the reason."""
+    # The run first: a reader who may not read its target finds no run, but a log belongs to no target by itself.
+    if session.get(Run, run_id) is None:
+        raise NotFound("run", run_id)
+    row = session.get(BuildLog, run_id)
+    if row is not None:
+        return zlib.decompress(row.packed).decode()
+    kept = f"{settings().build_logs_days:g} days"
+    raise NotFound(
+        "build log of run", run_id, f"It is not built yet, its build printed nothing, or the log is older than {kept}."
+    )
+
+
+def log_characters(session: Session, run_id: int) -> int:
+    """The length of the log of a run's build; 0 where there is none."""
+    return session.scalar(select(BuildLog.characters).where(BuildLog.run_id == run_id)) or 0
+
+
+def forget_logs() -> int:
+    """Delete the logs that have expired.  Returns how many there were."""
+    with transaction() as session:
+        oldest = clock(session) - settings().build_logs_days * DAY_S
+        return int(session.execute(delete(BuildLog).where(BuildLog.made_at < oldest)).rowcount)  # type: ignore[attr-defined]
