@@ -81,8 +81,8 @@ def named(name: str) -> Channel:
     """The channel of this name.  Raises NotFound."""
     setting = settings().channels.get(name)
     if setting is None:
-        known = ", ".join(sorted(settings().channels)) or "none"
-        raise NotFound("channel", name, f"Known channels: {known}. The operator names them in KERNELWATCH_CHANNELS.")
+        names = ", ".join(sorted(settings().channels)) or "none"
+        raise NotFound("channel", name, f"Known channels: {names}. The operator names them in KERNELWATCH_CHANNELS.")
     secrets = [secret.get_secret_value() for secret in (setting.secret, setting.secret_old) if secret is not None]
     return Channel(name, setting.url.get_secret_value(), tuple(secrets))
 
@@ -162,13 +162,13 @@ def send_by_apprise(channel: Channel, subject: str, body: str, severity: GateAct
         log_level=logging.WARNING,
     )
     if not result:
-        said = " ".join(
+        messages = " ".join(
             log.message
             for result_of_service in result.results
             for attempt in result_of_service.attempts
             for log in attempt.logs
         )
-        raise ChannelFailed(one_line(without_secrets(said), _MAX_ERROR) or "the service did not take the message")
+        raise ChannelFailed(one_line(without_secrets(messages), _MAX_ERROR) or "the service did not take the message")
 
 
 def _sender(channel: Channel) -> Any:

@@ -73,8 +73,8 @@ def read_repository(written: str, location: str, addresses: Addresses) -> tuple[
     else:
         kind, path = forge_of(location, addresses) or ForgeKind.GITHUB, written
     if not _PATHS[kind].fullmatch(path):
-        known = " and ".join(addresses.values())
-        raise BadInput(f"{written[:200]!r} is not {FORMS[kind]}. Write that, or its address on {known}.")
+        places = " and ".join(addresses.values())
+        raise BadInput(f"{written[:200]!r} is not {FORMS[kind]}. Write that, or its address on {places}.")
     return kind, path
 
 

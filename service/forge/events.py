@@ -17,32 +17,32 @@ MAX_NUMBER = 2**31 - 1  # of a pull request
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-def pull_number(said: Any) -> int:
-    if not isinstance(said, int) or isinstance(said, bool) or not 0 < said <= MAX_NUMBER:
-        raise BadInput(f"{str(said)[:20]} is not the number of a pull request.")
-    return said
+def pull_number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_NUMBER:
+        raise BadInput(f"{str(value)[:20]} is not the number of a pull request.")
+    return value
 
 
-def identifier(said: Any) -> int:
+def identifier(value: Any) -> int:
     """Of a comment, a person or a check."""
-    if not isinstance(said, int) or isinstance(said, bool) or said <= 0:
-        raise TypeError(f"an id expected, not {str(said)[:20]}")
-    return said
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise TypeError(f"an id expected, not {str(value)[:20]}")
+    return value
 
 
-def moment(said: Any) -> float | None:
+def moment(value: Any) -> float | None:
     """Seconds since the epoch of an ISO 8601 time; None for anything else."""
     try:
-        return datetime.fromisoformat(said).astimezone(UTC).timestamp()
+        return datetime.fromisoformat(value).astimezone(UTC).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def commit(said: Any) -> str | None:
+def commit(value: Any) -> str | None:
     """A full commit sha; None for all zeros, which mean "no commit"."""
-    if not _SHA.fullmatch(text(said)):
-        raise BadInput(f"{said[:80]!r} is not a commit.")
-    return str(said) if said.strip("0") else None
+    if not _SHA.fullmatch(text(value)):
+        raise BadInput(f"{value[:80]!r} is not a commit.")
+    return str(value) if value.strip("0") else None
 
 
 def branch_name(name: str) -> str:
@@ -51,10 +51,10 @@ def branch_name(name: str) -> str:
     return name
 
 
-def text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise TypeError(f"text expected, not {type(said).__name__}")
-    return said
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, not {type(value).__name__}")
+    return value
 
 
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
@@ -169,36 +169,36 @@ def parse(event: str, body: bytes) -> Event:
     if (read := _READERS.get(event)) is None:
         return Ignored(f"kernelwatch does not use {event!r} events")
     try:
-        said = json.loads(body)
+        payload = json.loads(body)
     except (ValueError, RecursionError):
         raise BadInput("The body is not JSON: set the webhook's content type to application/json.") from None
     try:
-        return read(said)
+        return read(payload)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"The {event} event is not as GitHub documents it: {type(error).__name__} {error}.") from None
 
 
-def _push(said: dict[str, Any]) -> Event:
-    kind, _, branch = text(said["ref"]).removeprefix("refs/").partition("/")
+def _push(payload: dict[str, Any]) -> Event:
+    kind, _, branch = text(payload["ref"]).removeprefix("refs/").partition("/")
     if kind != "heads":
-        return Ignored(f"{said['ref'][:MAX_BRANCH]} is not a branch")
+        return Ignored(f"{payload['ref'][:MAX_BRANCH]} is not a branch")
     return Pushed(
-        repository=_repository(said["repository"]),
+        repository=_repository(payload["repository"]),
         branch=branch_name(branch),
-        before=commit(said["before"]),
-        head=None if said.get("deleted") else commit(said["after"]),
+        before=commit(payload["before"]),
+        head=None if payload.get("deleted") else commit(payload["after"]),
     )
 
 
-def _pull_request(said: dict[str, Any]) -> Event:
-    number, action, pull = pull_number(said["number"]), text(said["action"]), said["pull_request"]
-    new_base = action == "edited" and "base" in said["changes"]  # else it was its title or its text
+def _pull_request(payload: dict[str, Any]) -> Event:
+    number, action, pull = pull_number(payload["number"]), text(payload["action"]), payload["pull_request"]
+    new_base = action == "edited" and "base" in payload["changes"]  # else it was its title or its text
     if action not in _NEW_HEAD and action != "closed" and not new_base:
         return Ignored(f"pull request {number} was {action[:40]}; neither its head nor its base changed")
     head, base = commit(pull["head"]["sha"]), commit(pull["base"]["sha"])
     if head is None or base is None:
         raise BadInput(f"Pull request {number} has no head or no base.")
-    repository = _repository(said["repository"])
+    repository = _repository(payload["repository"])
     return PullChanged(
         repository=repository,
         number=number,
@@ -213,17 +213,17 @@ def _pull_request(said: dict[str, Any]) -> Event:
     )
 
 
-def _merge_group(said: dict[str, Any]) -> Event:
-    action, group = text(said["action"]), said["merge_group"]
+def _merge_group(payload: dict[str, Any]) -> Event:
+    action, group = text(payload["action"]), payload["merge_group"]
     if action not in ("checks_requested", "destroyed"):
         return Ignored(f"a group of the merge queue was {action[:40]}")
-    if action == "destroyed" and said.get("reason") == "merged":
+    if action == "destroyed" and payload.get("reason") == "merged":
         return Ignored("a group of the merge queue was merged")
     head, base = commit(group["head_sha"]), commit(group["base_sha"])
     if head is None or base is None:
         raise BadInput("The group of the merge queue has no head or no base.")
     return GroupChanged(
-        repository=_repository(said["repository"]),
+        repository=_repository(payload["repository"]),
         head=head,
         base=base,
         base_ref=branch_name(text(group["base_ref"]).removeprefix("refs/heads/")),
@@ -231,9 +231,9 @@ def _merge_group(said: dict[str, Any]) -> Event:
     )
 
 
-def _issue_comment(said: dict[str, Any]) -> Event:
+def _issue_comment(payload: dict[str, Any]) -> Event:
     """A comment counts once, when it is written: neither an edit nor a deletion commands anything."""
-    action, comment, issue = text(said["action"]), said["comment"], said["issue"]
+    action, comment, issue = text(payload["action"]), payload["comment"], payload["issue"]
     if action != "created":
         return Ignored(f"a comment was {action[:40]}; only a new one can be a command")
     if not issue.get("pull_request"):
@@ -242,7 +242,7 @@ def _issue_comment(said: dict[str, Any]) -> Event:
     if author is None or author["type"] != "User":
         return Ignored("the comment is not by a person")
     return Commented(
-        repository=_repository(said["repository"]),
+        repository=_repository(payload["repository"]),
         number=pull_number(issue["number"]),
         comment=identifier(comment["id"]),
         author=text(author["login"]),
@@ -251,8 +251,8 @@ def _issue_comment(said: dict[str, Any]) -> Event:
     )
 
 
-def _check_run(said: dict[str, Any]) -> Event:
-    action, check, sender = text(said["action"]), said["check_run"], said["sender"]
+def _check_run(payload: dict[str, Any]) -> Event:
+    action, check, sender = text(payload["action"]), payload["check_run"], payload["sender"]
     if action not in ("rerequested", "requested_action"):
         return Ignored(f"a check was {action[:40]}; only its buttons ask for something")
     if check.get("external_id") != REQUESTER:
@@ -260,28 +260,28 @@ def _check_run(said: dict[str, Any]) -> Event:
     if sender["type"] != "User":
         return Ignored("the button was not pressed by a person")
     return CheckRequested(
-        repository=_repository(said["repository"]),
+        repository=_repository(payload["repository"]),
         check=identifier(check["id"]),
-        action="rerun" if action == "rerequested" else text(said["requested_action"]["identifier"])[:40],
+        action="rerun" if action == "rerequested" else text(payload["requested_action"]["identifier"])[:40],
         sender=text(sender["login"]),
         sender_id=identifier(sender["id"]),
     )
 
 
-def _check_suite(said: dict[str, Any]) -> Event:
+def _check_suite(payload: dict[str, Any]) -> Event:
     """GitHub sends "Re-run all checks" to the App alone that wrote them."""
-    action, sender = text(said["action"]), said["sender"]
+    action, sender = text(payload["action"]), payload["sender"]
     if action != "rerequested":
         return Ignored(f"the checks of a commit were {action[:40]}; only their button asks for something")
     if sender["type"] != "User":
         return Ignored("the button was not pressed by a person")
     return CheckRequested(
-        repository=_repository(said["repository"]),
+        repository=_repository(payload["repository"]),
         check=None,
         action="rerun",
         sender=text(sender["login"]),
         sender_id=identifier(sender["id"]),
-        sha=commit(said["check_suite"]["head_sha"]),
+        sha=commit(payload["check_suite"]["head_sha"]),
     )
 
 
@@ -289,8 +289,8 @@ _GONE = {"deleted": "was uninstalled from", "suspend": "is suspended for"}
 _BACK = frozenset({"created", "unsuspend"})
 
 
-def _installation(said: dict[str, Any]) -> Event:
-    action, account = text(said["action"]), _account(said["installation"])
+def _installation(payload: dict[str, Any]) -> Event:
+    action, account = text(payload["action"]), _account(payload["installation"])
     if action in _BACK:
         return InstallationChanged(account, None, None)
     if action not in _GONE:
@@ -299,12 +299,12 @@ def _installation(said: dict[str, Any]) -> Event:
     return InstallationChanged(account, None, why)
 
 
-def _installation_repositories(said: dict[str, Any]) -> Event:
+def _installation_repositories(payload: dict[str, Any]) -> Event:
     """GitHub sends one of the two lists empty."""
-    account = _account(said["installation"])
-    if added := tuple(map(_repository, said["repositories_added"])):
+    account = _account(payload["installation"])
+    if added := tuple(map(_repository, payload["repositories_added"])):
         return InstallationChanged(account, added, None)
-    removed = tuple(map(_repository, said["repositories_removed"]))
+    removed = tuple(map(_repository, payload["repositories_removed"]))
     why = f"The GitHub App was removed from this repository; add it again in the settings of {account}."
     return InstallationChanged(account, removed, why)
 
@@ -333,8 +333,8 @@ def _is_fork(head: dict[str, Any] | None, repository: str) -> bool:
     return head is None or _repository(head).lower() != repository.lower()
 
 
-def _repository(said: dict[str, Any]) -> str:
-    name = text(said["full_name"])
+def _repository(repository: dict[str, Any]) -> str:
+    name = text(repository["full_name"])
     if not _REPOSITORY.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not owner/name.")
     return name

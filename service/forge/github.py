@@ -119,14 +119,14 @@ class GitHub(Forge):
                 if failure.code not in _FORBIDDEN or failure.passing:
                     raise
                 self._without_checks.add(repo)
-        said = {
+        status = {
             "state": check.commit_status,
             "context": check.name,
             "description": check.title[:_MAX_TITLE],
             **({"target_url": check.url} if check.url else {}),
         }
         # Of the statuses with one context only the newest counts, so posting twice says the same.
-        posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, said)
+        posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, status)
         return f"status:{posted['id']}"
 
     def permission(self, repo: str, login: str, user_id: int) -> str:  # noqa: ARG002
@@ -182,24 +182,24 @@ class GitHub(Forge):
         return False  # a delivery says so
 
     def _put_check_run(self, repo: str, check: CheckRun, known_id: str | None) -> str:
-        said, wanted = _as_run(check), [_annotation(annotation) for annotation in check.annotations]
-        known = (known_id or "").removeprefix("check:") or self._check_run(repo, check.sha, check.name)
-        there = self._annotations(repo, known) if known else None
-        if known and there is not None and there <= {*wanted}:
+        run, wanted = _as_run(check), [_annotation(annotation) for annotation in check.annotations]
+        check_id = (known_id or "").removeprefix("check:") or self._check_run(repo, check.sha, check.name)
+        there = self._annotations(repo, check_id) if check_id else None
+        if check_id and there is not None and there <= {*wanted}:
             left = [annotation for annotation in wanted if annotation not in there]
-            changes = {key: value for key, value in said.items() if key != "head_sha"}
-            self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, _with_annotations(changes, left))
+            changes = {key: value for key, value in run.items() if key != "head_sha"}
+            self._ask("PATCH", f"/repos/{repo}/check-runs/{check_id}", repo, _with_annotations(changes, left))
         else:
             # Annotations can only be added.  Where one does not apply any more, a new check of the name replaces it.
             left = wanted
-            if known and there is not None:
-                self._complete(repo, known)
-            posted = self._ask("POST", f"/repos/{repo}/check-runs", repo, _with_annotations(said, left))
-            known = str(posted["id"])
+            if check_id and there is not None:
+                self._complete(repo, check_id)
+            posted = self._ask("POST", f"/repos/{repo}/check-runs", repo, _with_annotations(run, left))
+            check_id = str(posted["id"])
         for first in range(MAX_ANNOTATIONS, len(left), MAX_ANNOTATIONS):
-            more = _with_annotations({"output": said["output"]}, left[first:])
-            self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, more)
-        return f"check:{known}"
+            more = _with_annotations({"output": run["output"]}, left[first:])
+            self._ask("PATCH", f"/repos/{repo}/check-runs/{check_id}", repo, more)
+        return f"check:{check_id}"
 
     def _complete(self, repo: str, check: str) -> None:
         """End a check that another replaces: one that stays open keeps its commit pending."""
@@ -269,13 +269,13 @@ class GitHub(Forge):
             parameters = None  # the link to the next page has them
             yield from data["check_runs"] if isinstance(data, dict) else data
 
-    def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, repo: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""
         with self._writing:
             # At most the pause itself: the clock may have been set back since.
             self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
             try:
-                answer: dict[str, Any] = self._as_us(method, path, repo, said=said)[0]
+                answer: dict[str, Any] = self._as_us(method, path, repo, document=document)[0]
             finally:
                 self._wrote_at = self._clock()
         return answer
@@ -287,22 +287,22 @@ class GitHub(Forge):
         repo: str,
         *,
         query: Mapping[str, str] | None = None,
-        said: Mapping[str, Any] | None = None,
+        document: Mapping[str, Any] | None = None,
     ) -> tuple[Any, str | None]:
         """One request about a repository.  A lent token that was revoked is fetched anew, once."""
         if isinstance(self._credentials, Token):
-            return self._request(method, path, token=self._credentials.value, query=query, said=said)
+            return self._request(method, path, token=self._credentials.value, query=query, document=document)
         # An App's installation belongs to the owner of repositories, with its own token and limits.
         owner = repo.partition("/")[0]
         used = self._token(self._credentials, repo)
         try:
-            return self._request(method, path, token=used.value, query=query, said=said, owner=owner)
+            return self._request(method, path, token=used.value, query=query, document=document, owner=owner)
         except ForgeFailed as failure:
             if failure.code != 401:
                 raise
         self._drop(repo, used)
         token = self._token(self._credentials, repo).value
-        return self._request(method, path, token=token, query=query, said=said, owner=owner)
+        return self._request(method, path, token=token, query=query, document=document, owner=owner)
 
     def _token(self, app: App, repo: str) -> _Lent:
         with self._lent_lock:
@@ -340,7 +340,7 @@ class GitHub(Forge):
         token: str | None = None,
         jwt: str | None = None,
         query: Mapping[str, str] | None = None,
-        said: Mapping[str, Any] | None = None,
+        document: Mapping[str, Any] | None = None,
         owner: str = "",
     ) -> tuple[Any, str | None]:
         """One request: the answer, and the address of the next page.  Raises ForgeFailed for everything else."""
@@ -348,7 +348,7 @@ class GitHub(Forge):
         url = self._address(path)
         try:
             # An empty `params` would take away what a link to the next page carries; None leaves it.
-            answer = self._http.request(method, url, headers=headers, params=query or None, json=said)
+            answer = self._http.request(method, url, headers=headers, params=query or None, json=document)
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}".rstrip()
             raise ForgeFailed(f"GitHub cannot be reached: {why}", passing=True) from None
@@ -380,7 +380,7 @@ class GitHub(Forge):
         passing = pause_s > 0 or answer.status_code >= 500
         return ForgeFailed(message, code=answer.status_code, passing=passing, pause_s=pause_s, owner=owner)
 
-    def _pause_after(self, answer: httpx.Response, said: str) -> float:
+    def _pause_after(self, answer: httpx.Response, message: str) -> float:
         """How long GitHub refuses further requests; 0 where the answer is about this one alone.
 
         There are an hourly limit and secondary ones.
@@ -393,7 +393,7 @@ class GitHub(Forge):
             return max(1.0, float(after))
         if answer.headers.get("x-ratelimit-remaining") == "0":
             return max(1.0, float(answer.headers.get("x-ratelimit-reset", 0)) - self._clock())
-        return MIN_LIMIT_S if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
+        return MIN_LIMIT_S if answer.status_code == 429 or "rate limit" in message.lower() else 0.0
 
 
 def connect() -> GitHub:
@@ -443,11 +443,11 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
 Annotation = tuple[Any, ...]  # the values of `ANNOTATED`
 
 
-def _annotation(said: Mapping[str, Any]) -> Annotation:
-    return tuple(value.strip() if isinstance(value := said[name], str) else value for name in ANNOTATED)
+def _annotation(annotation: Mapping[str, Any]) -> Annotation:
+    return tuple(value.strip() if isinstance(value := annotation[name], str) else value for name in ANNOTATED)
 
 
-def _with_annotations(said: Mapping[str, Any], annotations: Sequence[Annotation]) -> dict[str, Any]:
+def _with_annotations(document: Mapping[str, Any], annotations: Sequence[Annotation]) -> dict[str, Any]:
     """A request with the first of these annotations, as many as it may carry."""
     first = [dict(zip(ANNOTATED, annotation, strict=True)) for annotation in annotations[:MAX_ANNOTATIONS]]
-    return {**said, "output": {**said["output"], **({"annotations": first} if first else {})}}
+    return {**document, "output": {**document["output"], **({"annotations": first} if first else {})}}

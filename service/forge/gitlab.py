@@ -60,61 +60,61 @@ def parse(event: str, body: bytes) -> Event:
         return Ignored(f"kernelwatch does not use {event!r} events")
     kind, read = reader
     try:
-        said = json.loads(body)
+        payload = json.loads(body)
     except (ValueError, RecursionError):
         raise BadInput("The body is not JSON: remove the custom template of the webhook.") from None
     try:
-        if said["object_kind"] != kind:  # the header is not signed, and the body is
-            found = text(said["object_kind"])[:40]
+        if payload["object_kind"] != kind:  # the header is not signed, and the body is
+            found = text(payload["object_kind"])[:40]
             raise BadInput(f"The body is a {found!r} event, and X-Gitlab-Event says {event!r}.")
-        return read(said)
+        return read(payload)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"The {event} is not as GitLab documents it: {type(error).__name__} {error}.") from None
 
 
-def _push(said: dict[str, Any]) -> Event:
-    kind, _, branch = text(said["ref"]).removeprefix("refs/").partition("/")
+def _push(payload: dict[str, Any]) -> Event:
+    kind, _, branch = text(payload["ref"]).removeprefix("refs/").partition("/")
     if kind != "heads":
-        return Ignored(f"{said['ref'][:MAX_BRANCH]} is not a branch")
+        return Ignored(f"{payload['ref'][:MAX_BRANCH]} is not a branch")
     return Pushed(
-        repository=_path(said["project"]),
+        repository=_path(payload["project"]),
         branch=branch_name(branch),
-        before=commit(said["before"]),
-        head=commit(said["after"]),  # all zeros where it was deleted
+        before=commit(payload["before"]),
+        head=commit(payload["after"]),  # all zeros where it was deleted
     )
 
 
-def _merge_request_event(said: dict[str, Any]) -> Event:
-    about = said["object_attributes"]
+def _merge_request_event(payload: dict[str, Any]) -> Event:
+    about = payload["object_attributes"]
     number, written = pull_number(about["iid"]), text(about.get("action", ""))
     name = f"merge request !{number}"
     action = _ACTIONS.get(written)
     if action is None:
         return Ignored(f"{name}: {written[:40] or 'no action'}; its head did not change")
-    if written == "update" and not about.get("oldrev") and _OF_BASE.isdisjoint(said.get("changes", ())):
+    if written == "update" and not about.get("oldrev") and _OF_BASE.isdisjoint(payload.get("changes", ())):
         return Ignored(f"{name} was updated; neither its head nor its base changed")
     head = commit((about["last_commit"] or {}).get("id") or "0" * 40)
     if head is None:
         return Ignored(f"{name} has no commits")
     merged_as = _merged_as(about) if written == "merge" else None
     return PullChanged(
-        repository=_path(said["project"]),
+        repository=_path(payload["project"]),
         number=number,
         action=action,
         head=head,
         base_ref=branch_name(text(about["target_branch"])),
         base_sha=None,
         fork=_comes_from_fork(about),
-        author=_author(said["user"], about),
+        author=_author(payload["user"], about),
         updated_at=_moment(about.get("updated_at")),
         merged_as=merged_as,
         merge_unnamed=written == "merge" and merged_as is None,
     )
 
 
-def _note(said: dict[str, Any]) -> Event:
+def _note(payload: dict[str, Any]) -> Event:
     """A note counts once, when it is written.  Before GitLab 16.11 there is no action, because edits are not sent."""
-    note, author = said["object_attributes"], said["user"]
+    note, author = payload["object_attributes"], payload["user"]
     action = text(note.get("action", "create"))
     if action != "create":
         return Ignored(f"a note was changed ({action[:40]}); only a new one can be a command")
@@ -126,8 +126,8 @@ def _note(said: dict[str, Any]) -> Event:
     if _BOT.fullmatch(login) or note["author_id"] != author["id"]:
         return Ignored("the note is not by a person")
     return Commented(
-        repository=_path(said["project"]),
-        number=pull_number(said["merge_request"]["iid"]),
+        repository=_path(payload["project"]),
+        number=pull_number(payload["merge_request"]["iid"]),
         comment=identifier(note["id"]),
         author=login,
         author_id=identifier(author["id"]),
@@ -165,9 +165,9 @@ def _path(project: dict[str, Any]) -> str:
     return path
 
 
-def _moment(said: Any) -> float | None:
+def _moment(value: Any) -> float | None:
     """GitLab writes `2026-11-23T07:00:00Z`, and `2026-11-23 07:00:00 UTC` before 15.0."""
-    return moment(said.replace(" UTC", "Z")) if isinstance(said, str) else None
+    return moment(value.replace(" UTC", "Z")) if isinstance(value, str) else None
 
 
 class GitLab(Forge):
@@ -334,13 +334,13 @@ class GitLab(Forge):
         answer: dict[str, Any] = _json(self._request("GET", path, repo))
         return answer
 
-    def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, repo: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""
         with self._writing:
             # At most the pause itself: the clock may have been set back since.
             self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
             try:
-                answer: dict[str, Any] = _json(self._request(method, path, repo, said=said))
+                answer: dict[str, Any] = _json(self._request(method, path, repo, document=document))
             finally:
                 self._wrote_at = self._clock()
         return answer
@@ -352,12 +352,12 @@ class GitLab(Forge):
         repo: str,
         *,
         query: Mapping[str, str] | None = None,
-        said: Mapping[str, Any] | None = None,
+        document: Mapping[str, Any] | None = None,
     ) -> httpx.Response:
         """One request.  Raises ForgeFailed for every answer but success."""
         headers = {"authorization": f"Bearer {self._token}", "user-agent": "kernelwatch"}
         try:
-            answer = self._http.request(method, self._address(path), headers=headers, params=query, json=said)
+            answer = self._http.request(method, self._address(path), headers=headers, params=query, json=document)
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}".rstrip()
             raise ForgeFailed(f"GitLab cannot be reached: {why}", passing=True) from None
@@ -377,18 +377,18 @@ class GitLab(Forge):
         return path
 
     def _failure(self, method: str, path: str, repo: str, answer: httpx.Response) -> ForgeFailed:
-        said, code = _said(answer), answer.status_code
-        message = f"GitLab answered {code} to {method} {path}: {said}"
+        why, code = _said(answer), answer.status_code
+        message = f"GitLab answered {code} to {method} {path}: {why}"
         if answer.is_redirect:
             moved = "correct the target's forge, or KERNELWATCH_GITLAB_URL"
             return ForgeFailed(f"GitLab redirects {method} {path}: {moved}.", code=code, passing=False)
         if code == 401:
             hint = "KERNELWATCH_GITLAB_TOKEN is wrong, expired or revoked"
             return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S)
-        if code == 403 and "insufficient_scope" in said:
+        if code == 403 and "insufficient_scope" in why:
             hint = "KERNELWATCH_GITLAB_TOKEN needs the scope api"
             return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S)
-        if code == _GONE and _NO_PROJECT in said:
+        if code == _GONE and _NO_PROJECT in why:
             hint = f"GitLab shows {repo} only to members: make the token's account one, or correct the target's forge"
             return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S, repo=repo)
         if code == 429:
@@ -459,9 +459,11 @@ def _json(answer: httpx.Response) -> Any:
 def _said(answer: httpx.Response) -> str:
     """What GitLab says of a failure: a text, or JSON with `message` or `error`."""
     try:
-        said = answer.json()
+        document = answer.json()
     except ValueError:
         return answer.text.strip()[:300] or answer.reason_phrase
-    if isinstance(said, dict):
-        said = said.get("message") or " ".join(str(said[key]) for key in ("error", "error_description") if key in said)
-    return str(said)[:300]
+    if isinstance(document, dict):
+        document = document.get("message") or " ".join(
+            str(document[key]) for key in ("error", "error_description") if key in document
+        )
+    return str(document)[:300]

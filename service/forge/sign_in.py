@@ -219,14 +219,14 @@ def providers() -> tuple[IdentityProvider, ...]:
 
 def provider(name: str) -> IdentityProvider:
     """The provider of this name.  Raises Unavailable if there is none at all, and BadInput for another name."""
-    known = {provider.name: provider for provider in providers()}
-    if not known:
+    by_name = {provider.name: provider for provider in providers()}
+    if not by_name:
         raise Unavailable(
             "No provider is set up to sign in with. On the machine of the server, run `kernelwatch person sign-in` and "
             "open the link that it prints. For other people set KERNELWATCH_GITHUB_CLIENT_ID and "
             "KERNELWATCH_GITHUB_CLIENT_SECRET, or KERNELWATCH_OIDC_ISSUER, KERNELWATCH_OIDC_CLIENT_ID and "
             "KERNELWATCH_OIDC_CLIENT_SECRET; then restart."
         )
-    if name not in known:
-        raise BadInput(f"There is no sign-in with {name}; use {' or '.join(known)}.")
-    return known[name]
+    if name not in by_name:
+        raise BadInput(f"There is no sign-in with {name}; use {' or '.join(by_name)}.")
+    return by_name[name]

@@ -44,8 +44,8 @@ def record(
 def is_recorded(session: Session, actor: Actor, action: str, of: str) -> bool:
     """Whether this actor did that to the object before."""
     by = (AuditEntry.actor_kind == actor.kind, AuditEntry.actor == actor.name, AuditEntry.actor_id == actor.id)
-    known = select(AuditEntry.id).where(*by, AuditEntry.action == action, AuditEntry.object == of)
-    return session.scalar(known.limit(1)) is not None
+    statement = select(AuditEntry.id).where(*by, AuditEntry.action == action, AuditEntry.object == of)
+    return session.scalar(statement.limit(1)) is not None
 
 
 def listed(

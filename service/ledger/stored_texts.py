@@ -120,7 +120,7 @@ def forget_code() -> int:
     while count == _MANY:
         with transaction() as session:
             some = select(CodeText.id).where(CodeText.id > after, _IS_UNUSED).order_by(CodeText.id).limit(_MANY)
-            # Passes over a text that `keep_code` holds at this moment; those found it cannot get until they are deleted.
+            # Passes over a text that `keep_code` holds now; those found it cannot get until they are deleted.
             ids = session.scalars(some.with_for_update(skip_locked=True)).all()
             # Asked again: a kernel may have been committed after that statement began and before it locked the text.
             gone = delete(CodeText).where(CodeText.id.in_(ids), _IS_UNUSED).returning(CodeText.id)

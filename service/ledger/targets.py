@@ -45,11 +45,11 @@ def carry_on(session: Session, target: Target, recipe: Recipe) -> None:
     Not where a run measured both, or both have something open: these are two providers, whatever the recipe says.
     """
     former = {provider.formerly: name for name, provider in recipe.providers.items() if provider.formerly is not None}
-    known = {name for name in former if _has_history(session, target, name)}
-    if not known:
+    used = {name for name in former if _has_history(session, target, name)}
+    if not used:
         return
     lock(session, target.id)  # a run that ends at this moment stores its results before or after this
-    for name in known:
+    for name in used:
         if not _has_series(session, target, former[name]) and not _together(session, target, name, former[name]):
             _rename(session, target, name, former[name])
 
@@ -153,15 +153,15 @@ def series_of(session: Session, key: SeriesKey) -> int:
 
 def series_ids(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, int]:
     """The ids of several series; absent rows are inserted."""
-    known = _known(session, keys)
-    absent = sorted(key for key in set(keys) if key not in known)
+    ids = _known(session, keys)
+    absent = sorted(key for key in set(keys) if key not in ids)
     # Two transactions that insert the same series wait for each other.  Each takes the target's lock first: otherwise
     # one could wait for the lock while the other, which holds it, waits for a series of the first.
     for target_id in sorted({key.target_id for key in absent}):
         lock(session, target_id)
     for key in absent:
         insert_if_absent(session, Series, tuple(asdict(key)), asdict(key))
-    return _known(session, keys) if absent else known
+    return _known(session, keys) if absent else ids
 
 
 def _known(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, int]:
@@ -185,8 +185,8 @@ def target_named(session: Session, name: str) -> Target:
     """The target of this name, with its recipe.  Raises NotFound that says which there are."""
     target = find(session, name)
     if target is None:
-        known = ", ".join(target.name for target in all_targets(session)) or "none yet"
-        raise NotFound("target", name, f"Known: {known}. Add one with `kernelwatch target add`.")
+        names = ", ".join(target.name for target in all_targets(session)) or "none yet"
+        raise NotFound("target", name, f"Known: {names}. Add one with `kernelwatch target add`.")
     return target
 
 

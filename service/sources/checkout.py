@@ -104,7 +104,7 @@ def _repository(folder: Path) -> tuple[Path, Path]:
     if "dubious ownership" in done.stderr:
         mend = f"git config --global --add safe.directory {folder}"
         raise BadInput(f"{folder} belongs to another user. If you trust its git settings, run `{mend}`.")
-    said = done.stdout.splitlines()
-    if len(said) != 2:
+    lines = done.stdout.splitlines()
+    if len(lines) != 2:
         raise BadInput(f"{folder} is not the checkout of a git repository: name a folder that is, with its files.")
-    return Path(said[1]), Path(said[0])
+    return Path(lines[1]), Path(lines[0])

@@ -302,18 +302,18 @@ Versions = Mapping[str, Any]
 
 def moved(before: Versions, now: Versions) -> tuple[str, ...]:
     """`torch 2.11.0 → 2.13.0`, `liger 0.8.5 is new`, `quack 0.6.5 is gone`, in the order of the stack."""
-    said = []
+    parts = []
     for name in dict.fromkeys((*now, *before)):
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
         if old is None:
-            said.append(f"{name} {new} is new")
+            parts.append(f"{name} {new} is new")
         elif new is None:
-            said.append(f"{name} {old} is gone")
+            parts.append(f"{name} {old} is gone")
         else:
-            said.append(f"{name} {old} → {new}")
-    return tuple(said)
+            parts.append(f"{name} {old} → {new}")
+    return tuple(parts)
 
 
 def replaced(before: Versions, now: Versions) -> dict[str, tuple[str, str]]:

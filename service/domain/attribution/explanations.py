@@ -184,13 +184,13 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     if all(kernel.registers is None for kernel in (*new, *old)):
         explanations += _counted_sizes(head, base) if inside else ()
     explanations += _compiler(head, base)
-    known = [replace(explanation, least=max(0.0, explanation.least)) for explanation in explanations]
-    able = [explanation for explanation in known if explanation.score(effect) > 0]
+    bounded = [replace(explanation, least=max(0.0, explanation.least)) for explanation in explanations]
+    able = [explanation for explanation in bounded if explanation.score(effect) > 0]
     ranked = sorted(
         able, key=lambda explanation: (-round(explanation.score(effect), 2), list(By).index(explanation.by))
     )
     same = all(_same_machine_code(was, now_) for was, now_ in pairs)
-    return Explained(tuple(ranked), same, tuple(dict.fromkeys(differences)), tuple(known))
+    return Explained(tuple(ranked), same, tuple(dict.fromkeys(differences)), tuple(bounded))
 
 
 def other_count(head: Mapping[str, Any], base: Mapping[str, Any]) -> str | None:
@@ -229,16 +229,16 @@ def _traffic(
     if came or went:
         yield _other_calls(came, went, timing)
     elif now is not None and before is not None and now != before:  # only the number of kernels is known
-        said = f"it now launches {counted(now, 'kernel')} instead of {before:,}"
+        words = f"it now launches {counted(now, 'kernel')} instead of {before:,}"
         more_us = LAUNCH_US[0] * abs(now - before)
         least = timing.range_of(more_us, inf)[0] if timing.metric is Metric.KERNEL else 0.0
-        yield Explanation(By.TRAFFIC, said, now > before, least * 0.5)
+        yield Explanation(By.TRAFFIC, words, now > before, least * 0.5)
     if timing.metric in (Metric.KERNEL, Metric.BLOCK):
         for was, now_ in pairs:
             if was and now_ and was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
                 least, most = timing.range_of_bytes(now_.bytes - was.bytes, _shares(now_.bytes))
-                said = f"the kernel now moves {_size(now_.bytes)} instead of {_size(was.bytes)}"
-                yield Explanation(By.TRAFFIC, said, now_.bytes > was.bytes, least, most, exact=most < inf)
+                words = f"the kernel now moves {_size(now_.bytes)} instead of {_size(was.bytes)}"
+                yield Explanation(By.TRAFFIC, words, now_.bytes > was.bytes, least, most, exact=most < inf)
 
 
 def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
@@ -259,9 +259,9 @@ def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> 
     if timing.metric is Metric.MEMORY or timing.metric is Metric.COMPILE:
         slower = count > 0 if count else size > 0 if size else None
         return Explanation(By.TRAFFIC, words, slower)
-    known = all(call.bytes is not None for call in (*came, *went))
+    sized = all(call.bytes is not None for call in (*came, *went))
     gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
-    copied = 0.0 if timing.metric is Metric.CALL else timing.bytes_us(size) if known else None
+    copied = 0.0 if timing.metric is Metric.CALL else timing.bytes_us(size) if sized else None
     if copied is None:
         return Explanation(By.TRAFFIC, words, count > 0 if count else None)
     shares = _shares(max((call.bytes or 0 for call in (*came, *went)), default=0))
@@ -329,8 +329,8 @@ def _atomics(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     more = now.work.get("atomic", 0) - was.work.get("atomic", 0)
     if more:
         least, most = timing.range_of(abs(more) / 3e5, abs(more) / 5e3)
-        said = f"it now makes {_count(now.work.get('atomic', 0))} atomic operations"
-        yield Explanation(By.ATOMICS, f"{said} instead of {_count(was.work.get('atomic', 0))}", more > 0, least, most)
+        words = f"it now makes {_count(now.work.get('atomic', 0))} atomic operations"
+        yield Explanation(By.ATOMICS, f"{words} instead of {_count(was.work.get('atomic', 0))}", more > 0, least, most)
 
 
 def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
@@ -344,11 +344,11 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     least, _ = timing.range_of_bytes(0.02 * least_bytes, (1.0, 1.0))
     _, most = timing.range_of_bytes(most_bytes, (1.0, 2.0))
     if not now.spills:
-        said = f"the kernel no longer spills ({counted(was.spills, 'register')} before)"
+        words = f"the kernel no longer spills ({counted(was.spills, 'register')} before)"
     else:
         before = f" instead of {was.spills:,}" if was.spills else ""
-        said = f"the kernel now spills {counted(now.spills, 'register')}{before}"
-    yield Explanation(By.SPILLS, said, now.spills > was.spills, min(least, 0.2), max(most, 0.05))
+        words = f"the kernel now spills {counted(now.spills, 'register')}{before}"
+    yield Explanation(By.SPILLS, words, now.spills > was.spills, min(least, 0.2), max(most, 0.05))
 
 
 def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
@@ -362,14 +362,14 @@ def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
             continue
         far = access.size > CACHED_BYTES // 2
         least, most = timing.range_of_bytes(more, (0.08, 1.2) if far else (0.0, 0.6))
-        said = f"loads of {name} now ask for {_size(access.asked)} instead of {_size(before.asked)}"
+        words = f"loads of {name} now ask for {_size(access.asked)} instead of {_size(before.asked)}"
         if far:
-            said = (
+            words = (
                 f"{name} is now read {access.asked / access.size:.2g} times instead of {before.asked / before.size:.2g}"
             )
         if now.looped.get(name, 0) > was.looped.get(name, 0):
-            said += ", inside of a loop"
-        yield Explanation(By.REREADS, said, more > 0, least, most)
+            words += ", inside of a loop"
+        yield Explanation(By.REREADS, words, more > 0, least, most)
 
 
 def _again(access: Access) -> int:
@@ -386,8 +386,8 @@ def _widths(was: Kernel, now: Kernel) -> Iterator[Explanation]:
             continue
         steps = abs(log2(old / new)) * weight
         average = " on average" if len(before) > 1 or len(after) > 1 else ""
-        said = f"its {noun} are now {_bytes(new)} wide{average} instead of {_bytes(old)}"
-        yield Explanation(By.WIDTH, said, new < old, 0.01 * steps, 0.25 * steps)
+        words = f"its {noun} are now {_bytes(new)} wide{average} instead of {_bytes(old)}"
+        yield Explanation(By.WIDTH, words, new < old, 0.01 * steps, 0.25 * steps)
 
 
 def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
@@ -400,11 +400,11 @@ def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
     kind = max(cycles, key=lambda name: cycles[name] * (1 if total > 0 else -1))
     least, most = timing.range_of(0.02 * abs(total) / SM_MHZ, 2.0 * abs(total) / SM_MHZ)
     more = WORK[kind][1]
-    said = more if total > 0 else more.replace("more", "less" if kind in ("arithmetic", "double") else "fewer", 1)
+    words = more if total > 0 else more.replace("more", "less" if kind in ("arithmetic", "double") else "fewer", 1)
     unit = _size if kind == "layout_bytes" else _count
     yield Explanation(
         By.WORK,
-        f"the kernel now does {said} ({unit(was.work.get(kind, 0))} → {unit(now.work.get(kind, 0))})",
+        f"the kernel now does {words} ({unit(was.work.get(kind, 0))} → {unit(now.work.get(kind, 0))})",
         total > 0,
         least,
         most,
@@ -419,13 +419,13 @@ def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     size = abs(log(old / new))
     sms = now.sms or 0
     if (now.programs or 0) < sms or (was.programs or 0) < sms:
-        said = f"it now launches {now.programs:,} programs on {sms} SMs instead of {was.programs:,}"
+        words = f"it now launches {now.programs:,} programs on {sms} SMs instead of {was.programs:,}"
     else:
         waves = [ceil((kernel.programs or 0) / (sms * max(1, kernel.blocks or 1))) for kernel in (was, now)]
-        said = f"its {now.programs:,} blocks now take {counted(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
+        words = f"its {now.programs:,} blocks now take {counted(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
         if waves[0] == waves[1]:
-            said = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
-    yield Explanation(By.WAVES, said, new < old, 0.2 * size, 1.2 * size)
+            words = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
+    yield Explanation(By.WAVES, words, new < old, 0.2 * size, 1.2 * size)
 
 
 _OF_THE_GRID = (By.WAVES, By.OCCUPANCY)
@@ -437,8 +437,8 @@ def _programs(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     More programs hide more latency, and each has costs of its own, such as partial sums, so that either may be faster.
     """
     if was.programs and now.programs and was.programs != now.programs:
-        said = f"it now launches {counted(now.programs, 'program')} instead of {was.programs:,}"
-        yield Explanation(By.CONFIGURATION, said, None)
+        words = f"it now launches {counted(now.programs, 'program')} instead of {was.programs:,}"
+        yield Explanation(By.CONFIGURATION, words, None)
 
 
 def _filled(kernel: Kernel) -> float | None:
@@ -467,9 +467,9 @@ def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     by = f" (limited by {now.limited_by})" if now.limited_by else ""
     if was.occupancy == now.occupancy and was.programs and now.programs:
         by = f": it launches {now.programs:,} programs instead of {was.programs:,}"
-    said = f"its occupancy is now {after:.0%} instead of {before:.0%}".replace("%", " %")
+    words = f"its occupancy is now {after:.0%} instead of {before:.0%}".replace("%", " %")
     most = max(least, 0.8 * abs(log(after / before)))
-    yield Explanation(By.OCCUPANCY, f"{said}{by}", after < before, least, most)
+    yield Explanation(By.OCCUPANCY, f"{words}{by}", after < before, least, most)
 
 
 def _resident(kernel: Kernel) -> float:
@@ -499,9 +499,9 @@ def _hints(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
 
 def _instructions(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     if was.instructions and now.instructions and abs(log(now.instructions / was.instructions)) > 0.05:
-        said = f"the kernel now has {now.instructions:,} instructions instead of {was.instructions:,}"
+        words = f"the kernel now has {now.instructions:,} instructions instead of {was.instructions:,}"
         most = 0.6 * abs(log(now.instructions / was.instructions))
-        yield Explanation(By.INSTRUCTIONS, said, now.instructions > was.instructions, 0.0, most)
+        yield Explanation(By.INSTRUCTIONS, words, now.instructions > was.instructions, 0.0, most)
 
 
 def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
@@ -519,9 +519,9 @@ def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
         (LABELS["shared"], was.shared, now.shared),
     ):
         if old is not None and new is not None and old != new:
-            said = f"the kernel now takes {new:,} {noun} instead of {old:,}"
+            words = f"the kernel now takes {new:,} {noun} instead of {old:,}"
             more = 0.0 if as_full else 0.3 * abs(log((new + 1) / (old + 1)))
-            yield Explanation(By.RESOURCES, said, new > old, 0.0, 0.05 + more)
+            yield Explanation(By.RESOURCES, words, new > old, 0.0, 0.05 + more)
 
 
 def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:
@@ -587,8 +587,8 @@ def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Expl
     for key, noun in (("graph_breaks", "graph break"), ("recompiles", "recompilation")):
         now, before = whole(head.get(key)), whole(base.get(key))
         if now is not None and before is not None and now != before:
-            said = f"torch.compile now has {counted(now, noun)} instead of {before:,}"
-            yield Explanation(By.COMPILER, said, now > before)
+            words = f"torch.compile now has {counted(now, noun)} instead of {before:,}"
+            yield Explanation(By.COMPILER, words, now > before)
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

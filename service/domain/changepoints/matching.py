@@ -77,7 +77,7 @@ class Matched:
     kept: tuple[int, ...] = ()  # points that earlier scans contradicted, and this one could and did not
 
 
-def match(known: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
+def match(points: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
     """Match stored points and found changes.
 
     Steps are matched one to one: nearest first, within `REFOUND` places, in the same direction.  A leak is matched with
@@ -88,20 +88,20 @@ def match(known: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequen
     leaks = [change for change in changes if change.is_leak]
     again: dict[int, Change] = {}
     for leak in leaks:
-        again |= _leak_again([point for point in known if point.is_leak and point.id not in again], leak)
+        again |= _leak_again([point for point in points if point.is_leak and point.id not in again], leak)
     again |= _steps_again(
-        [point for point in known if point.id not in again], [change for change in changes if not change.is_leak]
+        [point for point in points if point.id not in again], [change for change in changes if not change.is_leak]
     )
     parts: dict[int, int] = {}
     for leak in leaks:
         first = next((point for point, change in again.items() if change is leak), None)
-        inside = [point for point in known if point.id not in again and point.unexplained and _in_course(point, leak)]
+        inside = [point for point in points if point.id not in again and point.unexplained and _in_course(point, leak)]
         if first is None and inside:
             first = min(point.id for point in inside)
             again[first] = leak
         if first is not None:
             parts |= {point.id: first for point in inside if point.id != first and point.open}
-    left = [point for point in known if point.id not in again and point.id not in parts]
+    left = [point for point in points if point.id not in again and point.id not in parts]
     against = {point.id: evidence for point in left if (evidence := refutation(point, epochs)) is not None}
     seen = [id(change) for change in again.values()]
     return Matched(
@@ -116,18 +116,18 @@ def match(known: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequen
     )
 
 
-def _leak_again(known: Sequence[KnownPoint], leak: Change) -> dict[int, Change]:
+def _leak_again(points: Sequence[KnownPoint], leak: Change) -> dict[int, Change]:
     """Match a leak with a stored one: with an unexplained one if there is any, so that it is not hidden."""
-    inside = [point for point in known if _in_course(point, leak)]
+    inside = [point for point in points if _in_course(point, leak)]
     if not inside:
         return {}
     return {min(inside, key=lambda point: (not point.unexplained, point.id)).id: leak}
 
 
-def _steps_again(known: Sequence[KnownPoint], changes: Sequence[Change]) -> dict[int, Change]:
+def _steps_again(points: Sequence[KnownPoint], changes: Sequence[Change]) -> dict[int, Change]:
     near = sorted(
         (abs(point.place - change.ordinal), point.id, number)
-        for point in known
+        for point in points
         for number, change in enumerate(changes)
         if abs(point.place - change.ordinal) <= REFOUND and (point.ratio > 1) == (change.ratio > 1)
     )

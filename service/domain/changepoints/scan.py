@@ -154,19 +154,19 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
 
 def _together(rows: Table) -> Logs:
     """The mean of the series about their medians; quiet ones weigh more."""
-    known = ~np.isnan(rows)
-    noises = np.array([max(local_noise(row[there]), MIN_ERROR) for row, there in zip(rows, known, strict=True)])
-    middles = np.array([median(row[there]) for row, there in zip(rows, known, strict=True)])
-    weights = np.minimum(noises**-2, MAX_WEIGHT * np.median(noises) ** -2)[:, None] * known
+    measured = ~np.isnan(rows)
+    noises = np.array([max(local_noise(row[there]), MIN_ERROR) for row, there in zip(rows, measured, strict=True)])
+    middles = np.array([median(row[there]) for row, there in zip(rows, measured, strict=True)])
+    weights = np.minimum(noises**-2, MAX_WEIGHT * np.median(noises) ** -2)[:, None] * measured
     total = weights.sum(axis=0)
-    sums = np.sum(np.where(known, rows - middles[:, None], 0) * weights, axis=0)
+    sums = np.sum(np.where(measured, rows - middles[:, None], 0) * weights, axis=0)
     return np.asarray(np.divide(sums, total, out=np.full(rows.shape[1], np.nan), where=total > 0))
 
 
 def _memory(logs: Logs, starts: Sequence[int]) -> float:
     """The autocorrelation of a member about the levels that all have together."""
-    known = np.flatnonzero(~np.isnan(logs))
-    return autocorrelation(logs[known], np.unique(np.searchsorted(known, starts)).tolist())
+    places = np.flatnonzero(~np.isnan(logs))
+    return autocorrelation(logs[places], np.unique(np.searchsorted(places, starts)).tolist())
 
 
 def _step_at(logs: Logs, begin: int, place: int, end: int, r: float) -> Step | None:
@@ -180,11 +180,11 @@ def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:
     return {name: limits_at(name[1], value, policy) for name, value in zip(table.names, usual, strict=True)}
 
 
-def select_series(table: Histories, known: Points, limits: Limits, key: object) -> list[Name]:
+def select_series(table: Histories, points: Points, limits: Limits, key: object) -> list[Name]:
     """The series that may have shifted, and a sample of the others.  The same `key` gives the same sample."""
     notify = np.array([limits[name].notify for name in table.names])
-    open_ones = np.array([any(point.open for point in known.get(name, ())) for name in table.names], dtype=bool)
-    selected = shift_mask(table, _since(known), notify) | sampled_mask(table.names, key, ONE_IN)
+    open_ones = np.array([any(point.open for point in points.get(name, ())) for name in table.names], dtype=bool)
+    selected = shift_mask(table, _since(points), notify) | sampled_mask(table.names, key, ONE_IN)
     selected |= open_ones & sampled_mask(table.names, key, ONE_IN_OPEN)
     return [table.names[row] for row in np.flatnonzero(selected)]
 
@@ -201,7 +201,7 @@ class SeriesScan:
 def scan_series(
     close: Histories,
     table: Histories,
-    known: Points,
+    points: Points,
     limits: Limits,
     left_out: Collection[Name] = (),
     steady: SteadyPairs = lambda _: (),
@@ -212,7 +212,7 @@ def scan_series(
     returns its series.
     """
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
-    since = _since(known)
+    since = _since(points)
     odd = _odd_series(table, since, limits)
     shared = shared_steps(max(table, close, key=lambda histories: histories.values.size), limits, device)
 
@@ -235,9 +235,9 @@ def scan_series(
     scans = {}
     for name in names:
         also = [suspected[name]] if name in suspected and name not in of_machine else []
-        matched = match(known.get(name, ()), steps[name] + also, epochs[name])
+        matched = match(points.get(name, ()), steps[name] + also, epochs[name])
         scans[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps[name]))
-    return _with_alone(known, scans, table.names, epochs_of_series)
+    return _with_alone(points, scans, table.names, epochs_of_series)
 
 
 def _suspected(
@@ -265,7 +265,7 @@ def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list
 
 
 def _with_alone(
-    known: Points,
+    points: Points,
     scans: Mapping[Name, SeriesScan],
     names: Collection[Name],
     epochs_of_series: Callable[[Name], Sequence[Epoch]],
@@ -273,7 +273,7 @@ def _with_alone(
     families: dict[Family, list[Name]] = {}
     for name in names:
         families.setdefault(family_of(name), []).append(name)
-    moved = _moved_places(known, scans)
+    moved = _moved_places(points, scans)
     with_alone = dict(scans)
     for name, scan in scans.items():
         steps = [change for change in scan.matched.new if not change.is_leak]
@@ -290,12 +290,12 @@ def _with_alone(
     return with_alone
 
 
-def _moved_places(known: Points, scans: Mapping[Name, SeriesScan]) -> dict[Family, list[tuple[int, Name]]]:
+def _moved_places(points: Points, scans: Mapping[Name, SeriesScan]) -> dict[Family, list[tuple[int, Name]]]:
     """The places of all changes of each family and their series, sorted."""
     places: dict[Family, list[tuple[int, Name]]] = {}
-    for name in {**known, **scans}:
+    for name in {**points, **scans}:
         new = scans[name].matched.new if name in scans else ()
-        ordinals = [*(point.place for point in known.get(name, ())), *(change.ordinal for change in new)]
+        ordinals = [*(point.place for point in points.get(name, ())), *(change.ordinal for change in new)]
         places.setdefault(family_of(name), []).extend((ordinal, name) for ordinal in ordinals)
     return {family: sorted(of_family) for family, of_family in places.items()}
 
@@ -318,7 +318,7 @@ def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> 
     return [table.names[row] for row in np.flatnonzero(odd)]
 
 
-def _since(known: Points) -> dict[Name, int]:
+def _since(points: Points) -> dict[Name, int]:
     """The place of the newest point of each series that the last scan did not refute."""
-    places = {name: [point.place for point in of_name if not point.refuted] for name, of_name in known.items()}
+    places = {name: [point.place for point in of_name if not point.refuted] for name, of_name in points.items()}
     return {name: max(of_name) for name, of_name in places.items() if of_name}

@@ -83,10 +83,10 @@ class Histories:
 
         NaN for bytes and counts.  A constant series does not follow SOTA.
         """
-        known = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
-        known &= _times(self)[:, None]
+        measured = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
+        measured &= _times(self)[:, None]
         own, sota = (
-            np.log(table, out=np.full(table.shape, np.nan), where=known) for table in (self.values, self.references)
+            np.log(table, out=np.full(table.shape, np.nan), where=measured) for table in (self.values, self.references)
         )
         constant = np.fmax.reduce(own, axis=1) == np.fmin.reduce(own, axis=1)
         theta = np.where(constant, 0.0, device.theta)[:, None]
@@ -190,5 +190,5 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
 
 
 def _median(values: Table) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    measured = values[~np.isnan(values)]
+    return float(np.median(measured)) if len(measured) else math.nan

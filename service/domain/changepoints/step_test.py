@@ -263,15 +263,15 @@ def adjusted(value: Logs, reference: Logs, device: Slope = UNKNOWN) -> Logs:
     shrunk towards that of its `device` by the variances of both (empirical Bayes).  A constant series does not follow
     the machine.
     """
-    known = ~np.isnan(reference)
-    if not known.any() or np.ptp(value) == 0:
+    measured = ~np.isnan(reference)
+    if not measured.any() or np.ptp(value) == 0:
         return value
-    [own], [variance] = _slopes(value[None, known], reference[None, known], device.reliability)
+    [own], [variance] = _slopes(value[None, measured], reference[None, measured], device.reliability)
     theta = device.theta
     if np.isfinite(variance):
         theta = (own * device.variance + device.theta * variance) / (device.variance + variance)
     correction = np.zeros_like(value)
-    correction[known] = min(max(theta, 0), MAX_THETA) * (reference[known] - np.median(reference[known]))
+    correction[measured] = min(max(theta, 0), MAX_THETA) * (reference[measured] - np.median(reference[measured]))
     return value - correction
 
 
@@ -305,12 +305,12 @@ def _reliability(references: Table, cases: Sequence[str]) -> float:
     loses.
     """
     moves = _moves(references)
-    known = ~np.isnan(moves)
-    moves = np.where(known, moves, 0)
+    measured = ~np.isnan(moves)
+    moves = np.where(measured, moves, 0)
     _, case = np.unique(np.array(cases), return_inverse=True)
     of_case, count = (np.zeros((len(set(cases)), moves.shape[1])) for _ in range(2))
     np.add.at(of_case, case, moves)
-    np.add.at(count, case, known)
+    np.add.at(count, case, measured)
     others, counts = (table.sum(axis=0) - table[case] for table in (of_case, count))
     common = np.divide(others, counts, out=np.zeros_like(others), where=counts > 0)
     total = float(np.sum(moves**2 * (counts > 0)))
@@ -325,16 +325,16 @@ def _slopes(values: Table, references: Table, reliability: float) -> tuple[Logs,
     the slope and left out.
     """
     ours, others = _moves(values), _moves(references)
-    known = ~np.isnan(ours) & ~np.isnan(others)
-    ours, others = np.where(known, ours, 0), np.where(known, others, 0)
-    kept, theta, left = known, np.zeros(len(ours)), ours
+    measured = ~np.isnan(ours) & ~np.isnan(others)
+    ours, others = np.where(measured, ours, 0), np.where(measured, others, 0)
+    kept, theta, left = measured, np.zeros(len(ours)), ours
     with np.errstate(divide="ignore", invalid="ignore"):
         for _ in range(ROUNDS):
             theta = np.nan_to_num(np.sum(kept * ours * others, axis=1) / np.sum(kept * others**2, axis=1))
             left = ours - theta[:, None] * others
-            sigma = MAD_TO_SIGMA * row_medians(np.where(known, np.abs(left), np.nan))
-            kept = known & (np.abs(left) <= OUTLYING * sigma[:, None])
-        blocks = known.sum(axis=1) / BLOCK  # differences overlap; so many have no common value
+            sigma = MAD_TO_SIGMA * row_medians(np.where(measured, np.abs(left), np.nan))
+            kept = measured & (np.abs(left) <= OUTLYING * sigma[:, None])
+        blocks = measured.sum(axis=1) / BLOCK  # differences overlap; so many have no common value
         variance = np.sum(kept * left**2, axis=1) / np.sum(kept * others**2, axis=1) / blocks
     return theta / reliability, np.where(np.isnan(variance) | (blocks < 1), np.inf, variance / reliability**2)
 

@@ -79,23 +79,23 @@ def _rounding(case: str, output: str) -> float:
 
 def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
     """Differences between two sets of compile-time facts; releases and equality of the code come first."""
-    said = [f"{name} {before} → {now}" for name, before, now in releases(head, parent)]
+    replaced = [f"{name} {before} → {now}" for name, before, now in releases(head, parent)]
     if head.get("code") and parent.get("code"):
         # Of what was not compiled only the operators that ran are known, and not the Python between them.
         what = "operators" if head.get("kind") == "operators" else "code"
-        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
+        replaced.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
     if moved := repeatability(head, parent):
-        said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
+        replaced.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
     if noise := interchangeable(head, parent):
-        said.append("both sides ran the same configurations in some trials")
+        replaced.append("both sides ran the same configurations in some trials")
     in_full = [configurations(facts) for facts in (parent, head)]
     for fact in _COMPARED:
         if noise and fact in _OF_CONFIGURATION:
             continue
         before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
         if before != now and before is not None and now is not None:
-            said.append(f"{LABELS[fact]} {' → '.join(apart(before, now))}")
-    return tuple(said)
+            replaced.append(f"{LABELS[fact]} {' → '.join(apart(before, now))}")
+    return tuple(replaced)
 
 
 def same_facts(head: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -112,8 +112,8 @@ def same_facts(head: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def configurations(facts: Mapping[str, Any]) -> str:
     """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
     kernels = facts.get("triton")
-    known = isinstance(kernels, list) and all(isinstance(kernel, Mapping) for kernel in kernels)
-    return " ".join(_configuration(kernel) for kernel in kernels or ()) if known else ""
+    valid = isinstance(kernels, list) and all(isinstance(kernel, Mapping) for kernel in kernels)
+    return " ".join(_configuration(kernel) for kernel in kernels or ()) if valid else ""
 
 
 def _configuration(kernel: Mapping[str, Any]) -> str:

@@ -84,14 +84,14 @@ class Kernel:
 
     @property
     def warps(self) -> int | None:
-        said = self.configuration.get("num_warps", "")
-        return int(said) if said.isdecimal() else None
+        warps = self.configuration.get("num_warps", "")
+        return int(warps) if warps.isdecimal() else None
 
     @property
     def shared(self) -> int | None:
         """Bytes of shared memory, static and dynamic."""
-        known = [size for size in (self.shared_static, self.shared_dynamic) if size is not None]
-        return sum(known) if known else None
+        sizes = [size for size in (self.shared_static, self.shared_dynamic) if size is not None]
+        return sum(sizes) if sizes else None
 
     @property
     def fetches(self) -> Mapping[str, int]:
@@ -123,8 +123,8 @@ class Compiled:
     @property
     def spills(self) -> int | None:
         """Spill instructions of all kernels; None where nothing is known."""
-        known = [kernel.spills for kernel in self.kernels if kernel.spills is not None]
-        return sum(known) if known else None
+        spills = [kernel.spills for kernel in self.kernels if kernel.spills is not None]
+        return sum(spills) if spills else None
 
 
 def read(answer: Mapping[str, Any]) -> Compiled:
@@ -132,8 +132,8 @@ def read(answer: Mapping[str, Any]) -> Compiled:
     facts = _table(answer.get("facts"))
     listed = facts.get("kernels")
     kernels = kernels_of(listed)
-    said, reason = answer.get("state"), answer.get("reason") or answer.get("error")
-    state = State(said) if isinstance(said, str) and said in list(State) else State.FAILED
+    stored_state, reason = answer.get("state"), answer.get("reason") or answer.get("error")
+    state = State(stored_state) if isinstance(stored_state, str) and stored_state in list(State) else State.FAILED
     refused = facts.get("refused")
     over = _text(facts.get("over")) or next((kernel.over for kernel in kernels if kernel.over), None)
     return Compiled(
@@ -173,30 +173,30 @@ def texts_of(listed: Any) -> tuple[str, ...]:
     return tuple(_clean(text) for text in texts if isinstance(text, str))
 
 
-def _kernel(said: Mapping[str, Any]) -> Kernel:
-    own = {_clean(name): _shown(value) for name, value in _entries(said.get("settings"))}
-    usual = {"num_warps": whole(said.get("warps")), "num_stages": whole(said.get("stages"))}
+def _kernel(facts: Mapping[str, Any]) -> Kernel:
+    own = {_clean(name): _shown(value) for name, value in _entries(facts.get("settings"))}
+    usual = {"num_warps": whole(facts.get("warps")), "num_stages": whole(facts.get("stages"))}
     configuration = {name: str(value) for name, value in usual.items() if value is not None} | own
-    grid = said.get("grid")
-    occupancy = said.get("occupancy")
+    grid = facts.get("grid")
+    occupancy = facts.get("occupancy")
     return Kernel(
-        _text(said.get("name")) or "?",
-        _text(said.get("sass")),
-        **{name: whole(said.get(name)) for name in _WHOLE}
-        | ({"shared_dynamic": whole(said.get("shared"))} if "shared" in said else {}),
+        _text(facts.get("name")) or "?",
+        _text(facts.get("sass")),
+        **{name: whole(facts.get(name)) for name in _WHOLE}
+        | ({"shared_dynamic": whole(facts.get("shared"))} if "shared" in facts else {}),
         occupancy=float(occupancy) if isinstance(occupancy, int | float) and 0 <= occupancy <= 1 else None,
-        limited_by=_text(said.get("limited_by")),
-        loads=_counts(said.get("loads")),
-        stores=_counts(said.get("stores")),
-        async_loads=_counts(said.get("async_loads")),
+        limited_by=_text(facts.get("limited_by")),
+        loads=_counts(facts.get("loads")),
+        stores=_counts(facts.get("stores")),
+        async_loads=_counts(facts.get("async_loads")),
         configuration=configuration,
         grid=tuple(whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
-        hints=_counts(said.get("hints")),
-        reads=_accesses(said.get("reads")),
-        writes=_accesses(said.get("writes")),
-        looped=_counts(said.get("looped")),
-        work=_counts(said.get("work")),
-        source=SourceLines.read(said.get("source")),
+        hints=_counts(facts.get("hints")),
+        reads=_accesses(facts.get("reads")),
+        writes=_accesses(facts.get("writes")),
+        looped=_counts(facts.get("looped")),
+        work=_counts(facts.get("work")),
+        source=SourceLines.read(facts.get("source")),
     )
 
 
@@ -254,5 +254,5 @@ def is_number(text: str) -> bool:
 
 def mean_width(counts: Mapping[str, int]) -> float | None:
     """Bytes of an access, on average over the instructions."""
-    known = {int(width): count for width, count in counts.items() if is_number(width)}
-    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
+    by_width = {int(width): count for width, count in counts.items() if is_number(width)}
+    return sum(width * count for width, count in by_width.items()) / sum(by_width.values()) if by_width else None

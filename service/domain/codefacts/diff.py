@@ -150,10 +150,10 @@ def grouped(changes: Iterable[CodeChange]) -> list[Group]:
     for (what, _, kernel, worse, _), sayings in alike.items():
         many = len(sayings) > (1 if what is What.INSTRUCTIONS else MAX_ALIKE)
         for merged in [list(chain(*sayings.values()))] if many and what in _RANGED else sayings.values():
-            said = _range(what, merged) if len({change.said for change in merged}) > 1 else merged[0].said
+            words = _range(what, merged) if len({change.said for change in merged}) > 1 else merged[0].said
             places = tuple(dict.fromkeys(change.place for change in merged))
             sources = tuple(sorted({change.source for change in merged if change.source}, key=_by_place))
-            groups.append(Group(what, said, kernel, worse, places, sources))
+            groups.append(Group(what, words, kernel, worse, places, sources))
     return sorted(
         groups, key=lambda group: (_WEIGHT[group.what], group.worse is not True, -len(group.places), group.said)
     )
@@ -188,23 +188,23 @@ def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[Cod
         return
     several = max(len(before.kernels), len(after.kernels)) > 1
     own = source_of(after)
-    sayings = [("", own, said) for said in _whole_case(before, after)]
+    sayings = [("", own, moved) for moved in _whole_case(before, after)]
     if before.state is State.COMPILED is after.state:
         for was, now in kernel_pairs(before.kernels, after.kernels):
             where = now.source or own
-            sayings += [(now.name if several else "", where, said) for said in _one_kernel(was, now)]
+            sayings += [(now.name if several else "", where, moved) for moved in _one_kernel(was, now)]
         if not sayings and before.code != after.code:
             alike = [kernel.sass for kernel in before.kernels] == [kernel.sass for kernel in after.kernels]
-            said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
-            sayings.append(("", own, (What.CODE, said, "", "", None)))
-    for kernel, source, (what, said, was_said, now_said, worse) in sayings:
-        yield CodeChange(place, kernel, what, said, was_said, now_said, worse, source)
+            words = "the same machine code, launched differently" if alike else "other machine code, the same figures"
+            sayings.append(("", own, (What.CODE, words, "", "", None)))
+    for kernel, source, (what, words, was_said, now_said, worse) in sayings:
+        yield CodeChange(place, kernel, what, words, was_said, now_said, worse, source)
 
 
 def source_of(compiled: Compiled) -> SourceLines | None:
     """Where the code of a case is: its only kernel that the revision defines, else the function that launches it."""
-    known = {kernel.source for kernel in compiled.kernels if kernel.source}
-    return known.pop() if len(known) == 1 else compiled.source or min(known, key=_by_place, default=None)
+    sources = {kernel.source for kernel in compiled.kernels if kernel.source}
+    return sources.pop() if len(sources) == 1 else compiled.source or min(sources, key=_by_place, default=None)
 
 
 def _by_place(source: SourceLines) -> tuple[str, int]:
@@ -219,33 +219,33 @@ def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
             yield What.LIMIT, f"no longer over the limit of {before.over}", before.over or "", "none", False
     if before.state is not after.state and not before.over and not after.over:
         why = f": {after.reason}" if after.reason else ""
-        said = f"{STATES[before.state]} before, {STATES[after.state]} now{why}"
+        words = f"{STATES[before.state]} before, {STATES[after.state]} now{why}"
         worse = before.state is State.COMPILED
-        yield What.STATE, said, before.state.value, after.state.value, worse
+        yield What.STATE, words, before.state.value, after.state.value, worse
     if before.state is not State.COMPILED or after.state is not State.COMPILED:
         return
     if no_longer := [over for over in after.refused if over not in before.refused]:
-        said = f"a kernel no longer fits ({no_longer[0]}), another took its place"
-        yield What.LIMIT, said, before.refused[0] if before.refused else "none", no_longer[0], True
+        words = f"a kernel no longer fits ({no_longer[0]}), another took its place"
+        yield What.LIMIT, words, before.refused[0] if before.refused else "none", no_longer[0], True
     if before.count != after.count:
-        said = f"{some(after.count, 'kernel')} instead of {before.count}"
-        yield What.KERNELS, said, str(before.count), str(after.count), after.count > before.count
+        words = f"{some(after.count, 'kernel')} instead of {before.count}"
+        yield What.KERNELS, words, str(before.count), str(after.count), after.count > before.count
     if before.extern != after.extern:
         instead = f"instead of {before.extern or 'none'}{_which(before, after)}"
-        said = f"{some(after.extern, 'call')} of other libraries {instead}"
-        yield What.EXTERN, said, str(before.extern), str(after.extern), None
+        words = f"{some(after.extern, 'call')} of other libraries {instead}"
+        yield What.EXTERN, words, str(before.extern), str(after.extern), None
 
 
 def _which(before: Compiled, after: Compiled) -> str:
     """`: aten::clone (537 MB) more`, where the operators were seen."""
     now, was = (Counter(side.calls) for side in (after, before))
     sides = ((now - was, "more"), (was - now, "fewer"))
-    said = [
+    words = [
         f"{listed(f'{call.name} ({amount(float(call.bytes or 0), Metric.MEMORY)})' for call in list(calls)[:3])} {word}"
         for calls, word in sides
         if calls
     ]
-    return f": {', '.join(said)}" if said else ""
+    return f": {', '.join(words)}" if words else ""
 
 
 STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}

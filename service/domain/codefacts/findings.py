@@ -120,19 +120,21 @@ class FactsReport:
         if self.skipped:
             return self.skipped
         broken = len({place for violation in self.violations for place in violation.places})
-        said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
-        said += f"{_cases(len(self.unjudged))} undecided: not compiled, and not at the base; " if self.unjudged else ""
+        limits = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
+        limits += (
+            f"{_cases(len(self.unjudged))} undecided: not compiled, and not at the base; " if self.unjudged else ""
+        )
         if not self.compiled:
-            return f"{said}nothing could be compiled"
+            return f"{limits}nothing could be compiled"
         if self.base is None:
-            return f"{said}{_cases(self.compiled)} compiled, with nothing to compare with"
+            return f"{limits}{_cases(self.compiled)} compiled, with nothing to compare with"
         if not self.compared:
-            return f"{said}no case compiled at both revisions, and {_cases(self.compiled)} at the head"
+            return f"{limits}no case compiled at both revisions, and {_cases(self.compiled)} at the head"
         if self.same == self.compared:
-            return f"{said}the same machine code at {_all(self.compared)}"
+            return f"{limits}the same machine code at {_all(self.compared)}"
         if not self.same:
-            return f"{said}other machine code at {_all(self.compared)}"
-        return f"{said}the same machine code at {self.same} of {_cases(self.compared)}"
+            return f"{limits}other machine code at {_all(self.compared)}"
+        return f"{limits}the same machine code at {self.same} of {_cases(self.compared)}"
 
 
 @dataclass(frozen=True)
@@ -261,8 +263,8 @@ _RULES = {
 
 
 def finding_of(group: Group) -> Finding:
-    said = f"{group.said} ({group.kernel})" if group.kernel else group.said
-    return Finding(said, at(group.places), len(group.places), group.worse)
+    words = f"{group.said} ({group.kernel})" if group.kernel else group.said
+    return Finding(words, at(group.places), len(group.places), group.worse)
 
 
 def compared(report: FactsReport, was: diff.Facts | None, now: diff.Facts, policy: FactsPolicy) -> FactsReport:
@@ -294,17 +296,17 @@ def violations(base: diff.Facts | None, head: diff.Facts, policy: FactsPolicy) -
     places: dict[str, dict[str, list[CompiledPlace]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
     for place, now in head.items():
-        for rule, said, size in _broken((base or {}).get(place), now, policy):
-            places[rule].setdefault(said, []).append(place)
-            sizes[rule, said] = size
+        for rule, words, size in _broken((base or {}).get(place), now, policy):
+            places[rule].setdefault(words, []).append(place)
+            sizes[rule, words] = size
     broken = []
     for rule, sayings in places.items():
-        worst = sorted(sayings, key=lambda said: -sizes[rule, said])
+        worst = sorted(sayings, key=lambda words: -sizes[rule, words])
         if len(worst) > MAX_ALIKE:
-            every = chain(*(sayings[said] for said in worst))
+            every = chain(*(sayings[words] for words in worst))
             broken.append(Violation(rule, f"{worst[0]}, and {len(worst) - 1} others", tuple(every)))
         else:
-            broken += [Violation(rule, said, tuple(sayings[said])) for said in worst]
+            broken += [Violation(rule, words, tuple(sayings[words])) for words in worst]
     return broken
 
 

@@ -102,10 +102,10 @@ def moves(history: Sequence[FactsAt]) -> list[FactsMove]:
 
 def configuration_spans(history: Sequence[FactsAt]) -> list[ConfigurationSpan]:
     """The configurations of a case as a series, oldest first; revisions without a known one are left out."""
-    known = [(facts, configuration(facts.head)) for facts in history if configuration(facts.head)]
+    configured = [(facts, configuration(facts.head)) for facts in history if configuration(facts.head)]
     spans = list[ConfigurationSpan]()
     last: FactsAt | None = None
-    for now, chosen in known:
+    for now, chosen in configured:
         if last is None or (chosen != spans[-1].configuration and not interchangeable(now.head, last.head)):
             spans.append(ConfigurationSpan(chosen, now, 1, _configured_by(last, now) if last else ()))
         else:
@@ -145,10 +145,10 @@ def _value(facts: Facts, name: str) -> float | None:
     if name not in ("occupancy", "instructions"):
         return whole(facts.get(name))
     kernels = kernels_of(facts.get("triton"))
-    known: list[float] = [value for kernel in kernels if (value := getattr(kernel, name)) is not None]
-    if not known:
+    values: list[float] = [value for kernel in kernels if (value := getattr(kernel, name)) is not None]
+    if not values:
         return None
-    return 100 * min(known) if name == "occupancy" else sum(known)
+    return 100 * min(values) if name == "occupancy" else sum(values)
 
 
 _TRACKED: tuple[str, ...] = ("registers", "spills", "occupancy", "shared", "kernels", "instructions")

@@ -158,22 +158,22 @@ class Measured:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes that a reader of these figures needs."""
-        said = []
+        parts = []
         if not self.repeatable:
             calls, distinct = self.facts.get("repeats"), number(self.facts.get("distinct")) or 0
             outputs = f"{distinct:g} different outputs of {plain(calls, 20)} calls"
             seen = outputs if distinct > 1 else f"compared over {plain(calls, 20)} calls"
-            said.append(f"not bitwise repeatable{f' ({seen})' if calls else ''}")
+            parts.append(f"not bitwise repeatable{f' ({seen})' if calls else ''}")
         if wavering := choices(self.facts).words:
-            said.append(wavering)
+            parts.append(wavering)
         if by_order := chosen_by_order(self.facts):
-            said.append(by_order)
+            parts.append(by_order)
         if self.speed.l2_resident:
-            said.append("its inputs stay in L2, so its GB/s are not those of the memory")
+            parts.append("its inputs stay in L2, so its GB/s are not those of the memory")
         counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]
         if counts:
-            said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
-        return tuple(said)
+            parts.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
+        return tuple(parts)
 
 
 SHOWN_LINES = 120  # of one kernel's difference; whole texts are for files
@@ -253,8 +253,8 @@ def mix(before: str, after: str, most: int = 12) -> str:
         return not name.startswith(("LD", "ST")), -abs(new[name] - old[name])
 
     moved = sorted((name for name in old | new if old[name] != new[name]), key=weight)
-    said = [f"{name} {old[name]} → {new[name]}" for name in moved[:most]]
-    return ", ".join([*said, *([f"{len(moved) - most} others"] if len(moved) > most else [])])
+    words = [f"{name} {old[name]} → {new[name]}" for name in moved[:most]]
+    return ", ".join([*words, *([f"{len(moved) - most} others"] if len(moved) > most else [])])
 
 
 def _opcodes(text: str) -> Counter[str]:

@@ -123,18 +123,18 @@ class SourceLines:
         return self.changed or (self.line, self.line)
 
     def as_json(self) -> dict[str, Any]:
-        said = {"file": self.file, "line": self.line, "first": self.first, "last": self.last}
-        return said | ({"changed": list(self.changed)} if self.changed else {})
+        place = {"file": self.file, "line": self.line, "first": self.first, "last": self.last}
+        return place | ({"changed": list(self.changed)} if self.changed else {})
 
     @classmethod
-    def read(cls, said: Any) -> Self | None:
+    def read(cls, stored: Any) -> Self | None:
         """None for everything that is not the place of a definition within a checkout."""
-        if not isinstance(said, Mapping):
+        if not isinstance(stored, Mapping):
             return None
-        file, (first, line, last) = said.get("file"), (_line(said.get(name)) for name in ("first", "line", "last"))
+        file, (first, line, last) = stored.get("file"), (_line(stored.get(name)) for name in ("first", "line", "last"))
         if not isinstance(file, str) or not _is_relative(file) or not 1 <= first <= line <= last:
             return None
-        changed = said.get("changed")
+        changed = stored.get("changed")
         pair = tuple(map(_line, changed)) if isinstance(changed, list | tuple) else ()
         inside = len(pair) == 2 and first <= pair[0] <= pair[1] <= last
         return cls(file, line, first, last, (pair[0], pair[1]) if inside else None)

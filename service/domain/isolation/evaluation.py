@@ -221,8 +221,8 @@ def evaluate(
     The false discovery rate of all swaps of all cases together is that of the policy (Benjamini & Hochberg), after the
     error of each test is divided among the tests that were made with fewer trials (alpha spending).
     """
-    known = family([(case.case, total) for case in cases if (total := case.effects(TO, FROM))], policy)
-    found = [_estimated(case, components, policy, at, known.get(group_of(case.case))) for case in cases]
+    priors = family([(case.case, total) for case in cases if (total := case.effects(TO, FROM))], policy)
+    found = [_estimated(case, components, policy, at, priors.get(group_of(case.case))) for case in cases]
     contrasts = [contrast for case in found for contrast in _tested(case)]
     adjusted = iter(benjamini_hochberg([contrast.p for contrast in contrasts]))
     return tuple(_judged(case, adjusted, policy, at) for case in found)

@@ -194,8 +194,8 @@ class Policy(BaseModel):
     @property
     def digest(self) -> str:
         """Names this version of the policy: the same numbers, judged by the same method, have the same name."""
-        said = [METHOD, self.model_dump(mode="json"), list(self.cases)]  # of the patterns that fit, the last counts
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        content = [METHOD, self.model_dump(mode="json"), list(self.cases)]  # of the patterns that fit, the last counts
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def at(self, case: str) -> Self:
         """The policy for this case, with the overrides of its metric and of patterns that match it.
@@ -333,12 +333,12 @@ def read(text: str, name: str) -> Written:
     if not isinstance(devices, dict):
         raise BadInput(f"The policy {name} must be a table, and its devices a table of tables.")
     written = split(table)
-    said = _mistakes(text, inside, written.shared)
+    mistakes = _mistakes(text, inside, written.shared)
     # What is wrong for all devices is not said once more for each.
-    for device, whole in (written if not said else NOTHING).tables.items():
-        said += _mistakes(text, (*inside, "devices", device), whole)
-    if said:
-        raise BadInput(f"The policy {name} has mistakes.\n" + "\n".join(map(str, said)))
+    for device, whole in (written if not mistakes else NOTHING).tables.items():
+        mistakes += _mistakes(text, (*inside, "devices", device), whole)
+    if mistakes:
+        raise BadInput(f"The policy {name} has mistakes.\n" + "\n".join(map(str, mistakes)))
     return written
 
 

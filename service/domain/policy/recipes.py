@@ -115,11 +115,11 @@ class Provider(_Part):
     @field_validator("calls")
     @classmethod
     def _known(cls, calls: Mapping[str, str]) -> Mapping[str, str]:
-        known = ", ".join(Direction)
+        directions = ", ".join(Direction)
         for key, call in calls.items():
             op, _, direction = key.partition(".")
             if op not in OPS or direction not in list(Direction):
-                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
+                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {directions}")
             if direction not in OPS[op].directions:
                 raise ValueError(f"{key!r}: {op} has no {direction}; directions: {', '.join(OPS[op].directions)}")
             if not _FUNCTION.fullmatch(call):
@@ -306,7 +306,7 @@ def parse(text: str) -> Recipe:
         recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:
         raise _mistaken(toml_errors.mistakes(text, error, Recipe)) from None
-    if misfits := [toml_errors.mistake(text, where, said) for where, said in _misfits(recipe)]:
+    if misfits := [toml_errors.mistake(text, where, mistake) for where, mistake in _misfits(recipe)]:
         raise _mistaken(misfits)
     return recipe
 

@@ -57,10 +57,10 @@ def message_of(error: Any, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             *table, key = error["loc"]
             fields = _table_of(model, table).model_fields
-            known = sorted(name for name, field in fields.items() if field.alias is None)
-            near = get_close_matches(str(key), known, 1)
+            keys = sorted(name for name, field in fields.items() if field.alias is None)
+            near = get_close_matches(str(key), keys, 1)
             return (
-                f"there is no such key; did you mean {near[0]}?" if near else f"no such key; known: {', '.join(known)}"
+                f"there is no such key; did you mean {near[0]}?" if near else f"no such key; known: {', '.join(keys)}"
             )
         case _:
             return str(error["msg"]).removeprefix("Value error, ")

@@ -172,9 +172,9 @@ def common_cause(members: Sequence[Member]) -> Member | None:
     named = [member for member in members if member.cause is not None and member.why is not None]
     if not named:
         return None
-    known = [member for member in named if member.cause != Kind.UNKNOWN] or named
-    counts = Counter(member.cause for member in known)
-    return max(known, key=lambda member: (counts[member.cause], member.ratio))
+    explained = [member for member in named if member.cause != Kind.UNKNOWN] or named
+    counts = Counter(member.cause for member in explained)
+    return max(explained, key=lambda member: (counts[member.cause], member.ratio))
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:
@@ -234,8 +234,8 @@ def fixed_by_run(
     return None
 
 
-def unexplained(ratio: float, known: Sequence[float]) -> float:
+def unexplained(ratio: float, places: Sequence[float]) -> float:
     """The part of a leak of `ratio` that the known regressions since its baseline do not explain."""
-    for each in known:
+    for each in places:
         ratio /= each
     return ratio

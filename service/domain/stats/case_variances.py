@@ -195,24 +195,24 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     The log-variance of a case in a session is the case's own plus the session's plus scatter.  A case's own is shrunk
     towards the mean of all, by as much as its scatter explains of the differences between cases.
     """
-    known = [comparison for comparison in past if comparison.variance > 0 and comparison.df == df]
+    usable = [comparison for comparison in past if comparison.variance > 0 and comparison.df == df]
     names, sessions = (
-        list(dict.fromkeys(comparison.name for comparison in known)),
-        list(dict.fromkeys(comparison.session for comparison in known)),
+        list(dict.fromkeys(comparison.name for comparison in usable)),
+        list(dict.fromkeys(comparison.session for comparison in usable)),
     )
-    free = len(known) - len(names) - len(sessions) + 1
+    free = len(usable) - len(names) - len(sessions) + 1
     if len(sessions) < MIN_SESSIONS or free < MIN_SESSIONS:
         return None
-    logs = np.log([comparison.variance for comparison in known]) - (float(psi(df / 2)) - math.log(df / 2))
-    of_name = _places(names, [comparison.name for comparison in known])
-    of_session = _places(sessions, [comparison.session for comparison in known])
+    logs = np.log([comparison.variance for comparison in usable]) - (float(psi(df / 2)) - math.log(df / 2))
+    of_name = _places(names, [comparison.name for comparison in usable])
+    of_session = _places(sessions, [comparison.session for comparison in usable])
     times = np.bincount(of_name)
     levels = np.zeros(len(sessions))
     for _ in range(5):  # alternating least squares; exact at once if every session has every case
         cases = np.bincount(of_name, logs - levels[of_session]) / times
         levels = np.bincount(of_session, logs - cases[of_name]) / np.bincount(of_session)
         levels -= levels.mean()
-    spread = winsorised(logs - levels[of_session] - cases[of_name])[1] * len(known) / free
+    spread = winsorised(logs - levels[of_session] - cases[of_name])[1] * len(usable) / free
     scatter_df = fit(spread, df)[0]
     scatter = (_spread_of(df) + _spread_of(scatter_df)) / times
     between = max(0.0, float(cases.var(ddof=1) - scatter.mean()))
@@ -223,22 +223,22 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
         dict(zip(names, (kept * scatter).tolist(), strict=True)),
         spread,
         df,
-        _offset(known, np.exp(cases[of_name] + levels[of_session]) / (df + 1), scatter_df),
+        _offset(usable, np.exp(cases[of_name] + levels[of_session]) / (df + 1), scatter_df),
     )
 
 
-def _offset(known: Sequence[PastComparison], variances: NDArray[np.float64], scatter_df: float) -> Offset | None:
+def _offset(comparisons: Sequence[PastComparison], variances: NDArray[np.float64], scatter_df: float) -> Offset | None:
     """The variance of session offsets at a case: of all that is not explained by its trials; None without controls.
 
     With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.  So
     sessions are counted and not cases.
     """
-    controls = np.array([comparison.control for comparison in known])
-    squares = np.square([comparison.centre for comparison in known])
+    controls = np.array([comparison.control for comparison in comparisons])
+    squares = np.square([comparison.centre for comparison in comparisons])
     if not controls.any():
         return None
     own, relative = of_cases(squares[controls], variances[controls], scatter_df)
-    sessions = len({comparison.session for comparison in known if comparison.control})
+    sessions = len({comparison.session for comparison in comparisons if comparison.control})
     return Offset(own, 0.0, sessions, 1, relative, learned=True)
 
 

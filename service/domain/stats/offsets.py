@@ -97,8 +97,8 @@ def of_cases(squares: NDArray[np.float64], variances: NDArray[np.float64], df: f
         return between(squares, variances, expected), 0.0
     quiet, noisy = np.split(np.argsort(variances, kind="stable"), [half])
     own = between(squares[quiet], variances[quiet], expected)
-    known = np.maximum(variances[noisy], 1e-30)
-    return own, between(squares[noisy] / known, 1 + own / known, expected)
+    usable = np.maximum(variances[noisy], 1e-30)
+    return own, between(squares[noisy] / usable, 1 + own / usable, expected)
 
 
 def _shift(controls: Sequence[Control]) -> tuple[float, float]:

@@ -77,10 +77,10 @@ class Reading:
         return Doubt.EARLIER if self.offset and self.offset.learned else Doubt.OFFSET
 
 
-def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Reading]:
+def readings(cells: Sequence[Cell], policy: Policy, past: KnownVariances = NONE_KNOWN) -> dict[Name, Reading]:
     """One for each cell that has something to be compared with; counts are compared without statistics (`judge`).
 
-    `known`: what earlier sessions of the worker say of the variance of each case's trials, by metric.
+    `past`: what earlier sessions of the worker say of the variance of each case's trials, by metric.
     """
     compared = [cell for cell in cells if cell.comparable and not cell.screened.counts]
     policies = {cell.name: policy.at(cell.case) for cell in compared}
@@ -92,7 +92,7 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
             [cell.control for cell in compared],
         )
     )
-    by_sessions = _known_priors(compared, screened, controls, policy, known)
+    by_sessions = _known_priors(compared, screened, controls, policy, past)
     prior = by_sessions
     if any(cell.name not in by_sessions for cell in compared):
         # From the other cases of the run.
@@ -108,7 +108,7 @@ def readings(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE
     offsets = _offsets(compared, read, controls, policies)
     usual = {
         metric: variances.offset_of((name, own) for name, own in by_sessions.items() if metric_of(name[1]) is metric)
-        for metric, variances in known.items()
+        for metric, variances in past.items()
     }
     for cell in compared:
         own = policies[cell.name]
@@ -135,18 +135,18 @@ def _known_priors(
     screened: Mapping[Name, Effects],
     controls: Mapping[Name, Effects],
     policy: Policy,
-    known: KnownVariances,
+    past: KnownVariances,
 ) -> dict[Name, Prior]:
     """By earlier sessions, of the cases that they know."""
     run = defaultdict[Metric, dict[Name, RunVariance]](dict)
     for cell in cells:
         head, control = (_first_step(some[cell.name], policy) for some in (screened, controls))
-        if metric_of(cell.case) in known and len(head) == policy.screening[0]:
+        if metric_of(cell.case) in past and len(head) == policy.screening[0]:
             copies = variance(control) if len(control) == len(head) and cell.borrowed is None else None
             run[metric_of(cell.case)][cell.name] = RunVariance(group_of(cell.case), variance(head), copies)
     priors = dict[Name, Prior]()
     for metric, variances in run.items():
-        priors |= known[metric].priors(variances, policy.screening[0] - 1)
+        priors |= past[metric].priors(variances, policy.screening[0] - 1)
     return priors
 
 

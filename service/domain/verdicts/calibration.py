@@ -76,7 +76,7 @@ NONE = Rate(0, 0, 0)
 
 
 def compared(
-    taken: Sequence[ContenderResult], policy: Policy, known: KnownVariances = NONE_KNOWN, *, calibration: bool
+    taken: Sequence[ContenderResult], policy: Policy, variances: KnownVariances = NONE_KNOWN, *, calibration: bool
 ) -> list[Compared]:
     """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
@@ -85,16 +85,16 @@ def compared(
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    comparisons = _compared(list(_controls(taken)), policy, known, Equal.COPY)
+    comparisons = _compared(list(_controls(taken)), policy, variances, Equal.COPY)
     if calibration:  # two copies of the head, judged like any comparison, except that equal code does not overrule it
         builds = [cell for cell in cells(taken, code_decides=False) if cell.comparable]
-        comparisons += _compared(builds, policy, known, Equal.BUILD)
+        comparisons += _compared(builds, policy, variances, Equal.BUILD)
     return comparisons
 
 
-def _compared(copies: Sequence[Cell], policy: Policy, known: KnownVariances, kind: Equal) -> list[Compared]:
+def _compared(copies: Sequence[Cell], policy: Policy, variances: KnownVariances, kind: Equal) -> list[Compared]:
     copies = [cell for cell in copies if not metric_of(cell.case).counts]
-    judged, trials = judge(copies, policy, known), policy.screening[0]
+    judged, trials = judge(copies, policy, variances), policy.screening[0]
     comparisons = []
     for cell in copies:
         effects = Pairs(cell.screened.candidate[:trials], cell.screened.baseline[:trials]).effects()

@@ -56,9 +56,9 @@ class Verdict:
     session_offset: SessionOffset = NO_OFFSET  # for comparisons with other baselines of the session
 
 
-def judge(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> dict[Name, Verdict]:
-    """A verdict for every cell of a run, each by the limits of its metric and case; `known` as for `readings`."""
-    read = readings(cells, policy, known)
+def judge(cells: Sequence[Cell], policy: Policy, variances: KnownVariances = NONE_KNOWN) -> dict[Name, Verdict]:
+    """A verdict for every cell of a run, each by the limits of its metric and case; `variances` as for `readings`."""
+    read = readings(cells, policy, variances)
     return {
         cell.name: _of_counts(cell, policy.at(cell.case))
         if cell.screened.counts and cell.comparable
@@ -78,7 +78,7 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     return any(verdict.suspected for verdict in doubted) or len(doubted) > MANY_DOUBTED * compared
 
 
-def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_KNOWN) -> Mapping[Name, Why]:
+def wanted(cells: Sequence[Cell], policy: Policy, variances: KnownVariances = NONE_KNOWN) -> Mapping[Name, Why]:
     """The cells that need more trials: "look" if they are undecided, "confirm" if they are suspected.
 
     Empty if everything is decided or the budget (the last of `policy.screening` and `policy.confirmation`) is spent.
@@ -86,7 +86,7 @@ def wanted(cells: Sequence[Cell], policy: Policy, known: KnownVariances = NONE_K
     """
     equal = {cell.name for cell in cells if cell.same_code}
     asked: dict[Name, Why] = {}
-    for name, reading in readings(cells, policy, known).items():
+    for name, reading in readings(cells, policy, variances).items():
         if reading.last.futile:
             continue
         if reading.first.zone is Zone.OPEN:

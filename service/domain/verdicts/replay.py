@@ -79,14 +79,14 @@ def replay(
     before: Mapping[Name, Outcome],
     dismissed: Collection[Name],
     policy: Policy,
-    known: KnownVariances = NONE_KNOWN,
+    variances: KnownVariances = NONE_KNOWN,
 ) -> list[Replayed]:
-    """Judge the cells of one run by `policy`; `before` says how they were judged, `known` is as for `judge`.
+    """Judge the cells of one run by `policy`; `before` says how they were judged, `variances` is as for `judge`.
 
     Trials are read in the order in which they were made, and only as many as the policy would have requested.
     """
-    verdicts, read = judge(cells, policy, known), readings(cells, policy, known)
-    asked = wanted(cells, policy, known)
+    verdicts, read = judge(cells, policy, variances), readings(cells, policy, variances)
+    asked = wanted(cells, policy, variances)
     cases = []
     for cell in cells:
         verdict, seen = verdicts[cell.name], read.get(cell.name)

@@ -111,12 +111,12 @@ def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str,
         effects = [effect for effect in effects_of[: policy.screening[0]] if effect is not None]
         if len(effects) > 1 and (metric := metric_of(case)).varies:
             by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))
-    known: dict[str, Prior] = {}
+    priors_of: dict[str, Prior] = {}
     for seen in by_metric.values():
         most = max(df for _, _, df in seen)
         whole = [(own, group) for own, group, df in seen if df == most]  # trials were lost of the others
-        known |= priors([own for own, _ in whole], [group for _, group in whole], most)
-    return known
+        priors_of |= priors([own for own, _ in whole], [group for _, group in whole], most)
+    return priors_of
 
 
 def group_of(case: str) -> str:

@@ -95,9 +95,11 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
         there = select(Target.id).where(Target.id.in_(due)).order_by(Target.id)
         watched = set(session.scalars(there.with_for_update(read=True, key_share=True)))
         stored = select(Role.target_id, Role.checked_at).where(Role.account_id == account_id)
-        known = dict(session.execute(stored).all())
+        checked_at = dict(session.execute(stored).all())
         fresh = [
-            role for role in roles if role.target_id in watched and known.get(role.target_id, 0.0) <= role.checked_at
+            role
+            for role in roles
+            if role.target_id in watched and checked_at.get(role.target_id, 0.0) <= role.checked_at
         ]
         replaced = [role.target_id for role in fresh]
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(replaced)))

@@ -67,7 +67,7 @@ def search(
     on = device or _only_device(recipe)
     with transaction() as session:
         lock(session, target.id)
-        known = bisections.open_ids(session, target.id)
+        open_ids = bisections.open_ids(session, target.id)
         cases = _matching(recipe, suite or recipe.suite_on(on), patterns)
         row = bisections.start(
             session,
@@ -82,7 +82,7 @@ def search(
             max_runs=max_runs,
             line=line,
         )
-        created = row.id not in known
+        created = row.id not in open_ids
         if created:
             details = {"good": first, "bad": last, "device": on, "as": asked_by}
             audit.record(session, "bisection.start", target=name, of=f"bisection {row.id}", details=details)

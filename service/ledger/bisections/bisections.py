@@ -69,8 +69,8 @@ def start(
     lock(session, target.id)
     _, recipe = recipe_of(session, target)
     if device not in recipe.devices:
-        known = ", ".join(recipe.devices)
-        raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {known}.")
+        devices = ", ".join(recipe.devices)
+        raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {devices}.")
     if good == bad:
         raise BadInput(f"Both ends are {short(good)}; name an older fast revision and a newer slow one.")
     name = suite or recipe.suite_on(device)
@@ -155,13 +155,13 @@ def give_up(session: Session, bisection_id: int, why: str) -> None:
 
 def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     """Stop a bisection for a person.  Its queued step is cancelled, and its findings so far are kept."""
-    known = session.get(Bisection, bisection_id)
-    if known is None:
+    bisection = session.get(Bisection, bisection_id)
+    if bisection is None:
         raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists them.")
     row = _held(session, bisection_id)
     if row is None:
-        session.refresh(known)
-        raise Conflict(f"Bisection {bisection_id} has ended already: {known.state}.")
+        session.refresh(bisection)
+        raise Conflict(f"Bisection {bisection_id} has ended already: {bisection.state}.")
     search = steps.search(session, row)
     if search.pending is not None:
         queue.cancel(session, search.pending.id, who)
@@ -273,11 +273,11 @@ def due(session: Session) -> list[int]:
 
 
 def _wanted(recipe: recipes.Recipe, suite: str, cases: Sequence[str]) -> list[str]:
-    known = [str(case) for case in recipe.cases(suite)]
-    unknown = sorted({*cases} - {*known})
+    names = [str(case) for case in recipe.cases(suite)]
+    unknown = sorted({*cases} - {*names})
     if unknown:
-        raise BadInput(f"Suite {suite} has no case {unknown[0]}; it has {len(known)}, the first is {known[0]}.")
-    return sorted({*cases}) or sorted(known)
+        raise BadInput(f"Suite {suite} has no case {unknown[0]}; it has {len(names)}, the first is {names[0]}.")
+    return sorted({*cases}) or sorted(names)
 
 
 def _held(session: Session, bisection_id: int) -> Bisection | None:

@@ -132,8 +132,8 @@ def _not_on_one_line(good: str, bad: str) -> str:
 
 def store(session: Session, target: Target, row: Bisection, line: Sequence[Found]) -> None:
     """Store the revisions of a line.  If its bad end is on the mainline, all of them are."""
-    known = select(Revision.ordinal).where(Revision.target_id == target.id, Revision.sha == row.bad)
-    mainline = session.execute(known).scalar_one_or_none() is not None
+    ordinals = select(Revision.ordinal).where(Revision.target_id == target.id, Revision.sha == row.bad)
+    mainline = session.execute(ordinals).scalar_one_or_none() is not None
     revisions_known(session, target, line, mainline=mainline)
 
 

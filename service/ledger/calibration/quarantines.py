@@ -155,8 +155,8 @@ def release(session: Session, target: Target, device: str, case: str, provider: 
         if name[1] == case and provider in (None, name[0])
     ]
     if not rows:
-        known = ", ".join(f"{name[1]} ({name[0]})" for name in _standing(session, target.id, device)) or "none"
-        raise NotFound("quarantine of", case, f"Quarantined on {device}: {known}.")
+        standing = ", ".join(f"{name[1]} ({name[0]})" for name in _standing(session, target.id, device)) or "none"
+        raise NotFound("quarantine of", case, f"Quarantined on {device}: {standing}.")
     details = {"case": case, "device": device, "reason": why}
     audit.record(session, "quarantine.release", target=target.name, of=f"case {case}", details=details)
     return _release(session, rows, by, why)
@@ -183,10 +183,10 @@ def providers_of(session: Session, target: Target, device: str, case: str, provi
         .join(Run)
         .where(Run.target_id == target.id, Run.device == device, Measurement.role == "head", Measurement.case == case)
     )
-    known = sorted(session.execute(measured.distinct()).scalars())
-    names = [name for name in known if provider in (None, name)]
+    measured_names = sorted(session.execute(measured.distinct()).scalars())
+    names = [name for name in measured_names if provider in (None, name)]
     if not names:
-        by = f" by {provider}; its providers there: {', '.join(known)}" if known else ""
+        by = f" by {provider}; its providers there: {', '.join(measured_names)}" if measured_names else ""
         raise BadInput(f"{case} of target {target.name} was never measured on {device}{by}.")
     return names
 

@@ -86,14 +86,14 @@ def _against(row: VerdictRow) -> CaseAgainstSota:
     return CaseAgainstSota(row.provider, row.case, row.baseline or "", timed, bool(row.behind_sota))
 
 
-def compared(session: Session, run: Run, result: SessionResult, policy: Policy, known: KnownVariances) -> None:
+def compared(session: Session, run: Run, result: SessionResult, policy: Policy, variances: KnownVariances) -> None:
     """Store a session's comparisons of equal code, and quarantine or release the cases that they are about.
 
     Sessions with untrusted code are ignored: whoever disturbs the controls could choose which cases are quarantined.
     """
     if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
         return
-    comparisons = calibration.compared(result.taken, policy, known, calibration=run.purpose is Purpose.CALIBRATION)
+    comparisons = calibration.compared(result.taken, policy, variances, calibration=run.purpose is Purpose.CALIBRATION)
     if not comparisons:
         return
     now = clock(session)

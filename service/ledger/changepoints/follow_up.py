@@ -152,15 +152,15 @@ def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepRe
 
 def _regression(session: Session, search: Bisection, row: ChangePoint, step: StepResult) -> RegressionRow:
     """The regression that the step showed: the stored one, or a new one."""
-    known = session.scalar(
+    stored = session.scalar(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
         .where(Run.revision_id == step.run.revision_id, RegressionRow.series_id == row.series_id)
         .order_by(RegressionRow.id.desc())
         .limit(1)
     )
-    if known is not None:
-        return known
+    if stored is not None:
+        return stored
     verdict = step.verdict
     slower = Slower(
         row.provider,
@@ -270,7 +270,7 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
     if not rows:
         return
     ordinals = [run.ordinal for run in measured.line]
-    known: dict[int, list[tuple[int, RegressionRow]]] = {}  # by series
+    regressions: dict[int, list[tuple[int, RegressionRow]]] = {}  # by series
     for row, ordinal in session.execute(
         select(RegressionRow, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
@@ -279,10 +279,10 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
         .where(on_device(measured.target_id, measured.device), Revision.ordinal.is_not(None))
         .order_by(RegressionRow.id)
     ):
-        known.setdefault(row.series_id, []).append((bisect_left(ordinals, ordinal or 0), row))
+        regressions.setdefault(row.series_id, []).append((bisect_left(ordinals, ordinal or 0), row))
     for point in rows:
         place = measured.place_of[point.revision_id]
-        for at, regression in known.get(point.series_id, ()):
+        for at, regression in regressions.get(point.series_id, ()):
             if abs(at - place) <= SAME:
                 point.regression_id = regression.id
                 if regression.state is RegressionState.DISMISSED:

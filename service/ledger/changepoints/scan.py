@@ -107,20 +107,20 @@ class Scan:
 def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) -> Scan:
     measured = mainline(session, target_id, device)
     policy = policy_of(session, session.get_one(Target, target_id), device)
-    known = known_points(session, measured)
+    points = known_points(session, measured)
     table = histories(session, measured, newest=SHORT)
     limits = limits_of(table, policy)
     recent = {run.run_id for run in measured.runs if measured.place_of[run.revision_id] >= table.first}
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
-        selected = select_series(table, known, limits, key=runs[-1])
+        selected = select_series(table, points, limits, key=runs[-1])
         close = histories(session, measured, newest=LONG, only=selected)
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
     steady = partial(_steady, session, measured, table)
-    scans = scan_series(close, table, known, limits, left_out, steady)
+    scans = scan_series(close, table, points, limits, left_out, steady)
     return Scan(measured, _last_point(session, target_id, device), scans, _same_code(session, close, table, scans))
 
 
@@ -142,8 +142,8 @@ def _same_code(
 
 def _run_of(tables: Iterable[Histories], name: Name, place: int) -> int:
     """The run that gave the value of a series at a place; 0 for none."""
-    known = [some for some in tables if name in some.row_of and place >= some.first]
-    return max((int(some.runs[some.row_of[name], place - some.first]) for some in known), default=0)
+    with_place = [some for some in tables if name in some.row_of and place >= some.first]
+    return max((int(some.runs[some.row_of[name], place - some.first]) for some in with_place), default=0)
 
 
 def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mapping[str, Any]]:
@@ -185,13 +185,13 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownP
         .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
-    known: dict[Name, list[KnownPoint]] = {}
+    points: dict[Name, list[KnownPoint]] = {}
     for provider, case, point_id, revision_id, ratio, refuted, state, course in rows:
         if (place := measured.place_of.get(revision_id)) is not None:
             until = measured.place_of_sha.get(course[-1]["revision"], place) if course else None
             point = KnownPoint(point_id, place, ratio, refuted, state, until)
-            known.setdefault((provider, case), []).append(point)
-    return known
+            points.setdefault((provider, case), []).append(point)
+    return points
 
 
 def _last_point(session: Session, target_id: int, device: str) -> int:
@@ -240,8 +240,10 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
 
 def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
     """Whether another process has scanned any of these runs; evidence against a point must not count twice."""
-    known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs))
-    return any(session.scalar(statement) is not None for statement in known)
+    statements = (
+        select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs)
+    )
+    return any(session.scalar(statement) is not None for statement in statements)
 
 
 def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -76,8 +76,8 @@ def _due(session: Session, now: float) -> Iterator[Due]:
 def _last(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], float]:
     """When the last calibration of each target on each worker was queued; no other run names a worker."""
     series = Run.target_id, Run.only_worker
-    known = Run.only_worker.in_(workers), Run.created_at <= now
-    rows = select(*series, func.max(Run.created_at)).where(*known).group_by(*series)
+    of_workers = Run.only_worker.in_(workers), Run.created_at <= now
+    rows = select(*series, func.max(Run.created_at)).where(*of_workers).group_by(*series)
     return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
 
 
@@ -147,8 +147,8 @@ def ask_now(
     """
     _, recipe = recipe_of(session, target)
     if device not in recipe.devices:
-        known = ", ".join(recipe.devices)
-        raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
+        devices = ", ".join(recipe.devices)
+        raise BadInput(f"The recipe of {target.name} has no device {device}; it has {devices}.")
     recipe.cases(suite or recipe.suite_on(device))
     _check_worker(session, worker, device)
     revision = _fit(session, target, device) if sha is None else revisions.named(session, target, sha)
@@ -177,8 +177,8 @@ def ask_now(
 def _check_worker(session: Session, name: str | None, device: str) -> None:
     if name is None or session.scalar(select(Worker.id).where(Worker.name == name, Worker.device == device)):
         return
-    known = session.scalars(select(Worker.name).where(Worker.device == device).order_by(Worker.name)).all()
-    raise BadInput(f"There is no worker {name} for {device}; known: {listed(known) or 'none'}.")
+    names = session.scalars(select(Worker.name).where(Worker.device == device).order_by(Worker.name)).all()
+    raise BadInput(f"There is no worker {name} for {device}; known: {listed(names) or 'none'}.")
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:

@@ -189,14 +189,14 @@ class _Prepared:
 def _prepared(target: Target, asked: _Asked, delivery_id: int) -> _Prepared:
     """Record the head that the forge names, where the ledger has another one.  Raises SourceFailed."""
     with reading() as session:
-        known = _head_at(session, target.id, asked.number, delivery_id)
+        announced = _head_at(session, target.id, asked.number, delivery_id)
         pull = queue.pull_of(session, target.id, asked.number)
     if not asked.needs_head or target.paused_at is not None:
-        return _Prepared(known)
+        return _Prepared(announced)
     recorded = pull is not None and pull.head == asked.head.sha and pull.closed_at is None
     trouble = None if recorded else _record_head(target, asked)
     bisects = asked.command.verb is CommandName.BISECT and trouble is None
-    return _Prepared(known, trouble, _bisect(target, asked) if bisects else None)
+    return _Prepared(announced, trouble, _bisect(target, asked) if bisects else None)
 
 
 def _record_head(target: Target, asked: _Asked) -> str | None:
@@ -209,16 +209,16 @@ def _record_head(target: Target, asked: _Asked) -> str | None:
         source.refresh()
         wanted = pulls.Wanted(asked.number, head.fork, announced={head.sha: 0}, author=head.author)
         wanted.base, wanted.base_ref = head.base, head.base_ref
-        said = pulls.record_heads(target, source, {asked.number: wanted})[asked.number]
+        outcome = pulls.record_heads(target, source, {asked.number: wanted})[asked.number]
     except SourceFailed:
         raise
     except ServiceError as failure:
-        said = failure
-    if isinstance(said, SourceFailed):
-        raise said
+        outcome = failure
+    if isinstance(outcome, SourceFailed):
+        raise outcome
     with reading() as session:
         recorded = queue.pull_of(session, target.id, asked.number)
-    return None if recorded is not None and recorded.head == head.sha else str(said)
+    return None if recorded is not None and recorded.head == head.sha else str(outcome)
 
 
 def _head_at(session: Session, target_id: int, number: int, delivery_id: int) -> str | None:

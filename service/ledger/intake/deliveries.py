@@ -269,14 +269,14 @@ def poll(target_id: int, first: int = 1) -> bool:
     try:
         source = open_source(target, _renewing(target_id))
         source.refresh()
-        said = _scan_mainline(target, Origin.POLL, first=first, source=source)
+        answer = _scan_mainline(target, Origin.POLL, first=first, source=source)
         failed = None
     except Exception as error:
         if not isinstance(error, ServiceError):
             log.exception("poll failed", target=target.name)
         failed = str(error) if isinstance(error, ServiceError) else f"{type(error).__name__}: {error}"
-        said = failed
-    log.debug("polled", target=target.name, said=said)
+        answer = failed
+    log.debug("polled", target=target.name, said=answer)
     with transaction() as session:
         row = session.get_one(Target, target_id)
         failures_before = row.poll_failures
@@ -370,7 +370,7 @@ def request_runs(
     with transaction() as session:
         target = adopted(session, target, recipe)
         devices = [device] if device else revisions.devices_of(session, target, commit.sha)
-        known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
+        newest = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
         runs = [
             run_wanted(
                 session, target, commit, device=device, trusted=trusted, baseline=baseline, suite=suite, again=again
@@ -381,7 +381,7 @@ def request_runs(
             details = {"revision": commit.sha, "device": run.device, "suite": run.suite, "again": again}
             audit.record(session, "run.start", target=target.name, of=f"run {run.id}", details=details)
         ids = tuple(run.id for run in runs)
-        return RequestedRuns(ids, tuple(run_id for run_id in ids if run_id > known))
+        return RequestedRuns(ids, tuple(run_id for run_id in ids if run_id > newest))
 
 
 def pull_appeared(target_id: int, number: int, *, vouched: bool = False) -> str:
@@ -394,10 +394,10 @@ def pull_appeared(target_id: int, number: int, *, vouched: bool = False) -> str:
     source.refresh()
     with transaction() as session:
         revisions.locked_pull(session, target.id, number).closed_at = None
-    said = pulls.record_heads(target, source, {number: pulls.Wanted(number, vouched=vouched)})[number]
-    if isinstance(said, ServiceError):
-        raise said
-    return said
+    outcome = pulls.record_heads(target, source, {number: pulls.Wanted(number, vouched=vouched)})[number]
+    if isinstance(outcome, ServiceError):
+        raise outcome
+    return outcome
 
 
 def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
@@ -463,12 +463,12 @@ def _together(answers: Sequence[tuple[str, _Answer]]) -> _Answer:
     for _, answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, ServiceError):
             return answer
-    said = " ".join(f"{name}: {answer}" for name, answer in answers)
+    words = " ".join(f"{name}: {answer}" for name, answer in answers)
     if passing := [
         f"{name}: {answer}" for name, answer in answers if isinstance(answer, SourceFailed) and answer.passing
     ]:
         return SourceFailed(" ".join(passing))
-    return BadInput(said) if any(isinstance(answer, ServiceError) for _, answer in answers) else said
+    return BadInput(words) if any(isinstance(answer, ServiceError) for _, answer in answers) else words
 
 
 def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
@@ -532,8 +532,8 @@ def _pushed(target: Target, source: Source, pushes: Sequence[tuple[int, Pushed]]
                 moved.append((delivery_id, event))
         if moved:
             (_, first), (newest, _) = moved[0], moved[-1]
-            said = _scan_mainline(target, Origin.PUSH, since=first.before, delivery_id=newest, source=source)
-            answers |= {delivery_id: said for delivery_id, _ in moved}
+            answer = _scan_mainline(target, Origin.PUSH, since=first.before, delivery_id=newest, source=source)
+            answers |= {delivery_id: answer for delivery_id, _ in moved}
     except ServiceError as failure:  # pull requests go on
         answers = {delivery_id: answers.get(delivery_id, failure) for delivery_id, _ in pushes}
     return answers
@@ -553,8 +553,8 @@ def _scan_mainline(
         source = open_source(target)
         source.refresh()
     with reading() as session:
-        known = revisions.mainline_of(session, target)
-    commits, gone = _news(target, source, known, first, since)
+        mainline = revisions.mainline_of(session, target)
+    commits, gone = _news(target, source, mainline, first, since)
     if not commits and not gone:
         return "nothing new on the mainline."
     push = Push(origin, tuple(commits), mainline=True, gone=tuple(gone), delivery_id=delivery_id)
@@ -566,32 +566,32 @@ def _scan_mainline(
 
 
 def _news(
-    target: Target, source: Source, known: Sequence[str], first: int, since: str | None
+    target: Target, source: Source, mainline: Sequence[str], first: int, since: str | None
 ) -> tuple[Sequence[Found], Sequence[str]]:
     """The revisions that are new on the mainline, and the known ones that left it."""
     [tip] = source.mainline(target.branch, 1)
-    if not known:
+    if not mainline:
         if since is not None and _leads_to(source, since, tip.sha):
             return source.between(since, tip.sha), ()
         return source.mainline(target.branch, first), ()
     if target.kind is TargetKind.PACKAGE:  # a late release of an older line is placed before the newest
         line = source.mainline(target.branch, _DEEPEST)
-        start = next((place for place, commit in enumerate(line) if commit.sha in known), 0)
-        return [commit for commit in line[start:] if commit.sha not in known], ()
-    if tip.sha == known[-1]:
+        start = next((place for place, commit in enumerate(line) if commit.sha in mainline), 0)
+        return [commit for commit in line[start:] if commit.sha not in mainline], ()
+    if tip.sha == mainline[-1]:
         return (), ()
     # That the newest is an ancestor is not enough.  Of a merge into a developer's branch that is pushed as the mainline
     # the first parent is his own commit, and what the mainline had until then is a side branch.
-    if _leads_to(source, known[-1], tip.sha):
-        new = source.between(known[-1], tip.sha)
-        if new and new[0].parent == known[-1]:
+    if _leads_to(source, mainline[-1], tip.sha):
+        new = source.between(mainline[-1], tip.sha)
+        if new and new[0].parent == mainline[-1]:
             return new, ()
     line = source.mainline(target.branch, _DEEPEST)
-    places = {sha: place for place, sha in enumerate(known)}
+    places = {sha: place for place, sha in enumerate(mainline)}
     kept = [place for place, commit in enumerate(line) if commit.sha in places]
     if not kept:
-        return line[-first:], known
-    return line[kept[-1] + 1 :], known[places[line[kept[-1]].sha] + 1 :]
+        return line[-first:], mainline
+    return line[kept[-1] + 1 :], mainline[places[line[kept[-1]].sha] + 1 :]
 
 
 def _leads_to(source: Source, old: str, new: str) -> bool:

@@ -62,7 +62,7 @@ def sort_out(
 
     Returns one sentence for each delivery that is done, and the pull requests with a head to record.
     """
-    said, wanted, rows = dict[int, str](), dict[int, Wanted](), dict[int, Pull]()
+    answers, wanted, rows = dict[int, str](), dict[int, Wanted](), dict[int, Pull]()
     for delivery_id, failures, event in events:
         if event.number not in rows:
             rows[event.number] = locked_pull(session, target.id, event.number)
@@ -72,19 +72,19 @@ def sort_out(
         name = pull_name(target.forge_kind, event.number)
         if event.action == "closed":
             if later < 0:
-                said[delivery_id] = f"{name} was reopened or changed later."
+                answers[delivery_id] = f"{name} was reopened or changed later."
                 continue
             if (before := wanted.pop(event.number, None)) is not None:
-                said |= dict.fromkeys(before.deliveries, f"{name} was closed by a later delivery.")
-            said[delivery_id] = close(session, target, event.number)
+                answers |= dict.fromkeys(before.deliveries, f"{name} was closed by a later delivery.")
+            answers[delivery_id] = close(session, target, event.number)
             row.merged_as = event.merged_as
             decisions.acknowledge_merged(session, row)
         elif row.closed_at is not None and not (later > 0 or (event.action == "reopened" and later == 0)):
-            said[delivery_id] = f"{name} is closed; this delivery is older than that."
+            answers[delivery_id] = f"{name} is closed; this delivery is older than that."
         else:
             row.closed_at = None
             wanted.setdefault(event.number, Wanted(event.number)).add(event, delivery_id, failures)
-    return said, wanted
+    return answers, wanted
 
 
 def close(session: Session, target: Target, number: int) -> str:
@@ -114,13 +114,13 @@ def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -
             if done and time.monotonic() > ends:
                 return done
             try:
-                said = _record(target, source, recipe, left[number], head, versions.get(number, 0))
+                answer = _record(target, source, recipe, left[number], head, versions.get(number, 0))
             except ServiceError as failure:
                 done[number] = failure
             else:
-                if said is None:
+                if answer is None:
                     continue  # another process recorded something of it meanwhile
-                done[number] = said
+                done[number] = answer
             del left[number]
         if not heads.keys() & left.keys():
             return done
@@ -252,11 +252,11 @@ def _is_awaited(source: Source, wanted: Wanted, head: str) -> bool:
     return any(failures < _PATIENCE and not source.has(sha) for sha, failures in wanted.announced.items())
 
 
-def _compare(moment: float | None, known: float | None) -> int:
+def _compare(moment: float | None, recorded: float | None) -> int:
     """-1, 0 or 1 for an earlier, an equal (or unknown) and a later time."""
-    if moment is None or known is None:
+    if moment is None or recorded is None:
         return 0
-    return (moment > known) - (moment < known)
+    return (moment > recorded) - (moment < recorded)
 
 
 def carry_out(target: Target, source: Source, event: GroupChanged, delivery_id: int) -> str:

@@ -142,7 +142,7 @@ def edit(
 
     with reading() as session:
         before = targets.target_named(session, name)
-        known = revisions.mainline_of(session, before)
+        mainline = revisions.mainline_of(session, before)
     target = _rehearsed(change)
     if recipe_from_branch:
         target.recipe_id = None  # the branch must bring one
@@ -158,8 +158,8 @@ def edit(
     with _kept_only_if_done(target, source):
         source.refresh()
         _newest(source, target, 1)
-        if known and target.location != before.location:
-            _check_same_history(source, target, known[-1])
+        if mainline and target.location != before.location:
+            _check_same_history(source, target, mainline[-1])
         from_branch = branch_recipe(target, source)
         with transaction() as session:
             row = change(session)
@@ -342,13 +342,13 @@ def _copy(target: Target) -> Target:
 @contextmanager
 def _kept_only_if_done(target: Target, source: Source) -> Iterator[None]:
     """Delete what was fetched of a source that was not here before when the block raises."""
-    known = source.is_kept()
+    kept = source.is_kept()
     try:
         yield
     except BaseException:
         with reading() as session:
             watched = targets.find(session, target.name)  # somebody else may have added it meanwhile
-        if not known and (watched is None or watched.location != target.location):
+        if not kept and (watched is None or watched.location != target.location):
             forget(target)
         raise
 

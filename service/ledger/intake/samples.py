@@ -52,15 +52,15 @@ def load() -> Loaded:
     with backup.opened(FILE) as source:
         wanted = [PREFIX + name for name in source.scalars(select(Target.name).order_by(Target.id))]
         with transaction() as session:
-            known = _known(session, wanted)
-            if not known:
+            loaded_before = _known(session, wanted)
+            if not loaded_before:
                 _Copy(source, session).all()
             held = [registry.holdings(session, targets.target_named(session, name)) for name in wanted]
     return Loaded(
         tuple(wanted),
         sum(holdings.runs for holdings in held),
         sum(holdings.measurements for holdings in held),
-        not known,
+        not loaded_before,
     )
 
 

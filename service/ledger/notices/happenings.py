@@ -67,13 +67,13 @@ def record(
 
 def subscribers(session: Session, target_id: int | None) -> list[Subscription]:
     """The subscriptions to a target or to all, read once in a transaction, at whose end they are still there."""
-    known: dict[int | None, list[Subscription]] = session.info.setdefault(_CACHED, {})
-    if target_id not in known:
+    cached: dict[int | None, list[Subscription]] = session.info.setdefault(_CACHED, {})
+    if target_id not in cached:
         to_all = Subscription.target_id.is_(None)
         theirs = to_all if target_id is None else or_(to_all, Subscription.target_id == target_id)
         statement = select(Subscription).where(theirs).order_by(Subscription.id)
-        known[target_id] = list(session.scalars(statement.with_for_update(read=True, key_share=True)))
-    return known[target_id]
+        cached[target_id] = list(session.scalars(statement.with_for_update(read=True, key_share=True)))
+    return cached[target_id]
 
 
 def wants(subscription: Subscription, event: NotableEvent) -> bool:

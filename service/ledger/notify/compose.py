@@ -113,15 +113,15 @@ def _buttons(report: Report) -> list[CheckAction]:
 
 def _comment(session: Session, run: Run, pull: int) -> None:
     """One comment for all devices of the newest head of a pull request.  Older heads are not reported any more."""
-    known = queue.pull_of(session, run.target_id, pull)
-    if known is not None and known.head not in (None, run.revision.sha):
+    pull_row = queue.pull_of(session, run.target_id, pull)
+    if pull_row is not None and pull_row.head not in (None, run.revision.sha):
         return
     key = f"comment:{run.target_id}:{pull}"
     begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None
     reports = pull_reports(session, run)
     # A forge notifies people only of the first version of a comment, so that version must say something.
     if begun or facts_checks.are_found(session, run) or any(map(comment_head.worth_a_comment, reports)):
-        facts = "\n\n".join(filter(None, (facts_checks.in_words(session, run), _acceptance(known, run))))
+        facts = "\n\n".join(filter(None, (facts_checks.in_words(session, run), _acceptance(pull_row, run))))
         comment = CommentPayload(pull=pull, body=markdown.comment(*reports, facts=facts))
         outbox.enqueue(session, key, "comment", run.target, run, comment.model_dump())
 

@@ -171,9 +171,9 @@ def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> 
         select(*columns, *numbers).where(*asked).order_by(table.id)
     ):
         baseline = who or (runs[run_id].baseline if kind is BaselineKind.PARENT else None)
-        known = Outcome(outcome) if kind is BaselineKind.PARENT else None
+        own_outcome = Outcome(outcome) if kind is BaselineKind.PARENT else None
         of = paired(ratio, low, high) if doubt is None else None
-        verdict = _Verdict(runs[run_id], kind, baseline, known, of, smallest)
+        verdict = _Verdict(runs[run_id], kind, baseline, own_outcome, of, smallest)
         verdicts.setdefault((run_id, (provider, case)), []).append(verdict)
     return verdicts
 
@@ -242,9 +242,9 @@ class _Comparer:
                 method = ComparisonMethod.SOTA if key[0] else ComparisonMethod.BASELINE
                 yield method, product([heads[key], bases[key].inverse]), key[1], (of_head.id, of_base.id)
         links = [self._link(run, name) for run in self.chain]
-        known = [link for link in links if link is not None]
-        if len(known) == len(links) > 1:
-            yield ComparisonMethod.CHAIN, product(known), None, tuple(run.id for run in self.chain)
+        ratios = [link for link in links if link is not None]
+        if len(ratios) == len(links) > 1:
+            yield ComparisonMethod.CHAIN, product(ratios), None, tuple(run.id for run in self.chain)
 
     def _references(self, run: _Run, name: Name) -> dict[tuple[bool, str], PairedRatio]:
         """What the session compared its head with."""
@@ -271,9 +271,11 @@ def _of_pair(name: Name, verdict: _Verdict, medians: Medians, *, turned: bool, p
     outcome = _OPPOSITE.get(verdict.outcome, verdict.outcome) if turned and verdict.outcome else verdict.outcome
     # Only verdicts against the parent store it.
     smallest = verdict.smallest_change or policy.smallest_change_at(name[1], of_other or 0.0)
-    said = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
+    which_way = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
     stored = outcome.value if outcome else None
-    return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (verdict.run.id,), outcome=stored)
+    return ComparedCase(
+        *name, ComparisonMethod.PAIRED, which_way, before, after, ratio, (verdict.run.id,), outcome=stored
+    )
 
 
 def _stack_changes(session: Session, base: int | None, head: int | None) -> tuple[str, ...]:

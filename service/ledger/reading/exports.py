@@ -144,10 +144,10 @@ class ExportKind:
 
 def check_filter(what: Exportable, which: ExportFilter) -> None:
     """Raise BadInput for a filter that these rows do not have."""
-    known = KINDS[what].filters
+    filters = KINDS[what].filters
     for name in ("target", "device", "revision", "since", "until"):
-        if getattr(which, name) is not None and name not in known:
-            takes = ", ".join(known) if known else "none"
+        if getattr(which, name) is not None and name not in filters:
+            takes = ", ".join(filters) if filters else "none"
             raise BadInput(f"An export of {what} has no filter {name!r}; it takes {takes}.")
 
 

@@ -138,10 +138,10 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run, contents: RunContents | None = None) -> Report:
     """The report of a run that was loaded by `whole_run`, or with its contents given."""
-    known = _open_at_baseline(session, run, contents.verdicts if contents else run.verdicts)
+    open_before = _open_at_baseline(session, run, contents.verdicts if contents else run.verdicts)
     address = settings().address
     forge = addresses()[run.target.forge_kind] if run.target.forge_kind else ""
-    return report(run, policy=server_policy(), address=address, forge=forge, known=known, contents=contents)
+    return report(run, policy=server_policy(), address=address, forge=forge, known=open_before, contents=contents)
 
 
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
@@ -304,8 +304,8 @@ def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
 def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     """Each run with the number of its cases by outcome."""
     rows = session.scalars(select(RunTotals).where(RunTotals.run_id.in_([run.id for run in runs])))
-    known = {row.run_id: row for row in rows}
-    return [_glance(run, known.get(run.id)) for run in runs]
+    totals = {row.run_id: row for row in rows}
+    return [_glance(run, totals.get(run.id)) for run in runs]
 
 
 def _glance(run: Run, totals: RunTotals | None) -> Glance:
@@ -602,9 +602,9 @@ def workers_by_name(
 def _leave_out_hidden_runs(session: Session, workers: Sequence[Worker]) -> None:
     """Workers belong to no target, so that the runs which the reader may not know of are left out here."""
     measured = [worker.run_id for worker in workers if worker.run_id is not None]
-    known = set(session.scalars(select(Run.id).where(Run.id.in_(measured)))) if measured else set()
+    visible = set(session.scalars(select(Run.id).where(Run.id.in_(measured)))) if measured else set()
     for worker in workers:
-        if worker.run_id not in known:
+        if worker.run_id not in visible:
             set_committed_value(worker, "run_id", None)  # what is shown, and no change of the row
 
 

@@ -127,7 +127,9 @@ def facts_diff(
             pairs.append(FactsPair(where, provider, case, base_side.get(name), head_side.get(name)))
         if not together and of_head is not None and of_base is not None:
             changes[where] = _stack_changes(session, of_base, of_head)
-    return FactsDiff(base, head, check, pairs, {where: said for where, said in changes.items() if said})
+    return FactsDiff(
+        base, head, check, pairs, {where: changes_there for where, changes_there in changes.items() if changes_there}
+    )
 
 
 def _newest(session: Session, revision: Revision, device: str | None) -> dict[str, Run]:

@@ -198,10 +198,10 @@ def samples(session: Session, run_id: int, contender: str, case: str) -> Samples
         select(Measurement).where(*asked, Measurement.case == str(storable(case))).options(undefer(Measurement.samples))
     )
     if row is None:
-        known = session.scalars(
+        contenders = session.scalars(
             select(Measurement.contender).where(Measurement.run_id == run.id).distinct().order_by(Measurement.contender)
         ).all()
-        hint = f"Its contenders are {in_words(known)}." if known else "It measured nothing."
+        hint = f"Its contenders are {in_words(contenders)}." if contenders else "It measured nothing."
         raise NotFound(f"measurement of {contender!r} at {case!r} in run", run_id, hint)
     return Samples(row, *(unpack(row.samples) if row.samples else ([], [], [])))
 

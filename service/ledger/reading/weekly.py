@@ -205,11 +205,11 @@ def _events(session: Session, scope: _Scope) -> list[EventFact]:
         .where(scope.contains(RegressionEvent.at), *scope.series())
         .order_by(RegressionEvent.id)
     )
-    known = set(Action)
+    actions = set(Action)
     return [
         EventFact(regression_id, at, who, Action(what), state, words and one_line(words), sha)
         for regression_id, at, who, what, state, words, sha in session.execute(statement)
-        if what in known
+        if what in actions
     ]
 
 

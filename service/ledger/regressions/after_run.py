@@ -301,8 +301,8 @@ class _Case:
 
     @property
     def smallest_change(self) -> float:
-        known = self.pair.smallest_change if self.pair else None
-        return known if known is not None else self.policy.smallest_change
+        smallest = self.pair.smallest_change if self.pair else None
+        return smallest if smallest is not None else self.policy.smallest_change
 
 
 def open_found(
@@ -343,8 +343,8 @@ def _against_parent(session: Session, case: _Case) -> Opening | None:
         if record.row.found_by is FoundBy.PINNED:
             continue
         # A dismissed one is not opened again by the next revision that is compared with the same baseline.
-        known = record.ordinal is not None and record.row.state is not RegressionState.FIXED
-        same_baseline = known and baseline is not None and record.row.good == baseline
+        placed = record.ordinal is not None and record.row.state is not RegressionState.FIXED
+        same_baseline = placed and baseline is not None and record.row.good == baseline
         if record.revision_id == run.revision_id or (
             same_baseline and record.row.ratio * (1 + case.smallest_change) >= case.ratio
         ):

@@ -112,10 +112,10 @@ def in_common(session: Session, ids: Sequence[int]) -> list[CommonEvent]:
 
 def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
     """Events in words; one that several regressions have is said once."""
-    said = {(event.who, event.what, event.words): event.at for event in reversed(events)}
+    latest = {(event.who, event.what, event.words): event.at for event in reversed(events)}
     changes = [
         LaterChange(at, who, f"{what} {words}" if what in _WITH_OBJECT else f"{what}: {words}" if words else what)
-        for (who, what, words), at in said.items()
+        for (who, what, words), at in latest.items()
     ]
     return sorted(changes, key=lambda change: change.at)
 

@@ -254,8 +254,8 @@ def _groups(rows: Any) -> list[OpenIncident]:
     incidents = dict[tuple[int, int | None, int | None], OpenIncident]()
     for row in rows:
         key = row.target_id, row.revision_id, row.alone
-        known = incidents.setdefault(key, OpenIncident(*key))
-        _count(known, row)
+        incident = incidents.setdefault(key, OpenIncident(*key))
+        _count(incident, row)
     return list(incidents.values())
 
 

@@ -168,12 +168,15 @@ def incident_for(
         .order_by(Incident.id)
     )
     for incident, place in open_ones.all():
-        known = session.execute(
+        kinds_and_culprits = session.execute(
             select(RegressionRow.found_by, RegressionRow.culprit)
             .where(RegressionRow.incident_id == incident.id)
             .distinct()
         ).all()
-        kinds, culprits = {kind for kind, _ in known}, [culprit for _, culprit in known if culprit is not None]
+        kinds, culprits = (
+            {kind for kind, _ in kinds_and_culprits},
+            [culprit for _, culprit in kinds_and_culprits if culprit is not None],
+        )
         same = incident.revision_id == revision.id
         if found_by in kinds and (same or one_event(revision.ordinal, culprit, place, culprits)):
             if revision.ordinal is not None and place is not None and revision.ordinal < place:

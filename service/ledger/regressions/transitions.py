@@ -71,7 +71,7 @@ def open_one(
     """The record of a slow-down, new or known, settled in its incident; one for each revision and case."""
     opening = Opening(run, slower, found_by, good, culprit, words)
     lock(session, run.target_id)
-    known = session.execute(
+    stored = session.execute(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(RegressionRow.series)
@@ -80,8 +80,8 @@ def open_one(
         .limit(1),
         asdict(opening.key),
     ).scalar_one_or_none()
-    if known is not None:
-        return known
+    if stored is not None:
+        return stored
     [row] = open_all(session, [opening], clock(session))
     listing.settle(session, [row.incident_id], row.opened_at)
     return row

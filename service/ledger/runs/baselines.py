@@ -262,13 +262,13 @@ def note_gaps(
     that records a run of the same mainline waits, so that it sees what this one left.
     """
     lock(session, run.target_id)
-    known = {(gap.gap.provider, gap.gap.case): gap for gap in _known(session, run, distances)}
-    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in distances if name not in known}
+    gaps = {(gap.gap.provider, gap.gap.case): gap for gap in _known(session, run, distances)}
+    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in distances if name not in gaps}
     series = series_ids(session, key_of.values())
     at = clock(session)
     notes = {}
     for name, now in distances.items():
-        last = known.get(name)
+        last = gaps.get(name)
         if last is not None and _is_later(last.ordinal, revision.ordinal):
             continue  # the distance of an older revision is no news
         before = last.distance if last else None

@@ -344,8 +344,8 @@ class _Crew:
 
     def first_free(self, run: Run) -> tuple[str, float] | None:
         """The worker that is expected to take the run, and in how many seconds."""
-        known = [(at, name) for name in self.may_take(run) if (at := self.free_in_s[name]) is not None]
-        return (min(known)[1], min(known)[0]) if known else None
+        free = [(at, name) for name in self.may_take(run) if (at := self.free_in_s[name]) is not None]
+        return (min(free)[1], min(free)[0]) if free else None
 
 
 def _on_device(

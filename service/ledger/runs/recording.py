@@ -190,9 +190,9 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     cells = _cells(session, run, result, policy)
-    known = known_variances(session, run, policy)
-    judged = judge.judge(cells, policy, known)
-    sessions.compared(session, run, result, policy, known)  # before it is known whether this session counts
+    variances = known_variances(session, run, policy)
+    judged = judge.judge(cells, policy, variances)
+    sessions.compared(session, run, result, policy, variances)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run

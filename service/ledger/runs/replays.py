@@ -215,8 +215,8 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
         for (provider, case, against), row in stored.verdicts.items()
         if against == BaselineKind.PARENT
     }
-    known = known_variances(session, run, policy)
-    cases = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, known)
+    variances = known_variances(session, run, policy)
+    cases = replay(stored.cells(policy), before, _dismissed(session, run.id), policy, variances)
     flags = _flags(stored, policy, {_name(case): case.verdict.session_offset for case in cases})
     for (provider, metric), own in summed(cases).items():
         group = run.device, provider, metric
@@ -270,8 +270,8 @@ def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Polic
         (row.provider, row.case, row.kind): row
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
     }
-    known = known_variances(session, stored.run, policy)
-    for comparison in calibration.compared(stored.result.taken, policy, known, calibration=True):
+    variances = known_variances(session, stored.run, policy)
+    for comparison in calibration.compared(stored.result.taken, policy, variances, calibration=True):
         row = rows.get((comparison.provider, comparison.case, comparison.kind))
         if row is not None:
             nominal = policy.calibrate.nominal

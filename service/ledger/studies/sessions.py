@@ -80,8 +80,8 @@ def store(session: Session, file: StudyFile) -> StoredSession:
     domain.check(file)
     row = _row_of(session, file.session)
     was_empty = not row.notes
-    known = {tuple(key) for key in session.execute(select(*_KEY).where(StudyRecord.session_id == row.id))}
-    new = {_key(record): record for record in file.records if _key(record) not in known}
+    stored_keys = {tuple(key) for key in session.execute(select(*_KEY).where(StudyRecord.session_id == row.id))}
+    new = {_key(record): record for record in file.records if _key(record) not in stored_keys}
     if new:
         session.execute(insert(StudyRecord), [_values(row.id, record) for record in new.values()])
     notes = _new_notes(row.notes, file.notes)
@@ -89,7 +89,7 @@ def store(session: Session, file: StudyFile) -> StoredSession:
         row.notes = [*row.notes, *notes]
     if new or notes:
         row.updated_at = clock(session)
-        if known or not was_empty:  # what is stored and what is new must make a report together, too
+        if stored_keys or not was_empty:  # what is stored and what is new must make a report together, too
             session.flush()
             domain.check(file_of(session, row))
     return StoredSession(row.id, len(new), len(notes))
@@ -131,8 +131,8 @@ def _values(session_id: int, record: Record) -> dict[str, Any]:
 
 def _new_notes(stored: Sequence[Any], sent: Iterable[Note]) -> list[Any]:
     """Notes that are not stored yet, by what they say."""
-    known = {_text(note) for note in stored}
-    notes = {_text(pair): pair for note in sent if _text(pair := storable([note.what, note.value])) not in known}
+    stored_texts = {_text(note) for note in stored}
+    notes = {_text(pair): pair for note in sent if _text(pair := storable([note.what, note.value])) not in stored_texts}
     return list(notes.values())
 
 
@@ -175,7 +175,7 @@ _keeping = Lock()
 def _with_progress(session: Session, rows: Sequence[StudySession]) -> list[StudySessionView]:
     """Each with how far it is, which is kept in memory: lists would read the records of all sessions again."""
     with _keeping:
-        progresses = {row.id: known for row in rows if (known := _progress.get(_version(row))) is not None}
+        progresses = {row.id: progress for row in rows if (progress := _progress.get(_version(row))) is not None}
     progresses |= _progress_of(session, [row for row in rows if row.id not in progresses])
     with _keeping:
         _progress.update({_version(row): progresses[row.id] for row in rows})
