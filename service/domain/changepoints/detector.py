@@ -131,7 +131,17 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
         return None
     half = begin + (fit.begin + fit.end) // 2
     last = begin + min(fit.end, len(logs) - 1)
-    return Rise(begin + fit.begin, half, last, fit.rise, fit.error, fit.freedom, fit.p, len(logs), parts)
+    return Rise(
+        begin=begin + fit.begin,
+        half=half,
+        end=last,
+        rise=fit.rise,
+        error=fit.error,
+        freedom=fit.freedom,
+        p=fit.p,
+        revisions=len(logs),
+        parts=parts,
+    )
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,17 @@ def _fit(logs: Logs) -> _Fit:
     error = math.sqrt(unexplained / freedom / float(squares[best]))
     over_drift = (count - 1) * math.log(unpredicted(away) / unpredicted(left))
     p = 2 * float(stdtr(freedom, -abs(rise) / error))
-    return _Fit(int(begins[best]), int(ends[best]), rise, error, freedom, p, over_drift, r, left)
+    return _Fit(
+        begin=int(begins[best]),
+        end=int(ends[best]),
+        rise=rise,
+        error=error,
+        freedom=freedom,
+        p=p,
+        over_drift=over_drift,
+        r=r,
+        left=left,
+    )
 
 
 @lru_cache(maxsize=LONGEST)
@@ -288,7 +308,16 @@ class Epoch:
 def change_of(step: Step, ordinal: int, before: int, level: Level) -> Change:
     """A step as a change between two revisions."""
     low, high = step.interval()
-    return Change(ordinal, before, ratio_of(step.shift), low, high, level, step.p, step.revisions)
+    return Change(
+        ordinal=ordinal,
+        before=before,
+        ratio=ratio_of(step.shift),
+        low=low,
+        high=high,
+        level=level,
+        p=step.p,
+        revisions=step.revisions,
+    )
 
 
 def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNOWN) -> list[Epoch]:

@@ -198,7 +198,16 @@ def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[Cod
             words = "the same machine code, launched differently" if alike else "other machine code, the same figures"
             sayings.append(("", own, (What.CODE, words, "", "", None)))
     for kernel, source, (what, words, was_said, now_said, worse) in sayings:
-        yield CodeChange(place, kernel, what, words, was_said, now_said, worse, source)
+        yield CodeChange(
+            place=place,
+            kernel=kernel,
+            what=what,
+            said=words,
+            before=was_said,
+            after=now_said,
+            worse=worse,
+            source=source,
+        )
 
 
 def source_of(compiled: Compiled) -> SourceLines | None:

@@ -252,18 +252,18 @@ def _estimated(
         ComponentEffect(name, contrast(ahead[name]), contrast(back[name]), _breaks(case, name)) for name in components
     )
     return CaseIsolation(
-        case.provider,
-        case.case,
-        change,
-        took,
-        contrast(total),
-        effects,
-        contrast(_left(total, list(ahead.values())), None),
-        contrast(_left(total, list(back.values())), None),
-        Contrast(control),
-        off,
-        sum(map(bool, before)),  # those that this case was in: others went on after it was decided
-        {arm: (result.state, result.reason) for arm, result in case.arms.items() if not case.measured(arm)},
+        provider=case.provider,
+        case=case.case,
+        smallest_change=change,
+        median=took,
+        total=contrast(total),
+        components=effects,
+        left=contrast(_left(total, list(ahead.values())), None),
+        left_backward=contrast(_left(total, list(back.values())), None),
+        control=Contrast(control),
+        control_off=off,
+        trials=sum(map(bool, before)),  # those that this case was in: others went on after it was decided
+        states={arm: (result.state, result.reason) for arm, result in case.arms.items() if not case.measured(arm)},
     )
 
 

@@ -206,7 +206,11 @@ def compared(a: Results, b: Results) -> list[ArmChange]:
                 relative = _ratio(*(list(results.effects(arm, baseline, case).values()) for results in (a, b)))
             if time is not None:
                 unit = a.of_arm(arm, case)[0].unit
-                changes.append(ArmChange(case, arm, baseline, unit, mine, others, time, relative))
+                changes.append(
+                    ArmChange(
+                        case=case, arm=arm, baseline=baseline, unit=unit, a=mine, b=others, time=time, relative=relative
+                    )
+                )
     return changes
 
 

@@ -124,7 +124,16 @@ class _Tested:
 
     def verdict(self, outcome: Outcome, why: Reason, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
         why = counted(self.at.pairs, self.at.baseline, smallest(self.limit)) or why
-        return BaselineVerdict(self.at.baseline, outcome, why, slower, self.comparison, self.p, self.q, is_open)
+        return BaselineVerdict(
+            baseline=self.at.baseline,
+            outcome=outcome,
+            reason=why,
+            slower=slower,
+            comparison=self.comparison,
+            p=self.p,
+            q=self.q,
+            is_open=is_open,
+        )
 
 
 def judge_baseline(

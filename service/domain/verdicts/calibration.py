@@ -102,7 +102,18 @@ def _compared(copies: Sequence[Cell], policy: Policy, variances: KnownVariances,
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
             p, value = student(effects), usual(cell.screened.baseline, trials) or 0.0
-            comparisons.append(Compared(cell.provider, cell.case, ratio, p, len(effects), alarmed, kind, value))
+            comparisons.append(
+                Compared(
+                    provider=cell.provider,
+                    case=cell.case,
+                    ratio=ratio,
+                    p=p,
+                    trials=len(effects),
+                    alarmed=alarmed,
+                    kind=kind,
+                    value=value,
+                )
+            )
     return comparisons
 
 

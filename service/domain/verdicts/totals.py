@@ -159,7 +159,19 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
         if estimate is not None:
             low, high = (math.exp(end) for end in estimate.interval(policy.confidence))
             ratio = math.exp(estimate.centre)
-            summaries.append(Summary(provider, op, direction, metric, len(whole), ratio, low, high, estimate.trials))
+            summaries.append(
+                Summary(
+                    provider=provider,
+                    op=op,
+                    direction=direction,
+                    metric=metric,
+                    cases=len(whole),
+                    ratio=ratio,
+                    low=low,
+                    high=high,
+                    trials=estimate.trials,
+                )
+            )
     return summaries
 
 

@@ -231,7 +231,19 @@ def recent_run(
         return RecentRun(run_id, device, sha, state, at, stack_id, DeviceResult(done, failed=state == RunState.FAILED))
     cases = regression + improvement + steady + inconclusive + invalid + failed + new
     result = DeviceResult(done, False, regression + slower_than_wrong, improvement, newly_broken, _mean(*mean))
-    return RecentRun(run_id, device, sha, state, at, stack_id, result, cases, invalid + failed, behind, sota)
+    return RecentRun(
+        run_id=run_id,
+        device=device,
+        sha=sha,
+        state=state,
+        at=at,
+        stack_id=stack_id,
+        result=result,
+        cases=cases,
+        broken=invalid + failed,
+        behind=behind,
+        sota=sota,
+    )
 
 
 def _mean(cases: int, log: float, digest: str) -> SotaMean | None:

@@ -171,17 +171,17 @@ def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
         run = session.get_one(Run, message.run_id) if message.run_id is not None else None
         message.next_at, message.attempts = here + _CLAIM_S, message.attempts + 1
         return Sending(
-            message.id,
-            message.version,
-            message.attempts,
-            message.kind,
-            target.name,
-            target.forge or "",
-            target.forge_kind or ForgeKind.GITHUB,
-            run.pull if run is not None else None,
-            target.branch,
-            message.payload,
-            message.remote_id,
+            message_id=message.id,
+            version=message.version,
+            attempts=message.attempts,
+            kind=message.kind,
+            target=target.name,
+            forge=target.forge or "",
+            forge_kind=target.forge_kind or ForgeKind.GITHUB,
+            pull=run.pull if run is not None else None,
+            branch=target.branch,
+            payload=message.payload,
+            remote_id=message.remote_id,
         )
 
 

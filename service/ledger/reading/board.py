@@ -217,17 +217,17 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
         for some in (of_kernels, of_blocks)
     )
     return BoardRun(
-        run.id,
-        run.sha,
-        run.subject,
-        run.committed_at,
-        run.ordinal,
-        best.get("copy_gb_s"),
-        best.get("matmul_tflop_s"),
-        roofline.l2_bytes({"device": run.device_facts}),
-        cases,
-        blocks,
-        instead_of,
+        run_id=run.id,
+        revision=run.sha,
+        subject=run.subject,
+        committed_at=run.committed_at,
+        ordinal=run.ordinal,
+        copy_gb_s=best.get("copy_gb_s"),
+        matmul_tflop_s=best.get("matmul_tflop_s"),
+        l2_bytes=roofline.l2_bytes({"device": run.device_facts}),
+        cases=cases,
+        blocks=blocks,
+        instead_of=instead_of,
     )
 
 

@@ -142,14 +142,14 @@ def facts_over(session: Session, target: Target, device: str, provider: str, cas
         head = by_role.get(Role.HEAD.value)
         if head:
             at = FactsAt(
-                point.run_id,
-                point.revision,
-                point.ordinal,
-                point.committed_at,
-                point.stack_id,
-                head,
-                parent_sha,
-                by_role.get(Role.PARENT.value) or None,
+                run_id=point.run_id,
+                sha=point.revision,
+                ordinal=point.ordinal,
+                at=point.committed_at,
+                stack_id=point.stack_id,
+                head=head,
+                parent_sha=parent_sha,
+                parent=by_role.get(Role.PARENT.value) or None,
             )
             found.append((point, at))
     return found

@@ -125,7 +125,17 @@ def _taken(row: Measurement) -> ContenderResult | None:
     except ValueError:
         return None
     screened, confirmed, apart = map(tuple, unpack(row.samples)) if row.samples else ((), (), ())
-    return ContenderResult(role, row.provider, case, row.state, row.reason, screened, confirmed, row.facts or {}, apart)
+    return ContenderResult(
+        role=role,
+        provider=row.provider,
+        case=case,
+        state=row.state,
+        reason=row.reason,
+        screened=screened,
+        confirmed=confirmed,
+        facts=row.facts or {},
+        apart=apart,
+    )
 
 
 def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:

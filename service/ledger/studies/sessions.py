@@ -235,7 +235,17 @@ def _record(
     samples: bytes,
     facts: Mapping[str, Any],
 ) -> Record:
-    return Record(step, trial, case, arm, state, reason, unit, tuple(unpack(samples)[0][0]), facts)
+    return Record(
+        step=step,
+        trial=trial,
+        case=case,
+        arm=arm,
+        state=state,
+        reason=reason,
+        unit=unit,
+        samples=tuple(unpack(samples)[0][0]),
+        facts=facts,
+    )
 
 
 _KEPT = 16  # evaluated sessions: reading and evaluating a full one takes 130 ms
