@@ -71,7 +71,7 @@ _GRAVITY = (Outcome.INVALID, Outcome.FAILED, Outcome.REGRESSION, Outcome.INCONCL
 class Listed(StrEnum):
     """How many of the cases that moved are shown."""
 
-    GRAVEST = "gravest"
+    MOST_SEVERE = "gravest"
     ALL = "all"
 
 
@@ -121,7 +121,7 @@ def pull_request(
     name: str,
     number: Annotated[int, Path(ge=1, le=2**31 - 1)],
     session: Reading,
-    cases: Listed = Listed.GRAVEST,
+    cases: Listed = Listed.MOST_SEVERE,
 ) -> str:
     """Show one pull request: its newest head on every device, the cases that moved, and its heads."""
     target = target_named(session, name)
@@ -191,7 +191,7 @@ def _heads(session: Session, target: Target, number: int, newest: str | None) ->
 
 
 def _cases(session: Session, heads: Sequence[PullHead]) -> list[PullCase]:
-    """The cases that moved at any of these heads, those that are the gravest at the newest first."""
+    """The cases that moved at any of these heads, those that are the most severe at the newest first."""
     place = {one.run.id: (n, device) for n, head in enumerate(heads) for device, one in head.glances.items()}
     rows = session.execute(
         select(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case, VerdictRow.outcome, VerdictRow.ratio)

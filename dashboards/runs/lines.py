@@ -17,7 +17,7 @@ from service.reports.rows import CauseWords, Row
 
 MAX_PLAIN = 10  # lines of what is fine that are not worth a fold
 MAX_SHOWN = 40  # lines of a group, until the reader asks for the others
-MAX_FIRST_ON_PHONE = 12  # lines of the gravest group
+MAX_FIRST_ON_PHONE = 12  # lines of the most severe group
 MAX_NEXT_ON_PHONE = 3  # lines of each other group, and folded groups
 
 

@@ -140,7 +140,7 @@ def _published(session: Session, names: Sequence[str]) -> list[Target]:
         return sorted(chosen, key=lambda one: one.name)
     if not settings().public_read:
         raise BadInput(
-            "KERNELWATCH_PUBLIC_READ is false, so that no target is public by itself: name each one to publish with "
+            "KERNELWATCH_PUBLIC_READ is false, so that no target is public by default: name each one to publish with "
             "--target."
         )
     return [one for one in all_targets(session) if not one.private]

@@ -15,7 +15,7 @@ from kernelwatch.client.models import RunDocument
 
 FAILED = 2  # nothing is known about the revision
 # A regression, then what cannot be measured, what was not measured, and what is undecided; as the command does.
-GRAVEST_FIRST = (1, 125, FAILED, 3, 0)
+MOST_SEVERE_FIRST = (1, 125, FAILED, 3, 0)
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
         return FAILED
     for run in runs:
         print_result(run)
-    return gravest([run.gate.exit_code for run in runs])
+    return most_severe([run.gate.exit_code for run in runs])
 
 
 def measured(client: Client, target: str, revision: str) -> list[RunDocument]:
@@ -46,9 +46,9 @@ def measured(client: Client, target: str, revision: str) -> list[RunDocument]:
     return [client.runs.get(run.id) for run in runs]
 
 
-def gravest(codes: Sequence[int]) -> int:
-    """The code of several devices: the first of `GRAVEST_FIRST` that occurs."""
-    return next((code for code in GRAVEST_FIRST if code in codes), 0)
+def most_severe(codes: Sequence[int]) -> int:
+    """The code of several devices: the first of `MOST_SEVERE_FIRST` that occurs."""
+    return next((code for code in MOST_SEVERE_FIRST if code in codes), 0)
 
 
 def print_result(run: RunDocument) -> None:

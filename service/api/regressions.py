@@ -218,7 +218,7 @@ _OPEN_ALREADY: dict[int | str, dict[str, Any]] = {200: {"description": "It was o
 # What people may do to a regression or to all regressions of an incident: the request, and what the endpoint says.
 VERBS: Mapping[str, tuple[Action, type[RequestDocument], str]] = {
     "acknowledge": (Action.ACKNOWLEDGE, AcknowledgeRequest, "Accept it: its revision may be a baseline again."),
-    "dismiss": (Action.DISMISS, ReasonRequest, "Close it as false or intended.  It is not reopened by itself."),
+    "dismiss": (Action.DISMISS, ReasonRequest, "Close it as false or intended.  It is not reopened automatically."),
     "reopen": (Action.REOPEN, ReopenRequest, "Reopen it.  Later measurements may mark it as fixed."),
     "assign": (Action.ASSIGN, AssignRequest, "Assign it to a person."),
     "note": (Action.NOTE, NoteRequest, "Add a note to its history."),

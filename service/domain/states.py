@@ -144,7 +144,7 @@ class PointState(enum.StrEnum):
     OPEN = "open"
     CHECKING = "checking"  # a bisection of its two sides was requested
     CONFIRMED = "confirmed"
-    CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
+    CLOSED = "closed"  # explained or not repeated: it does not reopen automatically
 
 
 class PointReason(enum.StrEnum):

@@ -20,7 +20,7 @@ from service.reports.rows import BaselineRow, Row
 
 BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
 _WORSE = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED)
-_GRAVEST = (BAD, OPEN, WAITING, GOOD)
+_MOST_SEVERE_FIRST = (BAD, OPEN, WAITING, GOOD)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OutcomeGroup:
 
 def by_gravity(reports: Sequence[Report]) -> list[Report]:
     """The reports of the devices, those first on which most is wrong."""
-    return sorted(reports, key=lambda one: _GRAVEST.index(symbol(one)))
+    return sorted(reports, key=lambda one: _MOST_SEVERE_FIRST.index(symbol(one)))
 
 
 def symbol(report: Report) -> str:
@@ -101,7 +101,7 @@ def lead(report: Report) -> Row | None:
 
 
 def groups(report: Report) -> Iterator[OutcomeGroup]:
-    """The cases of a run by outcome and metric, the gravest first; those that were wrong before come last."""
+    """The cases of a run by outcome and metric, the most severe first; those that were wrong before come last."""
     news = {outcome: [row for row in report.of(outcome) if row.news] for outcome in Outcome}
     yield from _by_metric(f"wrong {BAD}", news[Outcome.INVALID])
     for metric, rows in _metrics(news[Outcome.REGRESSION]):
@@ -323,7 +323,7 @@ def next_step(report: Report) -> str:
             ways = " or ".join(filter(None, (how, terminal)))
             return f"Next: {who} reads the commit and approves exactly it with {ways}."
         case RunState.FAILED if report.build_failed:
-            return "Next: push a fix; it is measured by itself."
+            return "Next: push a fix; it is measured automatically."
         case RunState.FAILED:
             again = rerun if asked else code(f"kernelwatch run retry {report.run_id}")
             return f"Next: {again}, once its cause is gone."
@@ -339,7 +339,7 @@ def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
         return "Next: fix the results first, because the times of wrong results do not count."
     if report.regressions:
         accept = _accept(report, asked=asked)
-        return f"Next: push a fix (it is measured by itself), or {accept}; {rerun} measures once more."
+        return f"Next: push a fix (it is measured automatically), or {accept}; {rerun} measures once more."
     if report.slower_than_wrong:
         return "Next: look for a faster way to right results; the next revisions are compared with these times."
     if report.far_behind and not any(row.news for row in report.of(Outcome.FAILED)):
@@ -347,7 +347,7 @@ def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
             "Next: see what the faster implementation does otherwise; the next revisions are compared with these times."
         )
     if report.alarms:
-        return "Next: push a fix; it is measured by itself."
+        return "Next: push a fix; it is measured automatically."
     if report.gate.state is GateState.UNDECIDED:
         return f"Next: {rerun} measures once more."
     if rows := report.less_exact:

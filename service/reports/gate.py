@@ -27,7 +27,7 @@ from service.reports.rows import Row
 
 _COUNTED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE, Outcome.INVALID, Outcome.FAILED)
 _WEIGHTIEST = tuple(GateAction)
-_GRAVEST = (
+_MOST_SEVERE_FIRST = (
     GateKind.INVALID,
     GateKind.REGRESSION,
     GateKind.FAILED,
@@ -161,4 +161,4 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
 
 
 def _weight(one: GateReason) -> tuple[int, int, bool, bool]:
-    return _WEIGHTIEST.index(one.action), _GRAVEST.index(one.kind), one.known_before, one.is_open
+    return _WEIGHTIEST.index(one.action), _MOST_SEVERE_FIRST.index(one.kind), one.known_before, one.is_open

@@ -45,10 +45,10 @@ def gate(address: str, revision: str, key: str) -> subprocess.CompletedProcess[s
 
 
 def test_of_several_devices_the_code_counts_that_the_command_would_exit_with() -> None:
-    gravest = runpy.run_path(str(GATE))["gravest"]
+    most_severe = runpy.run_path(str(GATE))["most_severe"]
     for count in range(len(CODES) + 1):
         for codes in permutations(CODES, count):
-            assert gravest(codes) == worst_exit_code(codes)
+            assert most_severe(codes) == worst_exit_code(codes)
 
 
 def test_a_step_of_ci_measures_its_commit_and_fails_for_a_regression(story: Story) -> None:  # noqa: F811

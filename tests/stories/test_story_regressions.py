@@ -44,7 +44,7 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
     assert standing() == {WIDE: "open"}
     after = edit(story, "and on")
     assert story.outcomes(after)[WIDE] == "steady", "this commit did nothing"
-    assert against(story, after) == {"last_good"}, "and yet nothing slow is a reference by itself"
+    assert against(story, after) == {"last_good"}, "and yet nothing slow is a reference automatically"
 
     said = kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
     assert said.stdout == f"regression 1 ({WIDE}) is acknowledged.\n"

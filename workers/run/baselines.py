@@ -126,7 +126,7 @@ class Baselines:
         """The nearest first-parent ancestor that can be measured, and earlier ones at the cases at which it is broken.
 
         A case that no ancestor within reach is known to get right keeps the nearest, and so does a run whose ancestors
-        are all broken everywhere.  The notes say which revisions were passed over, and why.
+        are all broken everywhere.  The notes say which revisions were skipped, and why.
         """
         run, sha = self._assignment.run, self._assignment.run.baseline
         open_still, found, everywhere_broken, notes = self._names(), list[Built](), list[str](), list[str]()
@@ -154,7 +154,7 @@ class Baselines:
                 break
             sha = self._parent_of(sha)
         if found:
-            return self._shared(found, open_still), (*notes, *_instead(found, passed_over=bool(notes)))
+            return self._shared(found, open_still), (*notes, *_instead(found, skipped=bool(notes)))
         for sha in everywhere_broken:
             if isinstance(built := self._built(sha), Environment):
                 anyway = f"compared with {short(sha)} anyway, because no earlier revision is usable"
@@ -235,10 +235,10 @@ class Baselines:
             return None, (f"not compared with the pinned baseline {named}: {one_line(str(failure))}",)
 
 
-def _instead(found: Sequence[Built], *, passed_over: bool) -> list[str]:
+def _instead(found: Sequence[Built], *, skipped: bool) -> list[str]:
     """Notes on the revisions that take the place of the parent."""
     nearest, *others = found
-    said = [f"compared with {short(nearest.sha)} instead"] if passed_over else []
+    said = [f"compared with {short(nearest.sha)} instead"] if skipped else []
     for one in others:
         cases = f"{len(one.names or ())} case{'' if len(one.names or ()) == 1 else 's'}"
         said.append(f"{cases} compared with {short(one.sha)}, because {short(nearest.sha)} is wrong or failed there")

@@ -121,7 +121,7 @@ def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str
             since = f" since {fix.revision.short}" if fix else ""
             return f"Not measured any more{since}: the recipe has no such case. It opens again if it is measured again."
         case RegressionState.DISMISSED:
-            return "Dismissed. It does not come back by itself."
+            return "Dismissed. It does not come back automatically."
         case RegressionState.ACKNOWLEDGED:
             return "Accepted. Its revision is a baseline for later ones."
         case RegressionState.BISECTING if running := next((one for one in searches if not one.done), None):

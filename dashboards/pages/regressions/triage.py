@@ -127,7 +127,7 @@ ACKNOWLEDGE = TriageVerb(
 DISMISS = TriageVerb(
     "dismiss",
     "Dismiss",
-    "It is closed as false or intended, and does not come back by itself.",
+    "It is closed as false or intended, and does not come back automatically.",
     question="Dismiss {}?",
     fields=(Field("reason", "Why it is no regression", FieldKind.TEXT, required=True),),
     options=" --reason WHY",

@@ -70,7 +70,7 @@ def read_findings(given: Sequence[str] | None) -> frozenset[GateFinding] | None:
 
 
 def exit_code(runs: "Iterable[RunDocument]", wanted: frozenset[GateFinding] | None) -> int:
-    """The exit code of the gravest finding that is `wanted`; that of the gate if `wanted` is None."""
+    """The exit code of the most severe finding that is `wanted`; that of the gate if `wanted` is None."""
     if wanted is None:
         return worst_exit_code(run.gate.exit_code for run in runs)
     return worst_exit_code(code for run in runs for finding, code in findings(run) if finding in wanted)

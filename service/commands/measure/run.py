@@ -99,7 +99,7 @@ def wait_for(
     timeout: Timeout = None,
     save: Save = None,
 ) -> View:
-    """Wait until runs have ended, print their results and exit with the code of the gravest."""
+    """Wait until runs have ended, print their results and exit with the code of the most severe."""
     from service.commands.measure import waiting
 
     wanted = read_findings(fail_on)

@@ -21,7 +21,7 @@ from service.errors import BadInput
 if TYPE_CHECKING:
     from kernelwatch.client.models import RunDocument
 
-GRAVEST = ("fail", "undecided", "warn", "pass")  # states of the gate
+MOST_SEVERE_FIRST = ("fail", "undecided", "warn", "pass")  # states of the gate
 
 
 def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
@@ -43,13 +43,15 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
 
 def _values(runs: Sequence["RunDocument"], code: int) -> str:
     """Values for shells; what a repository wrote into a headline stays in its line."""
-    gravest = min(runs, key=lambda run: GRAVEST.index(run.gate.state) if run.gate.state in GRAVEST else 0)
+    worst = min(
+        runs, key=lambda run: MOST_SEVERE_FIRST.index(run.gate.state) if run.gate.state in MOST_SEVERE_FIRST else 0
+    )
     values = {
         "runs": " ".join(str(run.id) for run in runs),
-        "outcome": gravest.gate.state,
+        "outcome": worst.gate.state,
         "exit_code": str(code),
-        "url": gravest.url,
-        "headline": gravest.headline,
+        "url": worst.url,
+        "headline": worst.headline,
     }
     return "\n".join(f"{name}={one_line(value, 1000)}" for name, value in values.items())
 
@@ -144,7 +146,7 @@ def _too_late(run: RunDocument, timeout_s: float | None) -> StillRunning:
 
 
 def results(found: Sequence[RunDocument], wanted: frozenset[GateFinding] | None, folder: Path | None) -> View:
-    """Their results with the gravest exit code of the `wanted` findings; also written into the folder."""
+    """Their results with the most severe exit code of the `wanted` findings; also written into the folder."""
     view = reports.several(found, exit_code(found, wanted), lambda: comment([one.id for one in found]))
     if folder is not None:
         save(folder, view, found)

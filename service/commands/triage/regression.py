@@ -68,7 +68,7 @@ def dismiss(
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> View:
-    """Close a false or intended regression.  It is not reopened by itself."""
+    """Close a false or intended regression.  It is not reopened automatically."""
     return _changed(regression_id, of_incident, who, "dismiss", reason)
 
 

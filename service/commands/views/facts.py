@@ -23,7 +23,7 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def compared(report: FactsReport) -> View:
-    """The limits that are broken, what changed with the gravest first, and what did not compile."""
+    """The limits that are broken, what changed with the most severe first, and what did not compile."""
     parts: list[Part] = [
         text((title(report), "bold")),
         text((report.headline, "bold red" if report.violations else "")),

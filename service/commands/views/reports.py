@@ -108,7 +108,7 @@ def report(
 
 
 def judged(run: RunDocument) -> list[Judged]:
-    """The cases of a run, the gravest first."""
+    """The cases of a run, the most severe first."""
     sides = {(one.role, one.provider, one.case): one for one in run.measurements}
     sota = {(one.provider, one.case): one for one in run.verdicts if one.baseline_kind == "sota"}
     found = [

@@ -146,8 +146,8 @@ def _answer(run: RunDocument) -> str:
             how = f"approve it with `kernelwatch run approve {run.id}`"
             return f"Waiting for approval: run {run.id} on {run.device}; {how}"
         case "done":
-            gravest = next((outcome for outcome, cases in run.counts.items() if cases), "no cases")
-            return f"Already measured: run {run.id} on {run.device}, {gravest}; {again}"
+            worst = next((outcome for outcome, cases in run.counts.items() if cases), "no cases")
+            return f"Already measured: run {run.id} on {run.device}, {worst}; {again}"
         case _:
             return f"Already {run.state}: run {run.id} on {run.device}, {run.reason}; {again}"
 

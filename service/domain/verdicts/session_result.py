@@ -97,7 +97,7 @@ def cells(
 ) -> list[Cell]:
     """One cell for each case of each of the head's providers.
 
-    `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
+    `broken_before` names those at which a revision that was skipped as the baseline was wrong or failed,
     `quarantined` has the cases that raise no alarm, with the reasons.  `code_decides` is false in a calibration: its
     code is the same on purpose, which must not excuse what the clock says.
     """

@@ -302,7 +302,7 @@ def backfill(name: str, base: str, head: str, sample: int | None = None) -> int:
     """Measure what `head` adds to `base`, at low priority.  Returns how many runs were queued.
 
     Of a `sample` only so many revisions are measured, each against the one before it: between two that differ, a
-    bisection begins by itself.
+    bisection begins automatically.
     """
     target = _named(name)
     source = open_source(target)

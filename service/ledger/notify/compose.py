@@ -150,7 +150,7 @@ def _represents_commit(session: Session, run: Run) -> bool:
 def changed(event: InstallationChanged) -> str:
     """Pause or resume what is sent to the repositories of an installation; one sentence on what was done.
 
-    A pause ends by itself: the next message then finds out whether the App is back, so that a lost delivery does not
+    A pause ends automatically: the next message then finds out whether the App is back, so that a lost delivery does not
     silence a target for ever.
     """
     with suppress(ForgeFailed):  # without credentials there is no token to forget

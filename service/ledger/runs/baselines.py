@@ -1,7 +1,7 @@
 """Which revision is a baseline at which case, how a run compares with it, and since when it is behind SOTA.
 
-A revision that does not build is passed over; one that is wrong or failed at a case is passed over at that case alone.
-A slow revision never becomes a reference by itself: one with an open regression, or with a suspicion that could not be
+A revision that does not build is skipped; one that is wrong or failed at a case is skipped at that case alone.
+A slow revision never becomes a reference automatically: one with an open regression, or with a suspicion that could not be
 confirmed, is the baseline only for the question whether this commit changed the case.  Whether the case is as fast as
 before is measured against the last good revision, until a measurement shows it, or a person accepts the regression.
 
@@ -100,7 +100,7 @@ def fitness(session: Session, target: Target, sha: str, device: str) -> Fitness:
 def broken_before(session: Session, run: Run, wanted: str | None, names: Collection[Name]) -> dict[Name, CellState]:
     """At which of these cases the newest measured revision up to `wanted` was broken, and how.
 
-    `wanted` was passed over as the baseline, there or everywhere.
+    `wanted` was skipped as the baseline, there or everywhere.
     """
     place = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == wanted)
     last = session.scalar(place)

@@ -157,7 +157,7 @@ def test_a_long_group_shows_its_first_lines() -> None:
     assert (len(whole.shown), whole.hidden, whole.late) == (100, (), 0)
 
 
-def test_a_phone_shows_most_of_the_gravest_group_and_little_of_others() -> None:
+def test_a_phone_shows_most_of_the_most_severe_group_and_little_of_others() -> None:
     lines = [*(slower(f"rmsnorm.fwd.{rows}x64.bf16", 1.1) for rows in range(50, 70)), *steady(20)]
     grave, *others = groups_of(lines, lines, unfolded=["steady-kernel-rmsnorm-fwd-large"])
     assert [grave.late_from, *(group.late_from for group in others if not group.whole)] == [12, 3]

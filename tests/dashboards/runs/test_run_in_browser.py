@@ -156,7 +156,7 @@ def test_a_pull_request_shows_whether_the_last_push_fixed_it(
     expect(page.get_by_role("heading", level=1)).to_contain_text("2 regressions")
     expect(page.locator(".lead")).to_contain_text("66 fixed, 2 still wrong or slower, none new")
     table = page.get_by_role("region", name="Cases that moved").locator("tbody tr")
-    assert table.count() == 40, "the gravest"
+    assert table.count() == 40, "the most severe"
     page.get_by_role("link", name=f"show all {2 * len(SLOW)}").click()
     expect(table).to_have_count(2 * len(SLOW))
     first = table.first.inner_text()

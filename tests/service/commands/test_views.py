@@ -41,7 +41,7 @@ def test_all_cases_are_listed_if_that_is_asked_for() -> None:
         verdict("steady"), verdict("regression", 1.2, WIDE), verdict("inconclusive", 1.03, "rmsnorm.fwd.1x8.fp32")
     )
     said = shown(reports.report(found, every=True))
-    assert said.index(WIDE) < said.index("rmsnorm.fwd.1x8.fp32") < said.index(CASE), "the gravest first"
+    assert said.index(WIDE) < said.index("rmsnorm.fwd.1x8.fp32") < said.index(CASE), "the most severe first"
     assert "Use --all" not in said
 
 

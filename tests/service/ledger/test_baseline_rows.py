@@ -188,7 +188,7 @@ def test_what_happened_to_other_targets_on_the_machine_is_weighed(ledger):
     assert words.cause_text(row) == "probably the machine: neighbour moved the same way on this machine at that time"
 
 
-# -- what does not become a reference by itself
+# -- what does not become a reference automatically
 
 
 def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledger):

@@ -165,7 +165,7 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
     assert closing == (
         f"[`abc1234`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
         f"[`beefbee`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}). Next: push a fix (it is measured "
-        "by itself), or accept it with `/kernelwatch accept REASON`; `/kernelwatch rerun` measures once more."
+        "automatically), or accept it with `/kernelwatch accept REASON`; `/kernelwatch rerun` measures once more."
     )
     assert said.count("10.2 %") == 2, "in the title and in the counts; its row is the first screen"
 
@@ -293,7 +293,7 @@ def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
     said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
     assert said.startswith("### ✗ kernelwatch, H200: build failed\n")
     assert "\\`make\\` ended with 2. [The whole log](https://watch.example/api/v1/runs/7/log)" in said
-    assert "Next: push a fix; it is measured by itself." in said
+    assert "Next: push a fix; it is measured automatically." in said
     assert "line 199" in said
     assert "line 100\n" not in said
     [block] = [token for token in MarkdownIt("commonmark").parse(said) if token.type == "fence"]

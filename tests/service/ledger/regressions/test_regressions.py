@@ -354,7 +354,7 @@ def test_a_dismissed_regression_does_not_come_back_by_itself(line):
     line.measured(1, wide=1.5)
     line.do(Transition(Action.DISMISS, "ada", "the machine was being serviced"))
     line.measured(1, wide=1.5)
-    line.measured(2, wide=1.49, baseline=0)  # c1 was passed over
+    line.measured(2, wide=1.49, baseline=0)  # c1 was skipped
     assert (line.standing(), line.history()) == ([], ["opened", "dismissed"])
     line.measured(3, wide=1.5)
     assert line.standing() == [(WIDE, 1.5)], "another one is another one"
@@ -540,7 +540,7 @@ def test_what_two_commits_did_is_two_incidents_and_what_nobody_knows_is_one(line
     line.measured(2, wide=1.5)
     assert [len(one.regressions) for one in line.incidents()] == [1, 1]
 
-    line.measured(5, fast=1.2, baseline=3)  # c4 was passed over: either may have done it
+    line.measured(5, fast=1.2, baseline=3)  # c4 was skipped: either may have done it
     line.measured(6, wide=1.2, baseline=3)
     assert [len(one.regressions) for one in line.incidents()] == [2, 1, 1]
 

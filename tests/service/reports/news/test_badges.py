@@ -25,7 +25,7 @@ OPEN, ACCEPTED, BLAMED = RegressionState.OPEN, RegressionState.ACKNOWLEDGED, Reg
         ({"measured_at": NOW - 31.5 * DAY, "by_state": {OPEN: 1}}, "1 regression · 31 days old", Colour.UNKNOWN),
     ],
 )
-def test_a_status_badge_says_the_gravest_thing(facts: dict, message: str, colour: Colour) -> None:
+def test_a_status_badge_says_the_most_severe_thing(facts: dict, message: str, colour: Colour) -> None:
     badge = status(StatusFacts(**{"target": "norms", "device": None, "now": NOW, "measured_at": NOW - DAY} | facts), 30)
     assert (badge.label, badge.message, badge.colour) == ("kernelwatch", message, colour)
     assert badge.title.startswith("norms: ")
