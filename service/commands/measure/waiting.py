@@ -43,9 +43,8 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
 
 def _values(runs: Sequence["RunDocument"], code: int) -> str:
     """Values for shells; what a repository wrote into a headline stays in its line."""
-    worst = min(
-        runs, key=lambda run: MOST_SEVERE_FIRST.index(run.gate.state) if run.gate.state in MOST_SEVERE_FIRST else 0
-    )
+    severity = {state: place for place, state in enumerate(MOST_SEVERE_FIRST)}
+    worst = min(runs, key=lambda run: severity.get(run.gate.state, 0))
     values = {
         "runs": " ".join(str(run.id) for run in runs),
         "outcome": worst.gate.state,

@@ -150,8 +150,8 @@ def _represents_commit(session: Session, run: Run) -> bool:
 def changed(event: InstallationChanged) -> str:
     """Pause or resume what is sent to the repositories of an installation; one sentence on what was done.
 
-    A pause ends automatically: the next message then finds out whether the App is back, so that a lost delivery does not
-    silence a target for ever.
+    A pause ends automatically: the next message then finds out whether the App is back, so that a lost delivery does
+    not silence a target for ever.
     """
     with suppress(ForgeFailed):  # without credentials there is no token to forget
         github.connect().forget(event.account)

@@ -1,9 +1,9 @@
 """Which revision is a baseline at which case, how a run compares with it, and since when it is behind SOTA.
 
 A revision that does not build is skipped; one that is wrong or failed at a case is skipped at that case alone.
-A slow revision never becomes a reference automatically: one with an open regression, or with a suspicion that could not be
-confirmed, is the baseline only for the question whether this commit changed the case.  Whether the case is as fast as
-before is measured against the last good revision, until a measurement shows it, or a person accepts the regression.
+A slow revision never becomes a reference automatically: one with an open regression, or with a suspicion that could
+not be confirmed, is the baseline only for the question whether this commit changed the case.  Whether the case is as
+fast as before is measured against the last good revision, until a measurement shows it, or a person accepts it.
 
 SOTA and the best are other people's code: being behind them is a flag, and no regression.  The last good revision and
 the pinned baseline are earlier revisions of the target.
