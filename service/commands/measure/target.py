@@ -127,7 +127,7 @@ def drifts(
     limit: Annotated[int, typer.Option(help="Maximum number of changes, the newest.", min=1, max=1000)] = 20,
 ) -> View:
     """List configurations that changed with a commit, another stack, or nothing, the newest first."""
-    return views.targets.DRIFTS.page(first(client().targets.drifts(name, device=device, by=by), limit))
+    return views.targets.DRIFTS.page(first(client().targets.drifts(name, device=device, by=by), limit), limit)
 
 
 @target_app.verb("clean", where=Where.ONLY_HERE)

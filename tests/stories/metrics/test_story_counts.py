@@ -120,3 +120,7 @@ def test_a_commit_that_changes_a_configuration_is_listed_exported_and_shown_as_a
     series = page[page.index('id="configurations"') : page.index('id="drifts"')]
     assert series.index("num_warps=8") < series.index("num_warps=4")
     assert series.count("the commit") == 1
+
+    story.explain(KERNELS, triton=[{"name": "_forward", "warps": 16, "stages": 1}])
+    story.push("16 warps", kernels=18)
+    assert "These are the first 1; --limit shows more." in attempt("target", "drifts", "norms", "--limit", "1").output
