@@ -127,7 +127,7 @@ def test_who_may_triage_one_target_subscribes_to_that_one(told: Told) -> None:
 
 
 def test_a_private_target_is_sent_to_who_may_read_it(told: Told) -> None:
-    """The key of `kernels` may triage every target that is public: it loses this one when it becomes private."""
+    """A scope on all targets holds for a private one as well."""
     everyone = Api().with_key("triage")
     some = Api().with_key("triage:norms")
     assert everyone.post("/subscriptions", {"channel": "ci"}).status_code == 201

@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import ChannelHealth, Notice, NoticeMessage, RegressionRow, Run, Target, Worker
+from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, RegressionRow, Role, Run, Target, Worker
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import FoundBy, GateAction, NoticeState, OutboxState, Priority, RunState
 from service.errors import BadInput, Conflict, NotFound
+from service.ledger.access import sign_ins
 from service.ledger.notices import happenings, subscriptions
 from service.ledger.notices import happenings as silent_workers
 from service.ledger.regressions import transitions
@@ -376,6 +377,29 @@ def test_a_subscriber_hears_only_what_they_may_read_when_it_is_sent(channels: Ch
     send(now() + 2 * WAIT_S)
     assert len(channels.verified()) == 1
     assert states()[-1] is NoticeState.CANCELLED
+
+
+@pytest.mark.parametrize("permission", ["write", "none"])
+def test_a_person_hears_of_a_private_target_only_while_the_forge_lets_them_read_it(
+    channels: Channels, target: Target, permission: str
+) -> None:
+    with transaction() as session:
+        account = Account(issuer="https://forge.example", subject="7", login="bob", created_at=1.0, signed_in_at=1.0)
+        session.add(account)
+        session.flush()
+        role = Role(account_id=account.id, target_id=target.id, permission="write", checked_at=1.0)
+        session.add(role)
+        session.flush()
+        subscriptions.create(session, sign_ins.person(session, account), "hook", target)
+        session.get_one(Target, target.id).private = True
+        role.permission = permission
+
+    slower(target, 1, CASE)
+    send(now() + WAIT_S)
+
+    may_read = permission == "write"
+    assert len(channels.verified()) == may_read
+    assert (NoticeState.CANCELLED in states()) is not may_read
 
 
 def test_a_backfill_and_a_pull_request_send_nothing(channels: Channels, target: Target) -> None:
