@@ -179,7 +179,7 @@ def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
                 (key, f"{value:,.4g}" if abs(value) < 1e6 else calendar(value) if value > 1e9 else f"{value:,.0f}")
             )
         else:
-            lines.append((key, str(value)))
+            lines.append((key, "none" if value is None else str(value)))
     return lines
 
 

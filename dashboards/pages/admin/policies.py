@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_origin
 from urllib.parse import quote, urlencode
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -123,11 +123,14 @@ def _field(key: str, info: FieldInfo, value: Any) -> Field:
         if isinstance(one, kind)
     ]
     default = Policy.model_fields[key].get_default(call_default_factory=True)
-    hints = [(info.description or "").translate(_MARKS).rstrip("."), ", ".join(limits), f"default {_text(default)}"]
+    hints = [(info.description or "").translate(_MARKS).rstrip("."), ", ".join(limits)]
+    if default is not None:
+        hints.append(f"default {_text(default)}")
     choices = _choices(info.annotation)
     kind = FieldKind.CHOICE if choices else FieldKind.LINE
+    required = not choices and default is not None
     hint = "; ".join(filter(None, hints))
-    return Field(key, key, kind, _text(value), required=not choices, hint=hint, choices=choices, max_length=80)
+    return Field(key, key, kind, _text(value), required=required, hint=hint, choices=choices, max_length=80)
 
 
 def _choices(annotation: Any) -> tuple[tuple[str, str], ...]:
@@ -139,6 +142,9 @@ def _choices(annotation: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
+    """A value as a field has it; empty for None."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -151,7 +157,7 @@ def _changed(recipe: Recipe, device: str, sent: Sent) -> Changed:
     plain = _plain(recipe, device)
     given = {key: sent[key] for key, value in plain.items() if sent[key] and sent[key] != _text(value)}
     table = {
-        key: text.replace(",", " ").split() if get_args(Policy.model_fields[key].annotation) else text
+        key: text.replace(",", " ").split() if get_origin(Policy.model_fields[key].annotation) is tuple else text
         for key, text in given.items()
     }
     try:

@@ -39,12 +39,14 @@ def test_a_changed_policy_is_replayed_before_it_is_saved(
         before = counts()
         expect(page.get_by_label("smallest_change", exact=True)).to_have_value("0.02")
         page.get_by_label("smallest_change", exact=True).fill("0.1")
+        expect(page.get_by_label("rounds optional", exact=True)).to_have_value("")
+        page.get_by_label("rounds optional", exact=True).fill("6")
         page.get_by_role("button", name="Replay").click()
         said = page.get_by_role("status")
         expect(said).to_contain_text("2 alarms in 6 runs so far; 1 with the changed policy")
         expect(said).to_contain_text("1 gone")
         expect(page.locator("tbody").first).to_contain_text("disappears")
-        expect(page.locator("#snippet")).to_have_text("[policy]\nsmallest_change = 0.1")
+        expect(page.locator("#snippet")).to_have_text("[policy]\nsmallest_change = 0.1\nrounds = 6")
         expect(page.locator("main")).to_contain_text("all 6 stored runs")
         assert page.get_by_label("smallest_change", exact=True).input_value() == "0.1"
         if script:
@@ -60,6 +62,7 @@ def test_a_changed_policy_is_replayed_before_it_is_saved(
         ({"smallest_change": "much"}, "smallest_change: Input should be a valid number"),
         ({"smallest_change": "2"}, "smallest_change: Input should be less than 1"),
         ({"screening": "8, 3"}, "screening must be increasing numbers"),
+        ({"rounds": "2"}, "rounds: Input should be greater than or equal to 4"),
         ({"comment": "loudly"}, "has no choice loudly"),
     ],
 )
