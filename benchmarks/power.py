@@ -29,7 +29,7 @@ from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import compare
 from service.domain.verdicts.session_result import ContenderResult, cells
-from workers.device import DeviceHere, ask
+from workers.machine.device import DeviceHere, ask
 from workers.run.trials import Tally, Trials
 
 SHARES = (0.01, 0.02, 0.03, 0.05)

@@ -209,7 +209,7 @@ def _once(task: Callable[[], object]) -> None:
 
 def _measure(device: str) -> None:
     from workers import control
-    from workers.device import exclusive
+    from workers.machine.device import exclusive
 
     try:
         with exclusive(device):

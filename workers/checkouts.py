@@ -26,8 +26,9 @@ from service.ledger.runs import revisions
 from service.settings import settings
 from service.sources import open_source
 from service.sources.checkout import Checkout
-from workers import control, environments
-from workers.device import exclusive
+from workers import control
+from workers.machine import environments
+from workers.machine.device import exclusive
 from workers.run.heartbeat import stopping
 from workers.sandbox import sandbox
 

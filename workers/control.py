@@ -20,7 +20,7 @@ from service.ledger.notify import compose, outbox
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
 from service.settings import settings
-from workers import device
+from workers.machine import device
 from workers.run import heartbeat, session
 from workers.run.heartbeat import stopping
 from workers.sandbox import sandbox

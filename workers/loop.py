@@ -14,7 +14,7 @@ from service.db.engine import describe
 from service.settings import make_private, settings
 from workers import control
 from workers.compile import facts_worker
-from workers.device import exclusive
+from workers.machine.device import exclusive
 from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()

@@ -28,8 +28,8 @@ from service.ops.supervisor import die_with_parent
 from service.settings import settings
 from workers import control
 from workers.checkouts import stoppable
-from workers.device import exclusive
-from workers.environments import BaseStack
+from workers.machine.device import exclusive
+from workers.machine.environments import BaseStack
 from workers.run.heartbeat import stopping
 
 _EVERY_S = 0.5

@@ -34,7 +34,7 @@ from service.settings import settings
 from tests.fakes.github import Answer, FakeGitHub
 from tests.fakes.processes import free_port, running, scripted_python, served, until
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository
-from workers import environments
+from workers.machine import environments
 
 GOALS_S = {"one machine": 2.0, "fleet": 1.5}
 STAGES = "webhook to queued", "queued to started", "ended to comment"

@@ -23,8 +23,8 @@ from kernels.arena.session import Connection, Contender
 from kernels.cases import Case, Role
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
-from workers import device
-from workers.device import DeviceHere
+from workers.machine import device
+from workers.machine.device import DeviceHere
 from workers.run.trials import Tally, Trials
 
 FROM = ("quack", "pr101", "models", "small", "awkward", "rmsnorm")

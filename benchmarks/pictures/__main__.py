@@ -41,9 +41,9 @@ from service.settings import settings
 from service.sources.checkout import Checkout
 from tests.fakes.repository import Repository
 from tests.stories.test_facts_command import NORMS, RECIPE
-from workers import environments
 from workers.compile import compare
 from workers.compile.offline import Subject
+from workers.machine import environments
 
 DOCS = Path(__file__).parents[2] / "docs"
 SESSION = DOCS / "measurements" / "2026-11-22-h200-commits" / "session" / "kernelwatch.db.gz"

@@ -16,7 +16,7 @@ from tests import needs
 from tests.attacks.conftest import Outcome
 from tests.workers.conftest import norms, scripted, watched  # noqa: F401  fixtures
 from workers import control
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.sandbox import sandbox
 
 pytestmark = needs.skip_unless(sandbox.self_test() is None, "bubblewrap")

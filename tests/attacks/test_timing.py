@@ -9,7 +9,7 @@ from kernels.cases import Case
 from tests import needs
 from tests.attacks import cheats
 from tests.attacks.timing import CASE, attack
-from workers import environments
+from workers.machine import environments
 from workers.sandbox import freezing, sandbox
 
 WALL = "truth of timing"

@@ -8,9 +8,9 @@ from kernels.arena import protocol
 from kernels.arena.session import Judge, Pace, run_trial
 from kernels.cases import Case, Role
 from tests.attacks.cheats import HONEST
-from workers import environments
-from workers.device import DeviceHere
-from workers.environments import BaseStack, Environment
+from workers.machine import environments
+from workers.machine.device import DeviceHere
+from workers.machine.environments import BaseStack, Environment
 from workers.run.baselines import contender
 
 CASE = Case.parse("rmsnorm.fwd.512x2048.fp32")

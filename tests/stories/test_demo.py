@@ -16,7 +16,7 @@ from service.ledger.runs import queue
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
 from tests.shell import attempt
-from workers import environments
+from workers.machine import environments
 from workers.run.heartbeat import Assignment, assigned
 from workers.sandbox import sandbox
 

@@ -23,7 +23,7 @@ from tests import needs
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
 from tests.fakes.repository import MEASURED_ANYWHERE
-from workers import environments
+from workers.machine import environments
 
 WIDE, LAYER = "rmsnorm.fwd.128x2048.fp32", "layernorm.fwd.512x1024.fp32"
 # Two cases of the demo, of which its commit `wide-rows` makes one slower.

@@ -47,7 +47,8 @@ from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import scripted_python, served
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.shell import attempt
-from workers import control, environments
+from workers import control
+from workers.machine import environments
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""

@@ -13,7 +13,7 @@ from service.sources import open_source
 from service.sources.source import Source
 from tests.fakes.processes import scripted_python
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository, Target
-from workers import environments
+from workers.machine import environments
 
 CASE = "rmsnorm.fwd.4x8.fp32"
 RECIPE = f"""

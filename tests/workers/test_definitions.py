@@ -13,8 +13,8 @@ from service.domain.verdicts.session_result import ContenderResult
 from service.settings import settings
 from service.sources import open_source
 from tests.fakes.repository import Repository, Target
-from workers.definitions import Definitions
-from workers.environments import Environment
+from workers.machine.definitions import Definitions
+from workers.machine.environments import Environment
 
 BEFORE = "import torch\n\n\ndef forward(x):\n    return x\n\n\ndef other(x):\n    return x\n"
 AFTER = BEFORE.replace("return x\n\n", "y = 2 * x\n    return y\n\n", 1)

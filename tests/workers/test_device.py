@@ -4,8 +4,8 @@ import pytest
 
 from service.errors import Conflict
 from service.settings import settings
-from workers import device
-from workers.device import DeviceHere
+from workers.machine import device
+from workers.machine.device import DeviceHere
 
 H200 = DeviceHere("h200", "NVIDIA H200, GPU-5ca1ab1e", "GPU-5ca1ab1e", 0, 0)
 

@@ -15,8 +15,8 @@ from service.domain.policy.recipes import Recipe, parse
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.settings import settings
 from tests import needs
-from workers import environments
-from workers.environments import Environment
+from workers.machine import environments
+from workers.machine.environments import Environment
 from workers.sandbox import sandbox, usage
 
 SANDBOXED = sandbox.self_test() is None

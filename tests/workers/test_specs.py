@@ -5,7 +5,7 @@ import json
 from kernels.arena import protocol
 from kernels.cases import Rounding
 from service.domain.policy import recipes
-from workers.definitions import spec_of
+from workers.machine.definitions import spec_of
 
 RECIPE = """
 devices = ["cpu"]

@@ -23,10 +23,10 @@ from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.settings import settings
 from service.sources.checkout import Checkout
 from service.sources.source import Source
-from workers import environments
 from workers.compile.offline import Answers, Bench, CannotStart, Job, Subject, Text
-from workers.definitions import Definitions, spec_of
-from workers.environments import Environment
+from workers.machine import environments
+from workers.machine.definitions import Definitions, spec_of
+from workers.machine.environments import Environment
 from workers.sandbox.walls import remove
 
 MAX_DIFFERENCES = 6  # shown; all of them go into a folder

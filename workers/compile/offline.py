@@ -28,8 +28,8 @@ from service.settings import MIB
 from service.sources import open_source
 from service.sources.checkout import Checkout
 from service.sources.source import Source, read_beneath
-from workers.device import DeviceHere
-from workers.environments import Environment, facts_of
+from workers.machine.device import DeviceHere
+from workers.machine.environments import Environment, facts_of
 from workers.run.baselines import contender
 from workers.sandbox import sandbox
 

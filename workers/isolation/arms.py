@@ -16,8 +16,8 @@ from kernels.cases import Role
 from service.domain.isolation.components import Component, Installed, components
 from service.domain.isolation.evaluation import CONTROL, FROM, TO, backward, forward
 from service.errors import BadInput
-from workers import environments
-from workers.environments import BaseStack
+from workers.machine import environments
+from workers.machine.environments import BaseStack
 
 _SEARCH = "import json,platform,sys; print(json.dumps([platform.python_version(), sys.base_prefix, sys.path]))"
 _REQUIRED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -22,13 +22,14 @@ from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger.policies import effective
 from service.settings import settings
 from service.sources.checkout import Checkout
-from workers import control, environments
+from workers import control
 from workers.compile.offline import Subject
-from workers.definitions import spec_of
-from workers.device import DeviceHere, exclusive
-from workers.environments import BaseStack, Environment
 from workers.isolation import arms
 from workers.isolation.arms import StackArm, StackArms, StackContents, contents
+from workers.machine import environments
+from workers.machine.definitions import spec_of
+from workers.machine.device import DeviceHere, exclusive
+from workers.machine.environments import BaseStack, Environment
 from workers.run.baselines import LAST_CASE_S, contender
 from workers.run.trials import HOST_METRICS, Tally, pace, side_by_side
 from workers.sandbox.walls import remove

@@ -24,9 +24,9 @@ from service.ledger.runs import baselines
 from service.ledger.runs.baselines import MAX_BASELINE_DISTANCE
 from service.settings import GIB, MIB, settings
 from service.sources.source import ANY, Source
-from workers import environments
-from workers.device import DeviceHere
-from workers.environments import BaseStack, Environment, cache_of, hash_seed
+from workers.machine import environments
+from workers.machine.device import DeviceHere
+from workers.machine.environments import BaseStack, Environment, cache_of, hash_seed
 from workers.run.heartbeat import Assignment
 from workers.sandbox import sandbox
 from workers.sandbox.sandbox import Box, Limits

@@ -32,7 +32,7 @@ from service.ledger.policies import effective
 from service.ledger.runs import queue, replays
 from service.ledger.runs.queue import Lease
 from service.settings import settings
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.sandbox import sandbox
 
 log = structlog.get_logger()

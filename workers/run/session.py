@@ -25,10 +25,10 @@ from service.ledger.policies import effective
 from service.ledger.runs import queue, recording
 from service.settings import settings
 from service.sources import open_source
-from workers import environments
-from workers.definitions import Definitions, spec_of
-from workers.device import DeviceHere
-from workers.environments import BaseStack, Environment
+from workers.machine import environments
+from workers.machine.definitions import Definitions, spec_of
+from workers.machine.device import DeviceHere
+from workers.machine.environments import BaseStack, Environment
 from workers.run.baselines import Baselines, Built, References, contender
 from workers.run.heartbeat import Assignment, Heartbeat, Holding, Stopped, assigned, stopping
 from workers.run.trials import Tally, Trials

@@ -33,7 +33,7 @@ from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, cells, inexact_cases
 from service.settings import settings
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.run.baselines import LAST_CASE_S
 from workers.run.heartbeat import Heart
 

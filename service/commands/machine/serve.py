@@ -44,7 +44,7 @@ def up(
     this = [sys.executable, "-P", "-m", f"{__name__.partition('.commands.')[0]}.cli"]
     commands = {"api": [*this, "api"], "control": [*this, "control"], "worker": [*this, "worker", "start"]}
     if demo:
-        from workers import device
+        from workers.machine import device
 
         if device.ask().name != "cpu":  # the demo is measured on the CPU, which the GPU's worker does not serve
             commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker", "start"]

@@ -76,7 +76,7 @@ def create(
     name: str, requirements: Annotated[list[str] | None, typer.Argument(help="Packages to install with torch.")] = None
 ) -> None:
     """Create a base environment with torch.  Without REQUIREMENTS it also gets Quack if there is an NVIDIA driver."""
-    from workers import environments
+    from workers.machine import environments
 
     made = environments.create_stack(name, requirements or [])
     if not requirements and torch_install.has_driver():
@@ -94,7 +94,7 @@ def adopt(
     path: Annotated[list[Path] | None, typer.Option(help="Another folder to import from; may be repeated.")] = None,
 ) -> None:
     """Use an existing environment as a base environment.  It is only read."""
-    from workers import environments
+    from workers.machine import environments
 
     made = environments.adopt_stack(name, python, path or [])
     out.print(f"Added stack [bold]{made.name}[/bold]: {made.python}")
@@ -103,7 +103,7 @@ def adopt(
 @stack_app.verb("list")
 def list_stacks() -> View:
     """List the base environments of this machine."""
-    from workers import environments
+    from workers.machine import environments
 
     items = [
         views.machine.StackItem(name=one.name, python=str(one.python), paths=[str(path) for path in one.paths])
@@ -115,7 +115,7 @@ def list_stacks() -> View:
 def doctor() -> View:
     """Check this machine, and print a fix for what is missing."""
     from service.ops import doctor as checks
-    from workers import environments
+    from workers.machine import environments
     from workers.sandbox import sandbox
 
     stacks = [stack.name for stack in environments.list_stacks()]

@@ -67,7 +67,8 @@ def run(
     from service.db import migrate
     from service.errors import BadInput
     from service.log import only_warnings
-    from workers import environments, studies
+    from workers import studies
+    from workers.machine import environments
 
     if stack and python:
         raise BadInput("Use --stack or --python, not both.")

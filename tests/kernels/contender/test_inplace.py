@@ -14,9 +14,9 @@ from kernels.cases import Case, Role
 from kernels.checks.inputs import make
 from kernels.providers import open_provider
 from kernels.providers.inplace import InPlace, restored
-from workers import environments
-from workers.device import DeviceHere
-from workers.environments import Environment
+from workers.machine import environments
+from workers.machine.device import DeviceHere
+from workers.machine.environments import Environment
 from workers.run.baselines import contender
 
 TARGET = """

@@ -24,8 +24,8 @@ from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
 from tests.fakes.repository import Repository
 from tests.shell import attempt
-from workers import device, environments
-from workers.device import DeviceHere
+from workers.machine import device, environments
+from workers.machine.device import DeviceHere
 
 
 def requested(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from service.ledger.intake import deliveries
 from tests.shell import kernelwatch
 from tests.stories.test_story import FAST, RECIPE, WIDE, Story, story, told
-from workers import environments
+from workers.machine import environments
 
 __all__ = ["story"]
 

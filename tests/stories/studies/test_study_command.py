@@ -16,7 +16,7 @@ from kernels.studies.records import StudyFile, StudyWriter
 from service.errors import BadInput, ServiceError
 from tests.service.ledger.studies.literal import GRID, session_file
 from tests.shell import attempt, kernelwatch
-from workers import environments
+from workers.machine import environments
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,9 +16,9 @@ from service.ledger import targets
 from service.settings import settings
 from service.sources import checkout
 from tests.fakes.repository import Repository
-from workers import environments
 from workers.compile import compare, offline
 from workers.compile.compare import Wish
+from workers.machine import environments
 from workers.sandbox import sandbox
 
 FAST, WIDE, BACK = "rmsnorm.fwd.512x512.bf16", "rmsnorm.fwd.64x4096.bf16", "rmsnorm.bwd.64x4096.bf16"

@@ -12,9 +12,9 @@ from service.domain.isolation.components import components
 from service.errors import BadInput
 from service.settings import settings
 from tests.fakes.wheels import unpacked
-from workers import environments
-from workers.environments import BaseStack
 from workers.isolation.arms import arms_of, contents, hybrid, notes
+from workers.machine import environments
+from workers.machine.environments import BaseStack
 
 PYTHON = Path(sys.executable)
 

@@ -17,7 +17,7 @@ from service.ledger.runs import internal_runs, queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, Norms
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.run import baselines, session
 
 WIDE = "rmsnorm.fwd.4x64.fp32"

@@ -12,8 +12,8 @@ from service.domain.codefacts.compiled import calls_of
 from service.domain.policy import recipes
 from service.settings import settings
 from tests import needs
-from workers import environments
-from workers.device import DeviceHere
+from workers.machine import environments
+from workers.machine.device import DeviceHere
 from workers.run.baselines import contender
 from workers.run.trials import Tally
 from workers.sandbox import sandbox

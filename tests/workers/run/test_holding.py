@@ -6,7 +6,7 @@ import pytest
 
 from service.errors import SourceFailed
 from service.ledger.runs.queue import Lease
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.run import heartbeat
 from workers.run.heartbeat import Holding
 

@@ -7,8 +7,8 @@ from kernels.arena.session import Judge, Pace, run_trial
 from kernels.cases import Case, Role
 from service.domain.policy import recipes
 from tests import needs
-from workers import environments
-from workers.device import DeviceHere
+from workers.machine import environments
+from workers.machine.device import DeviceHere
 from workers.run.baselines import contender
 from workers.sandbox import freezing, sandbox
 

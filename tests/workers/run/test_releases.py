@@ -18,8 +18,8 @@ from service.reports.words import cause_of
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.fakes.wheels import files_of_torch, write_wheel
-from workers import environments
-from workers.device import DeviceHere
+from workers.machine import environments
+from workers.machine.device import DeviceHere
 from workers.run import session
 
 CASE = "rmsnorm.fwd.256x1024.fp32"

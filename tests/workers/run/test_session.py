@@ -25,8 +25,9 @@ from service.ledger.runs import queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, RECIPE
-from workers import control, environments
-from workers.device import DeviceHere
+from workers import control
+from workers.machine import environments
+from workers.machine.device import DeviceHere
 from workers.run import baselines, session, trials
 from workers.run.heartbeat import Holding
 from workers.run.trials import Tally

@@ -10,7 +10,7 @@ from kernels.arena import protocol
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from service.domain.policy.policy import Policy
-from workers.device import DeviceHere
+from workers.machine.device import DeviceHere
 from workers.run.trials import Tally, Trials, side_by_side
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from service.domain.policy.recipes import Provider
 from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound, SourceFailed
 from service.sources.source import Source, read_beneath
-from workers.environments import Environment
+from workers.machine.environments import Environment
 
 MAX_FILES = 40  # of one revision; each takes two git processes
 
