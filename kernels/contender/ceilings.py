@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .clocks import event
+from ..metrics.clocks import event
 
 COPIED = 1 << 30  # bytes; far more than any L2
 PRODUCT = 8192  # rows and columns of the square matrices

@@ -14,8 +14,6 @@ from torch import Tensor
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from ..arena.sizes import GRAPH_S, sets_needed, stays_in_l2
 from ..cases import Case, Metric
-from ..checks import caching
-from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
 from ..checks.error_bounds import rounds_in_between
 from ..checks.inputs import Inputs, by_rows, fresh_values, make_sets, refill
@@ -37,14 +35,15 @@ from ..errors import INVALID, MAX_REASON
 from ..facts import gather
 from ..facts.texts import observed_text
 from ..facts.trace import Seen
+from ..metrics import caching, clock_of
+from ..metrics.bench import OTHER_NUMBERS, Bench, Prepared
+from ..metrics.block import PreparedBlock
+from ..metrics.caches import forget_graphs
+from ..metrics.clocks import Call, CpuClock, CudaClock, NotCaptured
+from ..metrics.determinism import GraphBits, graph_bits, repeat
 from ..providers.base import Bind
 from ..providers.inplace import restored
-from .bench import OTHER_NUMBERS, Bench, Prepared
-from .clocks import Call, CpuClock, CudaClock, NotCaptured
 from .judging import addresses
-from .metrics import clock_of
-from .metrics.block import PreparedBlock
-from .metrics.caches import forget_graphs
 
 CHECKED = 2  # input sets whose outputs are checked: with one, a buffer that is used again would go unnoticed
 

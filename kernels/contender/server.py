@@ -191,8 +191,8 @@ class Server:
                 return {"ready": False, "reason": reason}
             gc.enable()
             return {"ready": True, **stack, "device": {"kind": message["device"]}}
+        from ..metrics.bench import Bench
         from . import prepared  # noqa: F401  before Bench imports code of the target, which could patch what it needs
-        from .bench import Bench
 
         if message["device"] == "cuda" and not torch.cuda.is_available():
             return {"ready": False, "reason": f"torch {torch.__version__} sees no CUDA GPU in this environment"}
@@ -344,8 +344,8 @@ def _verdict(bench: Any) -> Iterator[dict[str, Any]]:
     """The state of the case: measured, or the state of its exception."""
     from ..checks.oracle import WrongShape
     from ..checks.outputs import Inexact, Wrong
+    from ..metrics.clocks import NotCaptured
     from ..providers import Broken, Unsupported
-    from .clocks import NotCaptured
 
     verdict: dict[str, Any] = {"state": MEASURED, "reason": None}
     try:

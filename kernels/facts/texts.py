@@ -34,7 +34,7 @@ def assembly(asm: Mapping[str, Any], kind: str) -> str:
     """What Triton keeps of a kernel, as a text.  Raises KeyError if it has none of this kind."""
     match kind:
         case "sass":
-            from .offline.machine import disassembled  # needs Triton
+            from .machine import disassembled  # needs Triton
 
             return disassembled(asm["cubin"])
         case "ptx":

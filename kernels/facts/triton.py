@@ -9,9 +9,9 @@ import torch
 from triton import knobs
 
 from .accesses import Argument, Bytes, names_of, of_ptx, of_ttgir, traffic
+from .architectures import KNOWN, occupancy
 from .locations import location
-from .offline.architectures import KNOWN, occupancy
-from .offline.machine import code_of
+from .machine import code_of
 
 OPTIONS = ("maxnreg", "launch_cooperative_grid")  # listed if they are set
 SHORT = (bool, int, float, str, type(None))

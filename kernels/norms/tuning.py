@@ -135,7 +135,7 @@ class OnDevice:
 
         from ..checks.oracle import named
         from ..checks.outputs import require_correct
-        from ..contender.clocks import CudaClock
+        from ..metrics.clocks import CudaClock
 
         with torch.no_grad(), torch.cuda.stream(self.stream):
             sets = self._inputs(case)

@@ -221,7 +221,7 @@ SLOW_CLOCK = (
     HONEST
     + """
 import sys, time
-clocks = sys.modules["kernelwatch_kernels.contender.clocks"]
+clocks = sys.modules["kernelwatch_kernels.metrics.clocks"]
 real = time.perf_counter_ns
 clocks.perf_counter_ns = lambda: int(real() * 0.6)
 """

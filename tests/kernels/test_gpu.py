@@ -8,7 +8,7 @@ import torch
 from kernels.arena import protocol
 from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
-from kernels.contender.clocks import CudaClock
+from kernels.metrics.clocks import CudaClock
 
 from .conftest import OWN
 

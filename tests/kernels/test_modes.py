@@ -9,9 +9,9 @@ from kernels.arena import protocol
 from kernels.cases import Case, CompileMode, Direction, Metric
 from kernels.checks.inputs import make
 from kernels.checks.oracle import Oracle, named
-from kernels.contender.bench import Bench
-from kernels.contender.metrics.block import PreparedBlock
 from kernels.facts.gather import gather
+from kernels.metrics.bench import Bench
+from kernels.metrics.block import PreparedBlock
 from kernels.providers import Broken, Unsupported, forward_backward, open_provider
 
 CPU = torch.device("cpu")

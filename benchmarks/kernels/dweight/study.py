@@ -33,8 +33,8 @@ from benchmarks.kernels.trials import say
 from kernels.arena.sizes import COLD, calls_in_graph
 from kernels.cases import DTYPE_BYTES, OPS, Case
 from kernels.checks.inputs import Inputs, make, make_sets
-from kernels.contender.clocks import event
 from kernels.errors import format_exception
+from kernels.metrics.clocks import event
 from kernels.norms import workspaces
 from kernels.norms.backward import SUM_COLS, Backward, backward
 from kernels.norms.launching import processors, programs_of

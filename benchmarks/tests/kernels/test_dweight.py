@@ -203,7 +203,7 @@ def test_every_way_is_right_and_repeats_to_the_bit():
 
 COMPILED = """
 import json, sys, torch
-from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
 from kernels.facts.offline.pretend import become, inputs_of
 from kernels.cases import Case

@@ -11,8 +11,8 @@ from benchmarks.kernels.published.arms.replay import CannotReplay, StepGraph, re
 from benchmarks.kernels.published.arms.server import ModelServer
 from kernels.arena.session import Pace
 from kernels.arena.telemetry import Watch
-from kernels.contender.clocks import NotCaptured
 from kernels.errors import FAILED, MEASURED, UNSUPPORTED
+from kernels.metrics.clocks import NotCaptured
 from kernels.studies import s4
 from kernels.studies.records import CONTROL
 from kernels.studies.study import StudyStep

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cases import Case, Direction, Metric
 from ...errors import FAILED, MAX_REASON, UNSUPPORTED, format_exception
-from .architectures import KNOWN
+from ..architectures import KNOWN
 from .cute import Cute, dumps, prepare_environment
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class Offline:
         from triton import knobs
 
         from ...providers import open_provider
+        from ..machine import Reader
         from . import backwards, inductor
         from .launches import Launches
-        from .machine import Reader
         from .pretend import become
 
         self._mode = become(self.architecture)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from .architectures import Architecture
+from ..architectures import Architecture
 from .launches import Launch, Launches
 
 _SHARED = re.compile(r'(!\w+) = !cute\.memref<i8, smem, align<(\d+)>, "(\d+):1">')

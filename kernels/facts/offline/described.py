@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..accesses import values_of
+from ..architectures import REGISTERS, Architecture, occupancy
 from ..gather import MAX_NAMES
 from ..hashing import hash_of
+from ..machine import Reader
 from ..texts import assembly, bounded
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of, source_of
-from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
-from .machine import Reader
 
 MAX_CHOICES = 24  # of an autotuner that are listed
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..architectures import Architecture
 from ..hashing import normalised
-from .architectures import Architecture
 from .launches import Launches
 from .operators import unobserved
 from .pretend import properties_of

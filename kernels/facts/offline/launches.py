@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .architectures import Architecture, over_the_limit
+from ..architectures import Architecture, over_the_limit
 
 
 @dataclass

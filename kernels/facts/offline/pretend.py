@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...cases import Case
 from ...checks.inputs import ANY_DTYPE, BY_ROW, DTYPES, Inputs, laid_out
-from .architectures import REGISTERS, RESERVED, Architecture
+from ..architectures import REGISTERS, RESERVED, Architecture
 
 # torch's CUDA allocator aligns to 512 bytes; the value is arbitrary.
 ADDRESS = 1 << 20

@@ -9,14 +9,14 @@ from kernels.arena import protocol
 from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
 from kernels.cases import Case
 from kernels.checks import oracle, outputs
-from kernels.checks.caching import CachingTimes
-from kernels.checks.determinism import GraphBits, graph_bits, repeat
 from kernels.checks.inputs import fresh_values, make, make_sets, refill
 from kernels.checks.oracle import Finding, WrongShape
 from kernels.checks.outputs import Untouched, Wrong, require_own_memory, require_working_oracle, same, snapshot
-from kernels.contender.bench import Bench
-from kernels.contender.clocks import one_by_one
 from kernels.contender.prepared import prepare
+from kernels.metrics.bench import Bench
+from kernels.metrics.caching import CachingTimes
+from kernels.metrics.clocks import one_by_one
+from kernels.metrics.determinism import GraphBits, graph_bits, repeat
 from kernels.providers import forward_backward, open_provider
 
 CPU = torch.device("cpu")

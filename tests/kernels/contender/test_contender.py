@@ -11,8 +11,8 @@ from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
-from kernels.contender.clocks import NotCaptured
 from kernels.contender.server import Server
+from kernels.metrics.clocks import NotCaptured
 from kernels.providers import Provider
 
 from ..conftest import OWN

@@ -21,14 +21,14 @@ from kernels.cases import Case
 from kernels.checks.inputs import make
 from kernels.checks.outputs import Wrong
 from kernels.checks.references import BY_KEY
-from kernels.contender.bench import Bench
-from kernels.contender.metrics import caches
-from kernels.contender.metrics.block import BlockInputs, BlockOracle, full_precision, step, transformer
-from kernels.contender.metrics.caches import TritonCaches, empty_caches
-from kernels.contender.metrics.call import CallClock
-from kernels.contender.metrics.compilations import compilations
-from kernels.contender.metrics.memory import MemoryClock
 from kernels.contender.prepared import prepare
+from kernels.metrics import caches
+from kernels.metrics.bench import Bench
+from kernels.metrics.block import BlockInputs, BlockOracle, full_precision, step, transformer
+from kernels.metrics.caches import TritonCaches, empty_caches
+from kernels.metrics.call import CallClock
+from kernels.metrics.compilations import compilations
+from kernels.metrics.memory import MemoryClock
 from kernels.providers import Unsupported
 
 # Importing the compiler warns of what torch itself does, for instance torch.jit.script_method.
@@ -375,9 +375,9 @@ from pathlib import Path
 
 import torch
 
-from kernels.contender.metrics import caches
-from kernels.contender.metrics.caches import TritonCaches, empty_caches
-from kernels.facts.offline.architectures import KNOWN
+from kernels.metrics import caches
+from kernels.metrics.caches import TritonCaches, empty_caches
+from kernels.facts.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
 from kernels.facts.offline.pretend import become, inputs_of
 from kernels.providers.ours import Ours

@@ -7,7 +7,7 @@ import pytest
 import torch
 from triton import knobs
 
-from kernels.facts.offline.machine import code_of
+from kernels.facts.machine import code_of
 from kernels.facts.triton import MAX_CANDIDATES, of_kernel, of_launcher
 
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.facts.offline.architectures import KNOWN, occupancy, over_the_limit
+from kernels.facts.architectures import KNOWN, occupancy, over_the_limit
+from kernels.facts.machine import instruction_facts, normalised
 from kernels.facts.offline.cute import shared_bytes
 from kernels.facts.offline.described import text_of
 from kernels.facts.offline.launches import Launch
-from kernels.facts.offline.machine import instruction_facts, normalised
 from kernels.facts.texts import MAX_TEXT
 
 

@@ -93,7 +93,7 @@ def custom_hides(x: torch.Tensor) -> torch.Tensor:
 OBSERVED = """
 import torch
 from kernels.facts.offline import backwards
-from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
 from kernels.facts.offline.operators import EnteringOffline
 from kernels.facts.offline.pretend import become

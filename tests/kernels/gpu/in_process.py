@@ -6,8 +6,8 @@ import torch
 
 from kernels.arena import protocol
 from kernels.cases import Case
-from kernels.contender.bench import Bench
 from kernels.contender.prepared import prepare
+from kernels.metrics.bench import Bench
 from kernels.providers import Unsupported
 from tests import needs
 

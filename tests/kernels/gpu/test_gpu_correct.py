@@ -8,10 +8,10 @@ import torch
 from kernels.arena import protocol
 from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS
 from kernels.cases import Case
-from kernels.checks import caching
-from kernels.checks.determinism import repeat
-from kernels.contender.bench import Bench
 from kernels.contender.prepared import prepare
+from kernels.metrics import caching
+from kernels.metrics.bench import Bench
+from kernels.metrics.determinism import repeat
 
 pytestmark = [
     pytest.mark.gpu,

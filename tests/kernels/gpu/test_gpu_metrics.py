@@ -10,8 +10,8 @@ from kernels.arena import protocol
 from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case
 from kernels.checks.inputs import make
-from kernels.contender.metrics.memory import MemoryClock
 from kernels.contender.prepared import prepare
+from kernels.metrics.memory import MemoryClock
 from kernels.providers import Unsupported
 
 from .in_process import bench, ready

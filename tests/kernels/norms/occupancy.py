@@ -122,10 +122,10 @@ def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[
     """Runs in its own process, in which torch and Triton see only the fake device."""
     import torch
 
-    from kernels.facts.offline.architectures import KNOWN
+    from kernels.facts.architectures import KNOWN
+    from kernels.facts.machine import Reader
     from kernels.facts.offline.described import cubins_of, facts_of
     from kernels.facts.offline.launches import Launches
-    from kernels.facts.offline.machine import Reader
     from kernels.facts.offline.pretend import become, inputs_of
     from kernels.norms.tuning import call_of
 

@@ -47,7 +47,7 @@ class TrainingStep:
     `launched_because`.  The facts `graph` and `graph_reason` say so.
 
     Raises ValueError for an unknown case, NotSupported for a setting that this torch does not have, and
-    contender.clocks.NotCaptured, after which the process is unusable.
+    metrics.clocks.NotCaptured, after which the process is unusable.
     """
 
     unit = "us"

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.contender.clocks import captured, event, forget
 from kernels.errors import format_exception
 from kernels.facts.graph_kernels import kernels_of_call
+from kernels.metrics.clocks import captured, event, forget
 
 WARM_STEPS = 3  # before the capture: they compile, tune, load kernels, choose algorithms and allocate workspaces
 SAMPLE_S = 20e-3  # the events and the first launch of a sample stay negligible
@@ -50,7 +50,7 @@ class StepGraph:
 
     Call it and all of its methods on `side_stream`.
 
-    Raises CannotReplay, and contender.clocks.NotCaptured, after which the process is unusable (before torch 2.12 a
+    Raises CannotReplay, and metrics.clocks.NotCaptured, after which the process is unusable (before torch 2.12 a
     failed capture leaves the allocator in it).  A capture without torch is tried first, because its failure is
     harmless.
     """

@@ -77,7 +77,7 @@ class ModelServer:
             return {}
         import torch
 
-        from kernels.contender.clocks import NotCaptured
+        from kernels.metrics.clocks import NotCaptured
 
         if isinstance(error, NotCaptured):
             return {"broken": True, "capture_failed": True}

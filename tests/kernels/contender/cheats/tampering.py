@@ -75,9 +75,7 @@ def _replace_in_a_block(replaces):
         read = torch.Tensor.tolist
         _replace(torch.Tensor, "tolist", lambda tensor: _zeros(read(tensor)))
     if replaces == "the_oracle":
-        module = next(
-            module for name, module in sys.modules.items() if name.endswith("kernels.contender.metrics.block")
-        )
+        module = next(module for name, module in sys.modules.items() if name.endswith("kernels.metrics.block"))
         _replace(module.BlockOracle, "judge", lambda *_: module.Finding(None, {}))
     if replaces == "copying":
         _replace(torch.Tensor, "copy_", lambda tensor, *_, **__: tensor)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..cases import Case
-from ..contender.clocks import Call, Clock
+from ..checks.inputs import DTYPES, Inputs
+from ..checks.outputs import Outputs, Wrong, snapshot
 from ..providers.inplace import restored
-from .inputs import DTYPES, Inputs
-from .outputs import Outputs, Wrong, snapshot
+from .clocks import Call, Clock
 
 TIMES = {"cpu": 5, "cuda": 2}
 MIN_TIMES = 2

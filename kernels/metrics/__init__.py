@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from ...cases import Case, Metric
-from ...checks.inputs import Inputs
-from ...providers.base import Bind
-from ..bench import Bench
-from ..clocks import Call, Clock, CpuClock, CudaClock
+from ..cases import Case, Metric
+from ..checks.inputs import Inputs
+from ..providers.base import Bind
+from .bench import Bench
 from .call import CallClock
+from .clocks import Call, Clock, CpuClock, CudaClock
 from .compile import CompileClock
 from .counts import BreaksClock, KernelsClock, RecompilesClock
 from .memory import MemoryClock

@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ...blocks import HEAD, MAX_SEQUENCE, Shape
-from ...cases import OPS, Case, Direction
-from ...checks.inputs import DTYPES, EPS, Inputs, bit_sums, fresh_values, make, refill
-from ...checks.oracle import ALLOWANCE, Finding, percent
-from ...checks.outputs import FAR_OFF, Wrong, fill_with_nan
-from ...checks.references import BY_KEY
-from ...facts import gather
-from ...providers import Unsupported
-from ..bench import OTHER_NUMBERS, Bench
-from ..clocks import event
+from ..blocks import HEAD, MAX_SEQUENCE, Shape
+from ..cases import OPS, Case, Direction
+from ..checks.inputs import DTYPES, EPS, Inputs, bit_sums, fresh_values, make, refill
+from ..checks.oracle import ALLOWANCE, Finding, percent
+from ..checks.outputs import FAR_OFF, Wrong, fill_with_nan
+from ..checks.references import BY_KEY
+from ..facts import gather
+from ..providers import Unsupported
+from .bench import OTHER_NUMBERS, Bench
+from .clocks import event
 from .memory import memory_of
 
 Norm = Callable[..., Any]  # x, the residual where the op has one, its weights, eps

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from ..clocks import Before, Call, one_by_one
+from .clocks import Before, Call, one_by_one
 
 # A launch queue holds about a thousand entries; when it is full a launch waits for the device.  An eager forward and
 # backward pass of a norm makes about twenty launches.

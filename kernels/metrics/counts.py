@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from ...cases import Case
-from ...checks.inputs import Inputs
-from ...errors import format_exception
-from ...facts import gather
-from ...facts.graph_kernels import kernels_of_call
-from ...facts.trace import Seen, generated_code
-from ...providers import Unsupported
-from ..bench import Bench
-from ..clocks import Before, Call, one_by_one
+from ..cases import Case
+from ..checks.inputs import Inputs
+from ..errors import format_exception
+from ..facts import gather
+from ..facts.graph_kernels import kernels_of_call
+from ..facts.trace import Seen, generated_code
+from ..providers import Unsupported
+from .bench import Bench
 from .caches import TritonCaches, empty_caches, forget_compiled
+from .clocks import Before, Call, one_by_one
 from .compilations import Compilations
 
 

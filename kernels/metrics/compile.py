@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from ...cases import Case
-from ...checks.inputs import Inputs
-from ...providers import Unsupported
-from ..bench import Bench
-from ..clocks import Before, Call, one_by_one
+from ..cases import Case
+from ..checks.inputs import Inputs
+from ..providers import Unsupported
+from .bench import Bench
 from .caches import TritonCaches, empty_caches
+from .clocks import Before, Call, one_by_one
 from .compilations import Compilations
 
 

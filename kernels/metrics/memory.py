@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ...checks.inputs import Inputs
-from ...providers import Unsupported
-from ...providers.base import Bind
-from ..clocks import Before, Call, one_by_one
+from ..checks.inputs import Inputs
+from ..providers import Unsupported
+from ..providers.base import Bind
+from .clocks import Before, Call, one_by_one
 
 
 class MemoryClock:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from ..cases import Case
-from ..contender.clocks import event
-from .oracle import named
-from .outputs import digest
+from ..checks.oracle import named
+from ..checks.outputs import digest
+from .clocks import event
 
 MAX_S = 0.25  # for all calls of a case: 45 calls of a kernel of 1.4 ms
 REPLAYS = 8  # of a graph whose bits are not those of a call

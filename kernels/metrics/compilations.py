@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from ...cases import Case
-from ...checks.inputs import Inputs, make
-from ...errors import format_exception
-from ...providers.base import Bind
-from ..bench import Bench
+from ..cases import Case
+from ..checks.inputs import Inputs, make
+from ..errors import format_exception
+from ..providers.base import Bind
+from .bench import Bench
 from .caches import TritonCaches, forget_compiled, quack_caches
 
 MAX_REASONS = 8  # of graph breaks that are kept
