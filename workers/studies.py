@@ -284,7 +284,10 @@ def _environment(stack: BaseStack, device: str) -> dict[str, str]:
 
 
 def _imports() -> Path:
-    """A folder with what measures alone: next to it may be the packages of another Python."""
+    """A folder with links to `kernels` and `benchmarks` alone.
+
+    The folder that they are in may hold packages of another Python, which must not be imported.
+    """
     folder = settings().state / "studies" / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     for package in (protocol.KERNELS, measuring.BENCHMARKS):

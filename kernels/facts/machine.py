@@ -165,6 +165,7 @@ def normalised(sass: str) -> str:
     kept = []
     for line in sass.splitlines():
         bare = re.sub(r"/\*.*?\*/|//.*", "", line).strip()
+        # Labels (.L_) stay; `@STO…` marks the place of a symbol in the file, and is no instruction.
         if bare and not re.match(r"\.(?!L_)", bare) and "@STO" not in bare:
             kept.append(bare if bare.endswith(":") else f"    {re.sub(r' +', ' ', bare)}")
     return "\n".join(kept)

@@ -41,8 +41,8 @@ class _PairFunction(_Function):  # type: ignore[misc]
         given = dict(zip(pair.op.inputs(Direction.FWD), tensors, strict=True))
         outputs, statistics = pair.forward(**given, eps=eps)
         ctx.pair, ctx.eps = pair, eps
-        normalised = outputs[1] if pair.op.residual else given["x"]
-        ctx.save_for_backward(normalised, *((given["weight"],) if pair.op.weight else ()), *statistics)
+        norm_input = outputs[1] if pair.op.residual else given["x"]  # the second output is x + residual
+        ctx.save_for_backward(norm_input, *((given["weight"],) if pair.op.weight else ()), *statistics)
         return outputs if len(outputs) > 1 else outputs[0]
 
     @staticmethod

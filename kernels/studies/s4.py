@@ -68,8 +68,8 @@ TITLES = {one.name: one.title for one in _IN_ORDER}
 def steps(device: str, quick: bool) -> list[StudyStep]:
     """A step for each suite: a session that is cut off leaves whole suites.
 
-    What the source measured comes first: all suites with static shapes and AMP, then dynamic shapes.  Each arm more
-    takes its share of the cores while all compile, so that the newer settings have steps of their own.
+    What the published benchmark measured comes first: all suites with static shapes and AMP, then dynamic shapes.  All
+    arms of a step compile at the same time and share the cores, so that newer settings have steps of their own.
     """
     if device == "cpu":  # Inductor writes C++ there, for which no setting of the study does anything
         few = ("language.gpt2_loss", "vision.mixer", "small.dlrm", "small.gru")

@@ -81,9 +81,10 @@ class Checked:
 
     def problems(self) -> list[str]:
         """Damage, faults, and whether the schema is that of this version."""
-        return [*self.damage, *self.faults, *self._versions()]
+        return [*self.damage, *self.faults, *self._wrong_migration()]
 
-    def _versions(self) -> list[str]:
+    def _wrong_migration(self) -> list[str]:
+        """What is wrong with the version of its tables."""
         if self.damage or self.current:
             return []
         if self.revision is None:

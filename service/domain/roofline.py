@@ -89,7 +89,7 @@ def attainable_tflop_s(intensity: float, copy_gb_s: float, matmul_tflop_s: float
 def speed(
     case: str, median: float | None, gb_s: float | None, facts: Mapping[str, Any], best: Mapping[str, float]
 ) -> Speed:
-    """Return the share of the ceilings `best` that a median (in the unit of the case's metric) reaches."""
+    """How fast a median is, in the unit of the case's metric: cycles, and its share of the `best` that was measured."""
     if not median:
         return Speed()
     match metric_of(case):
@@ -97,7 +97,7 @@ def speed(
             in_cache = facts.get("l2_resident") is True
             share = None if in_cache else _over(gb_s, best.get("copy_gb_s"))
             mhz = number(facts.get("sm_mhz"))
-            cycles = mhz and median * mhz  # us times a million a second
+            cycles = mhz and median * mhz  # µs × MHz = cycles
             if flops := _of_a_product(case):
                 return Speed(cycles=cycles, utilisation=_over(flops / median / 1e6, best.get("matmul_tflop_s")))
             return Speed(share, in_cache, cycles=cycles)

@@ -92,7 +92,7 @@ def test_a_file_that_is_not_collected_here_keeps_its_numbers(tmp_path: Path, mon
 @pytest.mark.parametrize(
     "narrowed", [["tests/harness/test_needs.py"], ["-k", "one"], ["-m", "not torch"], ["--ignore", "x"]]
 )
-def test_only_a_whole_run_is_compared(pytester: pytest.Pytester, narrowed: list[str]) -> None:
+def test_a_narrowed_run_is_not_compared_with_the_counts(pytester: pytest.Pytester, narrowed: list[str]) -> None:
     pytester.makeini("[pytest]\ntestpaths = tests\n")
     (pytester.path / "tests").mkdir()
     (pytester.path / "tests" / "test_needs.py").touch()

@@ -166,7 +166,7 @@ REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 # the GPU for its context (Liger-Kernel on an H200, November).
 HOST_BYTES = 1 << 30
 CONTEXT_BYTES = 600 << 20
-CONTEXTS = 1 / 4  # of the memory of the GPU; the rest is for tensors
+SHARE_FOR_CONTEXTS = 1 / 4  # of the memory of the GPU; the rest is for tensors
 WAITING = 3  # trials of head, parent and control whose processes get ready where a confirmation is likely
 LIKELY = 0.5  # of the smallest change that matters: a case that moved by this share of it may be suspected
 
@@ -175,7 +175,7 @@ def side_by_side(here: DeviceHere, contenders: int) -> int:
     """How many trials of so many contenders fit on this machine side by side."""
     if here.name == "cpu":
         return 1
-    on_gpu = int(CONTEXTS * here.memory) // CONTEXT_BYTES
+    on_gpu = int(SHARE_FOR_CONTEXTS * here.memory) // CONTEXT_BYTES
     processes = min(on_gpu, _available() // HOST_BYTES, len(os.sched_getaffinity(0)))
     return max(1, processes // max(1, contenders))
 

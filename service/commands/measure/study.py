@@ -142,7 +142,9 @@ def compare(
 
     first, second = _session(a), _session(b)
     if first.study != second.study:
-        raise BadInput(f"Session {first.id} is of {first.study}, and {second.id} of {second.study}: name two of one.")
+        raise BadInput(
+            f"Session {first.id} is of {first.study}, and {second.id} of {second.study}: both must be of one study."
+        )
     if first.id == second.id:
         raise BadInput(f"A and B are both session {first.id}; name two that differ.")
     return views.studies.compared(first, second)

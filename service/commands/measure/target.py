@@ -123,7 +123,7 @@ def resume(name: str) -> View:
 def drifts(
     name: str,
     device: Annotated[str | None, typer.Option(help="Only those on this device.")] = None,
-    by: Annotated[MovedBy | None, typer.Option(help="Only those that this changed.")] = None,
+    by: Annotated[MovedBy | None, typer.Option(help="Only changes with this cause.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of changes, the newest.", min=1, max=1000)] = 20,
 ) -> View:
     """List configurations that changed with a commit, another stack, or nothing, the newest first."""

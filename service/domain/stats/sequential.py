@@ -145,14 +145,15 @@ class Suspect:
         common = estimate.with_error(math.sqrt(self.offset.common), self.offset.providers)
         return _beyond(common, self) <= self.limits.alpha
 
-    def _estimate(self, trials: int, effects: Sequence[float], added: float) -> Estimate | None:
+    def _estimate(self, trials: int, effects: Sequence[float], offset_variance: float) -> Estimate | None:
+        """Estimate from these effects; `trials` of the confirmation count for the variance.  None with too few."""
         screening = _measured(self.screening)
         own = pooled_variance(screening, _measured(self.confirmation[:trials]))
         prior = self.prior or (Prior(own, len(screening) - 1, math.inf) if own else None)
         estimate = Estimate.of(effects, prior, at_least=own)
         if estimate is None or self.offset is None:
             return estimate
-        return estimate.with_variance(added, self.offset.cases)
+        return estimate.with_variance(offset_variance, self.offset.cases)
 
 
 def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:

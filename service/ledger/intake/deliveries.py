@@ -603,9 +603,9 @@ def _leads_to(source: Source, old: str, new: str) -> bool:
 
 
 def _record(target: Target, source: Source, push: Push, *, asked_for: str | None = None) -> PushResult:
-    """The one way in for what a mainline has: with the recipe that its branch brings.
+    """Store commits of a mainline, with the recipe that its branch has.  Every push and backfill comes through here.
 
-    `asked_for` are the revisions that a person asked for.
+    `asked_for`: the range of revisions that a person requested, as text.
     """
     recipe = branch_recipe(target, source)
     with transaction() as session:

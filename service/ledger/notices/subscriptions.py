@@ -125,7 +125,7 @@ def _views(session: Session, rows: Sequence[Subscription]) -> tuple[Subscription
 
 
 def known_channels(session: Session) -> list[ChannelItem]:
-    """The channels of the settings by name, and those of messages that are not in the settings any more."""
+    """The channels of the settings, and those that the settings no longer name but messages still wait for."""
     health = {row.channel: row for row in session.scalars(select(ChannelHealth))}
     waits = select(NoticeMessage.channel, func.count()).where(NoticeMessage.state == OutboxState.WAITING)
     waiting = dict(session.execute(waits.group_by(NoticeMessage.channel)).all())

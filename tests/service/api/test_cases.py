@@ -150,7 +150,7 @@ def test_checks_of_code_are_listed(compiled: Get) -> None:
     assert compiled(f"{NORMS}/revisions/c1").json()["checks"] == [done]
 
 
-def test_two_revisions_are_compared_without_their_times(compiled: Get) -> None:
+def test_a_diff_compares_the_compiled_code_alone(compiled: Get) -> None:
     answer = compiled(f"{NORMS}/facts/diff?base=c0&head=c1")
     diff = answer.json()
     assert diff["check"]["findings"]["headline"] == "the same machine code at 1 of 2 cases"

@@ -1115,9 +1115,7 @@ def test_a_dropped_group_is_measured_no_more(forge: Forge, target: Target, first
     assert states(head) == [RunState.CANCELLED] * 2
 
 
-def test_a_group_that_changes_nothing_that_matters_is_skipped_and_passes(
-    forge: Forge, target: Target, first: str
-) -> None:
+def test_a_merge_group_without_a_file_that_matters_is_skipped(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
     head = queued_group(forge, first, "README.md")
     group_event(forge, "checks_requested", head, first)

@@ -165,7 +165,7 @@ LEAK = Change(50, 30, 1.1, 1.08, 1.12, Level.NOTIFY, 1e-9, 80, (Part(45, 1.05), 
         ([KnownPoint(7, 10, 1.04, state=PointState.CLOSED, until=20)], [], [], 1),  # another leak, long before
     ],
 )
-def test_a_leak_is_one_point_and_the_others_in_it_are_its_parts(known, again, parts, new):
+def test_changes_within_a_slow_leak_are_its_parts(known, again, parts, new):
     rising = epochs_of(seen(noise(100, 0.003) * np.exp(0.1 * np.clip((np.arange(100) - 30) / 40, 0, 1))), ONE_PERCENT)
     what = match(known, [LEAK], rising)
     assert [point for point, _ in what.again] == again

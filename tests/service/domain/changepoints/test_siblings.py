@@ -154,7 +154,7 @@ def test_which_changes_of_siblings_are_near(moved, near):
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_most_siblings_must_refute_a_step_of_one(siblings, sigma, moving, alone, seed):
+def test_a_step_of_a_single_case_is_refuted_only_by_most_of_its_siblings(siblings, sigma, moving, alone, seed):
     others = noisy(moving, 0.02, sigma, count=siblings, seed=seed)
     table = histories(np.vstack([noisy(1, 0.02, 0.002, count=1, seed=10 + seed), others]), sota=False)
     [step] = changes(table.seen(0), LIMITS)

@@ -100,7 +100,7 @@ def test_the_same_machine_code_is_never_a_regression():
 
 
 def test_the_same_machine_code_is_steady_however_noisy_it_is_and_is_measured_no_further():
-    """LayerNorm with atomics varies by 15 % from process to process: 16 trials left a comment in the host code open."""
+    """LayerNorm with atomics varies by 15 % from process to process: 16 trials did not decide about a comment."""
     noisy = Cell("norms", "a case", pairs(1.0, trial_noise=0.05))
     assert wanted([noisy], POLICY) == {noisy.name: "look"}
 
