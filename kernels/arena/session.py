@@ -228,20 +228,20 @@ def run_trials(
                 for number in range(len(cases)):
                     if time.monotonic() > deadline:
                         break
-                    for places in session.places(number, cases):
-                        progress(f"{number + 1}/{len(cases)} {places[0].case}")
-                        session.measure(places)
-                        for place in places:
-                            cells = place.running.trial.cells
-                            takes = (one.label for one in contenders if one.takes(place.case))
-                            measured(place.case, {label: cells[label, place.case] for label in takes})
+                    for trial_cases in session.trial_cases(number, cases):
+                        progress(f"{number + 1}/{len(cases)} {trial_cases[0].case}")
+                        session.measure(trial_cases)
+                        for trial_case in trial_cases:
+                            cells = trial_case.running.trial.cells
+                            takes = (one.label for one in contenders if one.takes(trial_case.case))
+                            measured(trial_case.case, {label: cells[label, trial_case.case] for label in takes})
             return session.so_far(contenders)
         finally:
             session.close()
 
 
 @dataclass(eq=False)
-class _Running:
+class _RunningTrial:
     """One of the trials that run side by side."""
 
     seed: int
@@ -252,10 +252,10 @@ class _Running:
 
 
 @dataclass(eq=False)
-class _Place:
+class _TrialCase:
     """A case of one of the trials, with what its contenders did there."""
 
-    running: _Running
+    running: _RunningTrial
     case: Case
     cells: dict[ContenderProcess, Cell] = field(default_factory=dict)
 
@@ -294,7 +294,7 @@ class _Session:
         shuffled = [order.sample(contenders, len(contenders)) for order in orders]
         self.processes = ContenderProcesses(shuffled, pool, keep_going)
         self.trials = [
-            _Running(seed, thorough and not number, order, processes)
+            _RunningTrial(seed, thorough and not number, order, processes)
             for number, (seed, order, processes) in enumerate(zip(seeds, orders, self.processes.by_trial, strict=True))
         ]
         self.code = CodeReader(self.processes)
@@ -316,28 +316,28 @@ class _Session:
         for running in self.trials:
             self._note(running, "trial")
 
-    def places(self, number: int, cases: Sequence[Case]) -> Iterator[list[_Place]]:
+    def trial_cases(self, number: int, cases: Sequence[Case]) -> Iterator[list[_TrialCase]]:
         """The next case of each trial, in groups that fit into the memory of the device.
 
         Each trial begins elsewhere, so that what one has compiled serves the others.
         """
         apart = len(cases) / len(self.trials)
-        together: list[_Place] = []
+        together: list[_TrialCase] = []
         needed = 0
         for at, running in enumerate(self.trials):
-            place = _Place(running, cases[(number + int(at * apart)) % len(cases)])
-            own = self._device_bytes(place)
+            trial_case = _TrialCase(running, cases[(number + int(at * apart)) % len(cases)])
+            own = self._device_bytes(trial_case)
             if together and needed + own > MAX_MEMORY_SHARE * self.memory:
                 yield together
                 together, needed = [], 0
-            together.append(place)
+            together.append(trial_case)
             needed += own
         yield together
 
-    def _device_bytes(self, place: _Place) -> int:
-        if not self.memory or place.case.metric is not Metric.KERNEL:
+    def _device_bytes(self, trial_case: _TrialCase) -> int:
+        if not self.memory or trial_case.case.metric is not Metric.KERNEL:
             return 0
-        return len(self._taking(place)) * device_bytes(place.case, self.memory, self.pace.graph_s)
+        return len(self._taking(trial_case)) * device_bytes(trial_case.case, self.memory, self.pace.graph_s)
 
     def _trusted_uuid(self) -> str | None:
         """The GPU as reported by a contender that runs no code of the target, if the caller does not know it."""
@@ -345,7 +345,7 @@ class _Session:
         uuids = (stack.get("device", {}).get("uuid") for stack in stacks)
         return next((uuid for uuid in uuids if isinstance(uuid, str)), None)
 
-    def _measure_ceilings(self, running: _Running) -> None:
+    def _measure_ceilings(self, running: _RunningTrial) -> None:
         """Measured by a contender that runs no code of the target; none without such a contender."""
         trial = running.trial
         for process in running.processes:
@@ -367,79 +367,84 @@ class _Session:
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
-    def measure(self, places: Sequence[_Place]) -> None:
+    def measure(self, trial_cases: Sequence[_TrialCase]) -> None:
         began = time.monotonic()
         self.processes.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
-        self._prepare(places)
+        self._prepare(trial_cases)
         began = self._spent("prepare", began)
         with self._frozen():
-            self._require_idle(places)
-            for place in places:
-                self._note(place.running, f"before {place.case}")
+            self._require_idle(trial_cases)
+            for trial_case in trial_cases:
+                self._note(trial_case.running, f"before {trial_case.case}")
                 began = self._spent("rounds", began)
-                examination = self._examination(place)
+                examination = self._examination(trial_case)
                 began = self._spent("judge", began)
-                self._rounds(place, place.cells, examination)
+                self._rounds(trial_case, trial_case.cells, examination)
                 began = self._spent("rounds", began)
                 if examination is not None:
-                    self._end_examination(examination, place.cells)
-                self._note(place.running, f"after {place.case}")
+                    self._end_examination(examination, trial_case.cells)
+                self._note(trial_case.running, f"after {trial_case.case}")
                 began = self._spent("judge", began)
-        self._check([(place, place.cells) for place in places])
+        self._check([(trial_case, trial_case.cells) for trial_case in trial_cases])
         began = self._spent("check", began)
-        for place in places:
-            self._time_inexact(place)
+        for trial_case in trial_cases:
+            self._time_inexact(trial_case)
         began = self._spent("inexact", began)
-        for place in places:
-            if place.running.thorough:
-                self._read_code(place)
-        everyone = [process for place in places for process in place.cells]
+        for trial_case in trial_cases:
+            if trial_case.running.thorough:
+                self._read_code(trial_case)
+        everyone = [process for trial_case in trial_cases for process in trial_case.cells]
         self.processes.ask_all(dict.fromkeys(everyone, protocol.FREE), self.pace.turn_limit_s)
         self._spent("code", began)
-        for place in places:
-            place.running.trial.cells |= {(process.label, place.case): cell for process, cell in place.cells.items()}
+        for trial_case in trial_cases:
+            trial_case.running.trial.cells |= {
+                (process.label, trial_case.case): cell for process, cell in trial_case.cells.items()
+            }
 
-    def _prepare(self, places: Sequence[_Place]) -> None:
+    def _prepare(self, trial_cases: Sequence[_TrialCase]) -> None:
         """Prepare contenders that time candidates, compile or run a block one by one, and the others together.
 
         Only the preparation shows that an autotuner is about to time candidates: such a contender answers
         `needs_device`, and is prepared again when the others are ready.
         """
-        together, alone = dict[ContenderProcess, _Place](), dict[ContenderProcess, _Place]()
-        for place in places:
-            timed = place.case.metric in (Metric.COMPILE, Metric.BLOCK)
-            for process in self._taking(place):
+        together, alone = dict[ContenderProcess, _TrialCase](), dict[ContenderProcess, _TrialCase]()
+        for trial_case in trial_cases:
+            timed = trial_case.case.metric in (Metric.COMPILE, Metric.BLOCK)
+            for process in self._taking(trial_case):
                 if process.channel is not None:
-                    (alone if process.tunes or timed else together)[process] = place
+                    (alone if process.tunes or timed else together)[process] = trial_case
 
-        def requests(some: Mapping[ContenderProcess, _Place], *, alone: bool) -> dict[ContenderProcess, dict[str, Any]]:
-            return {process: self._request(process, place, alone=alone) for process, place in some.items()}
+        def requests(
+            some: Mapping[ContenderProcess, _TrialCase], *, alone: bool
+        ) -> dict[ContenderProcess, dict[str, Any]]:
+            return {process: self._request(process, trial_case, alone=alone) for process, trial_case in some.items()}
 
         limit_s = self.pace.prepare_limit_s
         answers = self.processes.ask_all(requests(together, alone=False), limit_s)
         alone |= {
-            process: place
-            for process, place in together.items()
+            process: trial_case
+            for process, trial_case in together.items()
             if answers.get(process, {}).get("needs_device") is True
         }
         answers |= self.processes.ask_all(requests(alone, alone=True), limit_s, 1)
-        for place in places:
-            place.cells = {
-                process: self._cell(process, answers.get(process), place.case) for process in self._taking(place)
+        for trial_case in trial_cases:
+            trial_case.cells = {
+                process: self._cell(process, answers.get(process), trial_case.case)
+                for process in self._taking(trial_case)
             }
-            self._compare_bits(place.cells, place.case)
+            self._compare_bits(trial_case.cells, trial_case.case)
 
-    def _taking(self, place: _Place) -> list[ContenderProcess]:
-        return [process for process in place.running.processes if process.contender.takes(place.case)]
+    def _taking(self, trial_case: _TrialCase) -> list[ContenderProcess]:
+        return [process for process in trial_case.running.processes if process.contender.takes(trial_case.case)]
 
-    def _request(self, process: ContenderProcess, place: _Place, *, alone: bool) -> dict[str, Any]:
-        case = place.case
+    def _request(self, process: ContenderProcess, trial_case: _TrialCase, *, alone: bool) -> dict[str, Any]:
+        case = trial_case.case
         known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
         return protocol.prepare(
             case,
-            place.running.seed,
-            thorough=place.running.thorough,
+            trial_case.running.seed,
+            thorough=trial_case.running.thorough,
             graph_s=self.pace.graph_s,
             alone=alone,
             repeats=FULL_REPEATS if process.contender.role in FULLY_REPEATED else MIN_REPEATS,
@@ -490,15 +495,15 @@ class _Session:
         """Are outputs of the turns of this case judged?"""
         return self.device == "cpu" and case.metric is Metric.KERNEL
 
-    def _examination(self, place: _Place) -> Examination | None:
+    def _examination(self, trial_case: _TrialCase) -> Examination | None:
         """How the outputs of the turns are judged; None where they are not."""
-        if self.judge is None or not self._is_judged(place.case):
+        if self.judge is None or not self._is_judged(trial_case.case):
             return None
-        examination = self.judge.examination(place.case, place.running.seed, self.keep_going)
+        examination = self.judge.examination(trial_case.case, trial_case.running.seed, self.keep_going)
         if examination is None:
-            place.running.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
+            trial_case.running.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
             return None
-        for process, cell in place.cells.items():
+        for process, cell in trial_case.cells.items():
             if cell.state == MEASURED:
                 convention = str(process.contender.provider.get("rounding", Rounding.AFTER_WEIGHT))
                 if reason := examination.add(process.label, self.inputs.get(process), convention):
@@ -522,14 +527,14 @@ class _Session:
                 cell.becomes(state, reason)
 
     def _rounds(
-        self, place: _Place, cells: Mapping[ContenderProcess, Cell], examination: Examination | None = None
+        self, trial_case: _TrialCase, cells: Mapping[ContenderProcess, Cell], examination: Examination | None = None
     ) -> None:
-        case, trial = place.case, place.running.trial
+        case, trial = trial_case.case, trial_case.running.trial
         pace = self.pace.on(case.metric)
         by_label = {process.label: process for process in cells}
         books = {process: _Book(process.contender.trusted) for process in cells}
         columns = secrets.randbelow(pace.rounds)  # the round in which sums over all rows are judged
-        start = place.running.random.randrange(max(1, len(cells)))
+        start = trial_case.running.random.randrange(max(1, len(cells)))
         spare = max(1, pace.rounds // 2)  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
         done = number = 0
@@ -578,9 +583,9 @@ class _Session:
         for process, reason in wrong.items():
             cells[process].becomes(INVALID, reason)
 
-    def _time_inexact(self, place: _Place) -> None:
+    def _time_inexact(self, trial_case: _TrialCase) -> None:
         """Time the contenders that are not exact enough, in turns with the revisions that they are compared with."""
-        cells = place.cells
+        cells = trial_case.cells
         inexact = [process for process, cell in cells.items() if cell.inexact and process.channel is not None]
         if not inexact:
             return
@@ -588,10 +593,10 @@ class _Session:
         compared = [process for process in others if any(_are_compared(process, one) for one in inexact)]
         turned = {process: Cell(MEASURED, extra=dict(cells[process].extra)) for process in (*inexact, *compared)}
         with self._frozen():
-            self._rounds(place, turned)
+            self._rounds(trial_case, turned)
         samples = {process: list(cell.samples) for process, cell in turned.items()}
         # finds more than numbers that are not exact
-        self._check([(place, {process: turned[process] for process in inexact})])
+        self._check([(trial_case, {process: turned[process] for process in inexact})])
         for process, cell in turned.items():
             if cell.state == MEASURED or cell.inexact:
                 cells[process].apart = samples[process]
@@ -687,7 +692,7 @@ class _Session:
                     break
         return waits
 
-    def _require_idle(self, places: Sequence[_Place]) -> None:
+    def _require_idle(self, trial_cases: Sequence[_TrialCase]) -> None:
         """End the processes of targets, those that wait first, until nothing keeps the device busy.  All are frozen."""
 
         def is_idle() -> bool:
@@ -697,8 +702,8 @@ class _Session:
         if is_idle():
             return
         self.pool.drop()
-        for place in places:
-            for process, cell in place.cells.items():
+        for trial_case in trial_cases:
+            for process, cell in trial_case.cells.items():
                 if is_idle():
                     return
                 if process.channel is not None and not process.contender.trusted:
@@ -723,15 +728,15 @@ class _Session:
                 cell.samples[-1] = None
         return True
 
-    def _check(self, checked: Sequence[tuple[_Place, Mapping[ContenderProcess, Cell]]]) -> None:
+    def _check(self, checked: Sequence[tuple[_TrialCase, Mapping[ContenderProcess, Cell]]]) -> None:
         """Ask the processes of a thorough trial one by one, because they time calls with new numbers."""
         answers: dict[ContenderProcess, dict[str, Any]] = {}
         for thorough, at_once in ((True, 1), (False, None)):
             measured = [
                 process
-                for place, cells in checked
+                for trial_case, cells in checked
                 for process, cell in cells.items()
-                if place.running.thorough is thorough and process.channel and cell.state == MEASURED
+                if trial_case.running.thorough is thorough and process.channel and cell.state == MEASURED
             ]
             requests = dict.fromkeys(measured, protocol.CHECK)
             answers |= self.processes.ask_all(requests, self.pace.prepare_limit_s, at_once)
@@ -744,19 +749,19 @@ class _Session:
                 elif answer:
                     process.losses = process.replaced = 0
 
-    def _read_code(self, place: _Place) -> None:
+    def _read_code(self, trial_case: _TrialCase) -> None:
         """After everything that is measured: what happens to a process in this does not count for the case."""
         timed = {
             process: cell.facts
-            for process, cell in place.cells.items()
+            for process, cell in trial_case.cells.items()
             if process.channel and (cell.state == MEASURED or cell.apart)
         }
-        for process, texts in self.code.read(place.case, timed).items():
-            place.cells[process].texts = texts
+        for process, texts in self.code.read(trial_case.case, timed).items():
+            trial_case.cells[process].texts = texts
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
 
-    def _note(self, running: _Running, when: str) -> None:
+    def _note(self, running: _RunningTrial, when: str) -> None:
         self.reading = self.watch.whole() if self.watch is not None else {"host": telemetry.host()}
         running.trial.telemetry.append({"when": when, **self.reading})
 
