@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels.trials import contender, say
+from benchmarks.power import Awake
 from kernels.arena.session import Connection, Contender
 from kernels.cases import Case, Role
 from kernels.suites import SUITES
@@ -30,14 +31,6 @@ from workers.run.trials import Tally, Trials
 FROM = ("quack", "pr101", "models", "small", "awkward", "rmsnorm")
 MAX_COLS = 32768
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "QUACK_CACHE_DIR", "CUDA_CACHE_PATH")
-
-
-class Awake:
-    """The heart of a session that nobody can take away."""
-
-    def say(self, stage: str) -> None: ...
-
-    def keep_going(self) -> None: ...
 
 
 def main() -> None:

@@ -73,7 +73,8 @@ class ProcessPool:
 
     Getting ready means to import torch, what the provider needs and the target, and to create a CUDA context: 7 to 12 s
     (H200, November).  Processes of later trials do this while cases are prepared and checked; they are frozen during
-    turns.  `together`: how many processes share the memory of the device.
+    turns.  Each may use the memory of the device divided by `together`.  With the processes of several trials that is
+    more than the device has, so that cases which do not fit prepare one after the other (see `run_trials`).
     """
 
     def __init__(self, device: str, together: int, core: int | None = None) -> None:
@@ -104,6 +105,7 @@ class ProcessPool:
                     started.channel.freeze()
                 except ContenderLost:
                     waiting.remove(started)
+                    started.channel.close()
 
     def thaw(self) -> None:
         for waiting in self._waiting.values():

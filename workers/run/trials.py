@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -36,6 +35,7 @@ from service.settings import settings
 from workers.machine.device import DeviceHere
 from workers.run.baselines import LAST_CASE_S
 from workers.run.heartbeat import Heart
+from workers.sandbox import usage
 
 _MAX_REPLACED = 16  # packages of the stack that a contender says its revision replaced
 _MAX_VERSION = 80  # characters of their names and versions
@@ -176,14 +176,8 @@ def side_by_side(here: DeviceHere, contenders: int) -> int:
     if here.name == "cpu":
         return 1
     on_gpu = int(SHARE_FOR_CONTEXTS * here.memory) // CONTEXT_BYTES
-    processes = min(on_gpu, _available() // HOST_BYTES, len(os.sched_getaffinity(0)))
+    processes = min(on_gpu, usage.available()[0] // HOST_BYTES, len(os.sched_getaffinity(0)))
     return max(1, processes // max(1, contenders))
-
-
-def _available() -> int:
-    """Bytes of memory of the host that programs may still take."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:

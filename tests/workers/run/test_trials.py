@@ -82,7 +82,7 @@ def run(here: Here) -> Trials:
 @pytest.fixture(autouse=True)
 def _large_host(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.setattr("workers.run.trials._available", lambda: 64 * GIB)
+    monkeypatch.setattr("workers.sandbox.usage.available", lambda: (64 * GIB, 64 * GIB))
 
 
 def test_the_first_trial_runs_alone_and_the_others_of_a_look_side_by_side():
