@@ -223,13 +223,13 @@ def _page(
 
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 _LINES = 30
-_RUNS = 20  # of policy version
+_RUNS = 20  # of a version
 
 
 @router.get("/policies")
 @needs(Scope.ADMIN)
 def listed(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
-    """Show the versions, the newest first, each with its difference to the policy before."""
+    """Show the versions, the newest first, each with its difference to the version before."""
     permit(actor, Scope.ADMIN)
     found = policies.listed(session, cursor, _LINES)
     lines = []
@@ -243,7 +243,7 @@ def listed(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
 @router.get("/policies/{digest}")
 @needs(Scope.ADMIN)
 def policy(digest: Digest, session: Reading, actor: Acting) -> str:
-    """Show policy version: its values, what differs from the version before, and the last runs that it judged."""
+    """Show a version of a policy: its values, what differs from the version before, and the last runs judged by it."""
     permit(actor, Scope.ADMIN)
     row = policies.one(session, digest)
     before = policies.before(session, row)
