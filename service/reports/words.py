@@ -60,6 +60,13 @@ def _baseline_unfit(args: Args, _words: metrics.Words) -> str:
     return f"{args.get('baseline') or 'the baseline'} is {args['state']} here: {args['said'] or 'no reason given'}"
 
 
+def _equal_code(args: Args, _words: metrics.Words) -> str:
+    same = "its compiled kernels and their launches are the same as its baseline's"
+    if args["trials"] == 1:
+        return f"{same}, and one trial showed no change"
+    return f"{same}, though the times of {args['trials']} trials vary too much to show it"
+
+
 def _confirmed(args: Args, words: metrics.Words) -> str:
     """The size of a change, and the control of its session."""
     ratio, control = args["ratio"], args.get("control")
@@ -160,10 +167,7 @@ _SENTENCES: Mapping[ReasonCode, str | Callable[[Args, metrics.Words], str]] = {
     ReasonCode.NOT_REPEATED: (
         "within {smallest_change:percent} of its baseline: {trials} fresh trials did not repeat the suspected change"
     ),
-    ReasonCode.EQUAL_CODE: (
-        "its compiled kernels and their launches are the same as its baseline's, though the times of {trials} trials "
-        "vary too much to show it"
-    ),
+    ReasonCode.EQUAL_CODE: _equal_code,
     ReasonCode.CONFIRMED: _confirmed,
     ReasonCode.MACHINE: "the machine: most cases of this session moved this way, and equal code moved with them",
     ReasonCode.CONTROL_OFF: (
@@ -190,6 +194,7 @@ _SENTENCES: Mapping[ReasonCode, str | Callable[[Args, metrics.Words], str]] = {
     ReasonCode.UNDECIDED: (
         "this session could not decide whether it is more than {limit:percent} {words.more} than {baseline}"
     ),
+    ReasonCode.AS_BEFORE: "as run {run} compared the same code with {baseline}",
     ReasonCode.TAKES: _takes,
     ReasonCode.WITHIN_LIMIT: "within {limit:percent} of {baseline}",
     ReasonCode.NOT_CLEARLY_BEHIND: "not clearly behind {baseline}",

@@ -6,6 +6,7 @@ No transaction is open while anything here builds or measures.
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from sqlalchemy.exc import OperationalError
 from kernels.arena import protocol
 from kernels.arena.session import Contender, Judge
 from kernels.cases import Case, Role
-from service.db.engine import transaction
+from service.db.engine import reading, transaction
+from service.db.models import Run
 from service.domain.states import Purpose
 from service.domain.text import one_line
 from service.domain.verdicts.session_result import SessionResult
 from service.errors import BuildFailed, LeaseLost, SandboxFailed, ServiceError, SourceFailed
 from service.ledger.policies import effective
-from service.ledger.runs import queue, recording
+from service.ledger.runs import baselines, queue, recording
 from service.settings import settings
 from service.sources import open_source
 from workers.machine import environments
@@ -147,6 +149,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
             repeats_before=before,
             judge=judge,
             code_decides=run.code_decides,
+            compared_before=partial(_compared_before, run, references, tally),
         )
         trials.until_decided(cases)
         # What was lost may have been lost to one of these.
@@ -163,7 +166,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
             remedy = "Watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S."
             raise ServiceError(f"Nothing was measured before {limit}. {remedy}")
         notes = (*notes, f"{limit} before every case was decided")
-    stack, device = _stack(tally)
+    stack, device = tally.stack
     telemetry = {
         "worker": lease.worker,
         "began": began,
@@ -189,22 +192,21 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
     )
 
 
-def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The versions that all contenders share, and the device they ran on.
-
-    SOTA and its rivals have only the stack in their processes, so their versions are the stack's; in any other a
-    revision speaks for itself, which serves where there is none of them.  A package that a revision replaces is no
-    part of what they share.
-    """
-    builtin = (Role.SOTA, Role.RIVAL)
-    labels = sorted(tally.stacks, key=lambda label: not label.startswith(builtin))
-    versions = dict(tally.stacks[labels[0]]) if labels else {}
-    device, replaced = versions.pop("device", {}), versions.pop("replaced", None)
-    if isinstance(replaced, dict):  # a contender may answer anything
-        versions = {name: version for name, version in versions.items() if name not in replaced}
-    if driver := next((one["gpu"]["driver"] for one in tally.telemetry if one.get("gpu", {}).get("driver")), None):
-        versions["driver"] = driver
-    return versions, device
+def _compared_before(run: Run, references: References, tally: Tally) -> frozenset[tuple[str, str]]:
+    """The cases at which the parent's session on this stack compared it with all baselines that take part here."""
+    with reading() as session:
+        before = baselines.earlier(session, run, references.baseline)
+    if (
+        before is None
+        or len(references.parents) > 1
+        or (before.versions, before.pinned)
+        != (
+            tally.stack[0],
+            references.pinned and references.pinned.sha,
+        )
+    ):
+        return frozenset()
+    return before.names - {name for one in references.last_good for name in one.names or ()}
 
 
 def _scratch(here: DeviceHere) -> Path:

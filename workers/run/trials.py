@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from statistics import fmean, median
@@ -55,14 +55,23 @@ class Tally:
         self._trials.append((confirming, trial))
 
     @property
-    def stacks(self) -> Mapping[str, Mapping[str, Any]]:
-        """The stack of each contender of the first trial, by label."""
-        return self._trials[0][1].stacks if self._trials else {}
+    def stack(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The versions that all contenders share, and the device they ran on, by the first trial.
 
-    @property
-    def telemetry(self) -> Sequence[Mapping[str, Any]]:
-        """The telemetry of the first trial: device and host."""
-        return self._trials[0][1].telemetry if self._trials else ()
+        SOTA and its rivals have only the stack in their processes, so their versions are the stack's; in any other a
+        revision speaks for itself, which serves where there is none of them.  A package that a revision replaces is no
+        part of what they share.
+        """
+        first = self._trials[0][1] if self._trials else Trial()
+        builtin = (Role.SOTA, Role.RIVAL)
+        labels = sorted(first.stacks, key=lambda label: not label.startswith(builtin))
+        versions = dict(first.stacks[labels[0]]) if labels else {}
+        device, replaced = versions.pop("device", {}), versions.pop("replaced", None)
+        if isinstance(replaced, dict):  # a contender may answer anything
+            versions = {name: version for name, version in versions.items() if name not in replaced}
+        if driver := next((one["gpu"]["driver"] for one in first.telemetry if one.get("gpu", {}).get("driver")), None):
+            versions["driver"] = driver
+        return versions, device
 
     def taken(self) -> tuple[ContenderResult, ...]:
         """Values of each contender at each case so far."""
@@ -195,7 +204,11 @@ def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:
 
 
 class Trials:
-    """`spent`: where the time of each trial went.  `late`: the time limit of the session ended it early."""
+    """`spent`: where the time of each trial went.  `late`: the time limit of the session ended it early.
+
+    `compared_before` is asked after the first trial: the providers and cases of which an earlier session on the same
+    stack compared the parent with all other baselines.
+    """
 
     def __init__(
         self,
@@ -209,13 +222,14 @@ class Trials:
         repeats_before: KnownRepeats = NOTHING_KNOWN,
         judge: Judge | None = None,
         code_decides: bool = True,
+        compared_before: Callable[[], Collection[tuple[str, str]]] = tuple,
     ) -> None:
         self.spent: list[dict[str, Any]] = []
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._known, self._repeats_before, self._judge = known, repeats_before, judge
-        self._code_decides = code_decides
+        self._code_decides, self._compared_before = code_decides, compared_before
         self._on_gpu, self._here = here.name != "cpu", here
         self._contenders = contenders
         self._side_by_side = side_by_side(here, len(contenders))
@@ -251,8 +265,20 @@ class Trials:
                 ahead = (who, min(more - count, self._side_by_side)) if more > count else self._likely(kind, who)
             self._trials(who, on, kind, range(done, done + count), ahead)
             done, on = done + count, _measurable(self._tally, on)
+            if len(self.spent) == 1:
+                on = self._unsettled(on)
             if count == more:
                 who, on = self._undecided(kind, cases)
+
+    def _unsettled(self, on: tuple[Case, ...]) -> tuple[Case, ...]:
+        """The cases that need more trials than the first; an autotuner may choose otherwise in the next."""
+        taken = self._tally.taken()
+        judged = cells(taken, code_decides=self._code_decides)
+        done = judge.settled(judged, self._policy, self._known, self._compared_before())
+        open_cases = {cell.case for cell in judged if cell.name not in done}
+        tuned = {str(one.case) for one in taken if one.facts.get("tuned")}
+        ended = {cell.case for cell in judged} - open_cases - tuned
+        return tuple(case for case in on if str(case) not in ended)
 
     def _likely(self, kind: judge.Why, who: Sequence[Contender]) -> tuple[Sequence[Contender], int]:
         """The contenders of trials that will follow if what was seen so far stays, and how many trials."""

@@ -10,22 +10,23 @@ Counts are exact, and compared as they are.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernels.cases import Comparison
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.states import Outcome
 from service.domain.stats import counts
 from service.domain.stats.estimates import Estimate
-from service.domain.stats.sequential import Decision, Effects, Zone
+from service.domain.stats.sequential import MIN_SHARE, Decision, Effects, Zone
 from service.domain.verdicts.analysis import NONE_KNOWN, Doubt, KnownVariances, Reading, readings
 from service.domain.verdicts.baselines import NO_OFFSET, SessionOffset
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Cell, Name, Pairs, compare, comparison, count_comparison, counts_of
 
-__all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "wanted"]
+__all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "settled", "wanted"]
 
 Why = Literal["look", "confirm"]  # what more trials are for
 
@@ -90,11 +91,37 @@ def wanted(cells: Sequence[Cell], policy: Policy, variances: KnownVariances = NO
         if reading.last.futile:
             continue
         if reading.first.zone is Zone.OPEN:
-            if len(reading.screened) < policy.screening[0 if name in equal else -1]:
+            if name not in equal and len(reading.screened) < policy.screening[-1]:
                 asked[name] = "look"
         elif reading.suspected and reading.fresh.zone is Zone.OPEN and len(reading.confirmed) < policy.confirmation[-1]:
             asked[name] = "confirm"
     return asked
+
+
+def settled(
+    cells: Sequence[Cell], policy: Policy, variances: KnownVariances, compared_before: Collection[Name]
+) -> set[Name]:
+    """The cells that need no trial after the first: the code is the same, and did not move in that trial.
+
+    Only where an earlier session compared this code with all other baselines (`compared_before`), which one trial
+    cannot do.  Empty unless earlier sessions know the variance of each case: others take it from cases of the run.
+    """
+    read = readings(cells, policy, variances)
+    varying = [(name, metric) for name in read if (metric := metric_of(name[1])).varies]
+    if not all(metric in variances and name in variances[metric].usual for name, metric in varying):
+        return set()
+    return {
+        cell.name
+        for cell in cells
+        if cell.same_code and cell.name in compared_before and cell.name in read and _is_unmoved(cell, read[cell.name])
+    }
+
+
+def _is_unmoved(cell: Cell, reading: Reading) -> bool:
+    """Whether a single trial shows nothing that may be a change, neither of the head nor of the control."""
+    effects = [*reading.screened, *cell.control.made()]
+    limit = MIN_SHARE * math.log1p(reading.smallest_change)
+    return len(reading.screened) == 1 and all(effect is not None and abs(effect) < limit for effect in effects)
 
 
 def trials_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
@@ -154,8 +181,8 @@ def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
-    elif cell.same_code and seen.estimate is not None:
-        outcome, why = Outcome.STEADY, reason(ReasonCode.EQUAL_CODE, trials=seen.trials)
+    elif cell.same_code and (seen.estimate is not None or _is_unmoved(cell, reading)):
+        outcome, why = Outcome.STEADY, reason(ReasonCode.EQUAL_CODE, trials=seen.trials or 1)
     elif reading.doubt is not None:
         why = _doubt(reading, reading.doubt)
     else:

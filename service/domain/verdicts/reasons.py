@@ -25,7 +25,7 @@ class ReasonCode(StrEnum):
     # Decided.
     WITHIN = "within"  # smallest_change: the smallest relevant change
     NOT_REPEATED = "not_repeated"  # smallest_change, trials: of the confirmation
-    EQUAL_CODE = "equal_code"  # trials: the times are too noisy for an answer, and the compiled code is the same
+    EQUAL_CODE = "equal_code"  # trials: too few or too noisy for an answer, and the compiled code is the same
     CONFIRMED = "confirmed"  # ratio, trials, control: whose it is where it is another provider's, or False for none
     # Undecided.
     MACHINE = "machine"
@@ -45,6 +45,8 @@ class ReasonCode(StrEnum):
     CHANGED = "changed"  # ratio, baseline, limit
     NOT_SLOWER = "not_slower"  # limit, baseline
     UNDECIDED = "undecided"  # limit, baseline
+    # Against any baseline other than the parent.
+    AS_BEFORE = "as_before"  # run: its number, which compared the same code, baseline
     # Against other people's code.
     TAKES = "takes"  # ratio, baseline, faster: its interval is below 1
     WITHIN_LIMIT = "within_limit"  # limit, baseline

@@ -130,7 +130,8 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
     lately = (Run.finished_at < run.started_at, Run.finished_at > run.started_at - MAX_AGE_S)
     ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
-    earlier = select(Run.id).where(*same, *lately, *ended).order_by(Run.finished_at.desc(), Run.id.desc())
+    compared = Run.id.in_(select(Calibration.run_id))  # not those that ended every case after one trial
+    earlier = select(Run.id).where(*same, *lately, *ended, compared).order_by(Run.finished_at.desc(), Run.id.desc())
     newest = session.scalars(earlier.limit(SESSIONS)).all()
     columns = (
         Series.metric,

@@ -14,6 +14,7 @@ from service.domain.metrics import split_metric
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, ComparisonMethod, Direction, Outcome, Purpose, RunState
 from service.domain.text import listed
+from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import MAX_LINKS, Name, PairedRatio, direction, paired, product
 from service.errors import Conflict, NotFound
 from service.ledger.policies import effective
@@ -48,6 +49,9 @@ class _Run:
     sha: str
 
 
+_SAME = PairedRatio(1.0, 1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """A stored verdict of a session's head against one baseline."""
@@ -58,6 +62,7 @@ class _Verdict:
     outcome: Outcome | None
     ratio: PairedRatio | None
     smallest_change: float | None
+    same_code: bool  # proved by facts, and one trial has no ratio
 
 
 @dataclass(frozen=True)
@@ -164,16 +169,17 @@ def _same_place(run: _Run, other: _Run) -> bool:
 def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> dict[tuple[int, Name], list[_Verdict]]:
     table = VerdictRow
     columns = (table.run_id, table.provider, table.case, table.baseline_kind, table.baseline, table.outcome)
-    numbers = (table.ratio, table.low, table.high, table.doubt, table.smallest_change)
+    numbers = (table.ratio, table.low, table.high, table.doubt, table.smallest_change, table.reason_code)
     asked = (table.run_id.in_(runs), table.baseline_kind.in_((*_OWN, BaselineKind.SOTA)), *which.on(table))
     verdicts = dict[tuple[int, Name], list[_Verdict]]()
-    for run_id, provider, case, kind, who, outcome, ratio, low, high, doubt, smallest in session.execute(
+    for run_id, provider, case, kind, who, outcome, ratio, low, high, doubt, smallest, code in session.execute(
         select(*columns, *numbers).where(*asked).order_by(table.id)
     ):
         baseline = who or (runs[run_id].baseline if kind is BaselineKind.PARENT else None)
         own_outcome = Outcome(outcome) if kind is BaselineKind.PARENT else None
         of = paired(ratio, low, high) if doubt is None else None
-        verdict = _Verdict(runs[run_id], kind, baseline, own_outcome, of, smallest)
+        same_code = code == ReasonCode.EQUAL_CODE and ratio is None
+        verdict = _Verdict(runs[run_id], kind, baseline, own_outcome, of, smallest, same_code)
         verdicts.setdefault((run_id, (provider, case)), []).append(verdict)
     return verdicts
 
@@ -257,9 +263,8 @@ class _Comparer:
     def _link(self, run: _Run, name: Name) -> PairedRatio | None:
         """The session's ratio to exactly the baseline that the chain goes through."""
         verdicts = self.verdicts.get((run.id, name), ())
-        return next(
-            (verdict.ratio for verdict in verdicts if verdict.kind in _OWN and verdict.baseline == run.baseline), None
-        )
+        own = (verdict for verdict in verdicts if verdict.kind in _OWN and verdict.baseline == run.baseline)
+        return next((_SAME if verdict.same_code else verdict.ratio for verdict in own), None)
 
 
 def _of_pair(name: Name, verdict: _Verdict, medians: Medians, *, turned: bool, policy: Policy) -> ComparedCase:

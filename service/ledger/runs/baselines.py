@@ -43,7 +43,7 @@ from service.domain.text import short
 from service.domain.verdicts import totals
 from service.domain.verdicts.baselines import OTHER_CODE, OWN_REVISIONS, BaselineVerdict, judge_baseline
 from service.domain.verdicts.judge import CHANGES, Verdict
-from service.domain.verdicts.reasons import Reason
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases
 from service.domain.verdicts.totals import SotaDistance
@@ -369,9 +369,84 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
     return session.execute(earlier).scalar_one_or_none()
 
 
+AS_BEFORE = (BaselineKind.PINNED, *OTHER_CODE)  # what a comparison of the same code in an earlier session tells
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The comparisons of a session that measured the parent: they hold for a head with the same code."""
+
+    run_id: int
+    versions: Mapping[str, str]  # of the stack
+    pinned: str | None
+    rows: Mapping[BaselineKind, Mapping[Name, VerdictRow]]
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The cases at which it compared the parent with every other baseline that took part."""
+        kinds = [rows for rows in self.rows.values() if rows]
+        compared = frozenset[Name](self.rows[BaselineKind.SOTA])
+        return frozenset(
+            name for name in compared if all(name not in rows or rows[name].ratio is not None for rows in kinds)
+        )
+
+
+def earlier(session: Session, run: Run, parent: str | None) -> Earlier | None:
+    """The newest session of the parent with the recipe of this run on its worker; None for a run that needs its own."""
+    if run.purpose is not Purpose.WATCH or run.repeated or parent is None:
+        return None
+    last = session.execute(
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Revision.target_id == run.target_id, Revision.sha == parent, Run.device == run.device)
+        .where(Run.suite == run.suite, Run.recipe_id == run.recipe_id, Run.worker == run.worker)
+        .where(WATCHED, Run.state == RunState.DONE, Run.id != run.id)
+        .order_by(Run.id.desc())
+        .limit(1)
+        .options(selectinload(Run.stack), selectinload(Run.verdicts))
+    ).scalar_one_or_none()
+    if last is None or last.stack is None:
+        return None
+    rows: dict[BaselineKind, dict[Name, VerdictRow]] = {kind: {} for kind in AS_BEFORE}
+    for row in last.verdicts:
+        if row.baseline_kind in rows:
+            rows[row.baseline_kind][row.provider, row.case] = row
+    return Earlier(last.id, last.stack.versions, last.pinned, rows)
+
+
+def _as_before(before: Earlier, row: VerdictRow) -> VerdictRow:
+    """The earlier comparison of the same code, in the place of the one for which a single trial is too little."""
+    was = before.rows[row.baseline_kind].get((row.provider, row.case))
+    if was is None or was.ratio is None:
+        return row
+    origin = (
+        (was.reason_args or {}).get("run", before.run_id) if was.reason_code == ReasonCode.AS_BEFORE else before.run_id
+    )
+    row.baseline, row.outcome, row.behind_sota = was.baseline, was.outcome, was.behind_sota
+    row.ratio, row.low, row.high, row.p, row.q = was.ratio, was.low, was.high, was.p, was.q
+    row.trials, row.rounds = was.trials, was.rounds
+    explained(row, reason(ReasonCode.AS_BEFORE, run=origin, baseline=_called(row)))
+    return row
+
+
+def _called(row: VerdictRow) -> str:
+    return short(row.baseline or "") if row.baseline_kind is BaselineKind.PINNED else row.baseline or ""
+
+
 def compare(session: Session, decided: Decided) -> list[VerdictRow]:
-    """A row for each case and each baseline that took part, other than the parent; and the gaps of a mainline run."""
+    """A row for each case and each baseline that took part, other than the parent; and the gaps of a mainline run.
+
+    Where the parent's session compared the same code, and this one ended a case after a single trial, that counts.
+    """
     watched = decided.run.purpose is Purpose.WATCH  # bisections and calibrations do not compare with SOTA
+    single = {
+        name
+        for name, verdict in decided.judged.items()
+        if verdict.reason.code is ReasonCode.EQUAL_CODE and verdict.comparison is None
+    }
+    before = earlier(session, decided.run, decided.result.baseline) if single else None
+    if before is not None and (before.versions, before.pinned) != (decided.result.stack, decided.result.pinned):
+        before = None
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
     offsets = {name: verdict.session_offset for name, verdict in decided.judged.items()}
     rows = list[VerdictRow]()
@@ -385,6 +460,8 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
         of_kind = {name: _row(decided, kind, name, verdict, causes.get(name)) for name, verdict in verdicts.items()}
         if kind is BaselineKind.SOTA and decided.mainline:
             _note_gaps(session, decided, of_kind, verdicts)
+        if before is not None and kind in AS_BEFORE:
+            of_kind |= {name: _as_before(before, row) for name, row in of_kind.items() if name in single}
         rows += of_kind.values()
     return rows
 

@@ -257,6 +257,8 @@ def _flags(stored: Rebuilt, policy: Policy, offsets: Mapping[Name, SessionOffset
     flags = {}
     for name in ((result.provider, str(result.case)) for result in stored.result.taken if result.role is Role.HEAD):
         sota = stored.verdicts.get((*name, BaselineKind.SOTA))
+        if sota is not None and sota.reason_code == ReasonCode.AS_BEFORE:
+            continue  # another session compared this code
         pinned = stored.verdicts.get((*name, BaselineKind.PINNED))
         flags[name] = Sum(
             behind_sota_before=int(sota is not None and sota.behind_sota),

@@ -31,8 +31,7 @@ class Measured:
         sota, doubt = more.pop("sota", None), more.pop("doubt", None)
         with transaction() as session:
             commit = world.commit(session, self.target.id, number)
-            usual = {"device": "gpu", "state": RunState.DONE, "worker": "box"} | more
-            run = world.run(session, commit, stack_id=self.stacks[stack], **usual)
+            run = world.run(session, commit, stack_id=self.stacks[stack], **ON_BOX | more)
             world.measured(session, run, CASE, 100.0 * ratio)
             if run.baseline:
                 world.measured(session, run, CASE, 100.0, role="parent")
@@ -47,6 +46,9 @@ class Measured:
         answer = Api().get("/targets/norms/compare", params=sent)
         assert answer.status_code == status, answer.text
         return answer.json()
+
+
+ON_BOX = {"device": "gpu", "state": RunState.DONE, "worker": "box"}
 
 
 def interval(ratio: float) -> dict[str, float]:
@@ -120,6 +122,18 @@ def test_a_chain_multiplies_ratios_and_widens_the_interval(sessions: Measured) -
     assert one["ratio"] == pytest.approx(1.1 * 1.05)
     assert math.log(one["high"] / one["ratio"]) == pytest.approx(math.sqrt(3) * HALF)
     assert len(one["run_ids"]) == 3
+
+
+def test_a_commit_that_left_the_code_the_same_adds_nothing_to_a_chain(sessions: Measured) -> None:
+    for number, ratio in enumerate((1.0, 1.1, 1.0)):
+        sessions.commit(number, ratio)
+    with transaction() as session:
+        run = world.run(session, world.commit(session, sessions.target.id, 3), stack_id=sessions.stacks[0], **ON_BOX)
+        world.measured(session, run, CASE, 100.0)
+        world.judged(session, run, CASE, baseline="c2", reason_code="equal_code", reason_args={"trials": 1})
+    [one] = sessions.compare("c0", "c3")["cases"]
+    assert (one["method"], one["ratio"], len(one["run_ids"])) == ("chain", pytest.approx(1.1), 3)
+    assert math.log(one["high"] / one["ratio"]) == pytest.approx(math.sqrt(2) * HALF)
 
 
 def test_a_common_sota_is_narrower_than_a_long_chain(sessions: Measured) -> None:

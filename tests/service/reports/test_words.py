@@ -30,6 +30,11 @@ SENTENCES = [
         " too much to show it",
     ),
     (
+        reason(R.EQUAL_CODE, trials=1),
+        "its compiled kernels and their launches are the same as its baseline's, and one trial showed no change",
+    ),
+    (reason(R.AS_BEFORE, run=7, baseline="quack"), "as run 7 compared the same code with quack"),
+    (
         reason(R.CONFIRMED, ratio=1.0512, trials=3, control=None),
         "5.1% slower than its baseline, confirmed by 3 fresh trials",
     ),

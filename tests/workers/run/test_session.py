@@ -228,12 +228,12 @@ def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch)
     ("where", "trouble", "counted"),
     [
         ("_make_room", OperationalError("SELECT", {}, Exception("the database is away")), False),
-        ("_stack", OperationalError("SELECT", {}, Exception("the database is away")), False),
+        ("_contenders", OperationalError("SELECT", {}, Exception("the database is away")), False),
         ("open_source", SourceFailed("no route to the repository"), False),
-        ("_stack", SourceFailed("no route to the repository"), False),
+        ("_contenders", SourceFailed("no route to the repository"), False),
         ("open_source", OSError(28, "No space left on device"), False),
-        ("_stack", OSError(28, "No space left on device"), True),
-        ("_stack", ZeroDivisionError(), True),
+        ("_contenders", OSError(28, "No space left on device"), True),
+        ("_contenders", ZeroDivisionError(), True),
     ],
 )
 def test_only_an_attempt_that_fails_in_a_build_or_a_contender_counts(watched, monkeypatch, where, trouble, counted):

@@ -1,15 +1,17 @@
 """The trials of a session on a GPU: which run side by side, and whose processes get ready meanwhile."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from kernels.arena import protocol
 from kernels.arena.session import Contender
-from kernels.cases import Case, Role
+from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
+from service.domain.stats.case_variances import CaseVariances
 from workers.machine.device import DeviceHere
 from workers.run.trials import Tally, Trials, side_by_side
 
@@ -18,11 +20,18 @@ GPU = DeviceHere("h200", "an H200", memory=140 * GIB)
 CASES = tuple(Case.parse(f"rmsnorm.fwd.{rows}x1024.bf16") for rows in (1024, 2048, 4096))
 
 
+NOT_TUNED: Mapping[str, str] = MappingProxyType({})
+NAMES = {("norms", str(case)) for case in CASES}
+KNOWN = {Metric.KERNEL: CaseVariances(dict.fromkeys(NAMES, -12.0), dict.fromkeys(NAMES, 0.1), 1.2, 2)}
+
+
 class Here:
     """Contenders in this process.  `events`: what they were asked, with the seed of the trial."""
 
-    def __init__(self, us: Callable[[str], float]) -> None:
-        self.us = us
+    def __init__(
+        self, us: Callable[[str], float], same_code: Collection[str] = (), tuned: Mapping[str, str] = NOT_TUNED
+    ) -> None:
+        self.us, self.same_code, self.tuned = us, same_code, tuned
         self.events: list[tuple[str, int | None]] = []
         self.started: list[str] = []
 
@@ -49,8 +58,10 @@ class Process:
             case "start":
                 return {"ready": True}
             case "prepare":
-                facts = {"code": f"{self.label} {message['case']}"}
-                return {"state": "measured", "reason": None, "calls": 2, "facts": facts}
+                case = message["case"]
+                same = case in self.here.same_code
+                facts = {"kind": "triton", "code": case if same else f"{self.label} {case}"}
+                return {"state": "measured", "reason": None, "calls": 2, "facts": facts, "tuned": self.here.tuned}
             case "turn":
                 return {"samples": [self.here.us(self.label)] * 3}
             case "check":
@@ -72,9 +83,9 @@ class Heart:
     def keep_going(self) -> None: ...
 
 
-def run(here: Here) -> Trials:
+def run(here: Here, **options: Any) -> Trials:
     contenders = [here.contender(str(role), role) for role in (Role.HEAD, Role.PARENT, Role.CONTROL, Role.SOTA)]
-    trials = Trials(Tally(contenders, CASES), contenders, Policy(), GPU, Heart(), seed=100)
+    trials = Trials(Tally(contenders, CASES), contenders, Policy(), GPU, Heart(), seed=100, **options)
     trials.until_decided(CASES)
     return trials
 
@@ -113,6 +124,21 @@ def test_processes_of_a_confirmation_get_ready_once_a_case_has_moved():
     first_of_third = here.events.index(("prepare", 102))
     assert Counter(name for name, _ in here.events[:first_of_third])["started"] == 12 + 9
     assert set(here.started[12:]) == {"head", "parent", "control"}
+
+
+@pytest.mark.parametrize(
+    ("same_code", "tuned", "later"),
+    [
+        (map(str, CASES), {}, 0),
+        (map(str, CASES[:2]), {}, 1),
+        (map(str, CASES), {"_kernel": "BLOCK=1024"}, 3),  # an autotuner may choose otherwise in the next trial
+        ((), {}, 3),
+    ],
+)
+def test_cases_of_the_same_code_end_after_the_first_trial(same_code, tuned, later):
+    here = Here(lambda _: 100.0, set(same_code), tuned)
+    run(here, known=KNOWN, compared_before=lambda: NAMES)
+    assert Counter(here.seeds("prepare")) == {100: 12} | ({101: 4 * later, 102: 4 * later} if later else {})
 
 
 @pytest.mark.parametrize(

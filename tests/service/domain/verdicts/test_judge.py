@@ -23,6 +23,7 @@ from service.domain.verdicts.judge import (
     compare,
     controls_are_off,
     judge,
+    settled,
     trials_until_next_look,
     wanted,
 )
@@ -117,10 +118,43 @@ def test_the_same_machine_code_is_steady_where_fresh_launches_do_not_confirm_wha
     assert (only.outcome, only.reason) == (Outcome.STEADY, reason(R.EQUAL_CODE, trials=11))
 
 
+ONCE = Cell("norms", "rmsnorm.fwd.4096x4096.bf16", pairs(1.0, 1), control=pairs(1.0, 1, seed=1), same_code=True)
+KNOWN = {Metric.KERNEL: CaseVariances({ONCE.name: math.log(0.002**2)}, {ONCE.name: 0.1}, 1.2, 2)}
+
+
+def test_the_same_machine_code_is_steady_after_a_single_trial_that_showed_no_change():
+    assert wanted([ONCE], POLICY, KNOWN) == {}
+    [only] = judge([ONCE], POLICY, KNOWN).values()
+    assert (only.outcome, only.reason) == (Outcome.STEADY, reason(R.EQUAL_CODE, trials=1))
+    assert only.comparison is None, "one trial has no interval"
+
+
+@pytest.mark.parametrize(
+    ("cells", "known", "ends"),
+    [
+        pytest.param([ONCE], KNOWN, {ONCE.name}, id="the same code, which did not move"),
+        pytest.param([replace(ONCE, same_code=False)], KNOWN, set(), id="other code"),
+        pytest.param([replace(ONCE, screened=pairs(1.02, 1))], KNOWN, set(), id="the head moved"),
+        pytest.param([replace(ONCE, control=pairs(0.98, 1))], KNOWN, set(), id="the control moved"),
+        pytest.param([replace(ONCE, screened=lost(pairs(1.0, 1), 1))], KNOWN, set(), id="its rounds were lost"),
+        pytest.param([ONCE], {}, set(), id="no earlier session knows how its trials vary"),
+        pytest.param(
+            [ONCE, replace(ONCE, case="rmsnorm.fwd.8192x8192.bf16", same_code=False)],
+            KNOWN,
+            set(),
+            id="another case of the run has to learn from this one how trials vary",
+        ),
+        pytest.param([replace(ONCE, provider="others")], KNOWN, set(), id="never compared with SOTA"),
+    ],
+)
+def test_the_same_machine_code_ends_after_its_first_trial_where_earlier_sessions_tell_the_rest(cells, known, ends):
+    assert settled(cells, POLICY, known, {ONCE.name}) == ends
+
+
 @pytest.mark.parametrize(
     ("screened", "confirmed"),
     [
-        pytest.param(Pairs(pairs(1.0, 1).candidate, pairs(1.0, 1).baseline), Pairs(), id="a single trial"),
+        pytest.param(pairs(1.05, 1), Pairs(), id="a single trial, which is slower"),
         pytest.param(lost(pairs(1.0), 3), Pairs(), id="all rounds lost"),
         pytest.param(pairs(1.3), Pairs(), id="slower, and the session ended before the fresh trials"),
     ],
