@@ -53,6 +53,13 @@ def test_commands_run_with_the_stacks_python_where_the_tree_will_stay(norms):
     assert place == str(tree) or not SANDBOXED
 
 
+def test_modules_of_a_tree_have_byte_code_which_its_processes_could_not_write(norms):
+    sha = norms.commit({"src/norms.py": "x = 1\n", "src/draft.py": "x =\n"})
+    _, source = build(norms, sha, recipe("echo 'y = 2' > src/built.py", import_paths=("src",))).tree
+    compiled = sorted(one.name.partition(".")[0] for one in (source / "__pycache__").iterdir())
+    assert compiled == ["built", "norms"], "a draft that does not compile fails nothing"
+
+
 def test_the_same_is_not_built_again_and_anything_else_is(norms):
     first = norms.commit({"norms.py": "1"})
     other = norms.commit({"norms.py": "2"})

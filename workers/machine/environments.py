@@ -40,6 +40,7 @@ LOG_LINES = 40  # of a build that failed; someone will read them in a pull reque
 _BUILDING, _REMOVING = ".building-", ".removing-"
 _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FULL = 64 * MIB  # a disk with less room left than this
+COMPILING_S = 5.0  # per build; Liger-Kernel's modules take about a second
 IN_USE_S = 3600.0  # an environment used so lately is not evicted
 _WHERE = (
     "import json,sys,sysconfig; p=sysconfig.get_path; "
@@ -60,9 +61,14 @@ class BaseStack:
     def key(self) -> str:
         """Equal for stacks with the same interpreter and the same distributions in the same places."""
         at = _places(self.python)
-        folders = dict.fromkeys((at.purelib, at.platlib, *self.paths))
-        installed = sorted(one.name for folder in folders for one in folder.glob("*.dist-info"))
+        installed = sorted(one.name for folder in self.folders for one in folder.glob("*.dist-info"))
         return _digest(self.python, at.version, at.prefix, at.base, *self.paths, *installed)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of its packages."""
+        at = _places(self.python)
+        return tuple(dict.fromkeys((at.purelib, at.platlib, *self.paths)))
 
     @property
     def tree(self) -> tuple[Path, ...]:
@@ -319,7 +325,9 @@ def _build(
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
         with _disk_of_its_own(box, recipe.build.commands) as disk:
-            said = _run_commands(recipe.build.commands, replace(box, disk=disk), exported, keep_going)
+            own = replace(box, disk=disk)
+            said = _run_commands(recipe.build.commands, own, exported, keep_going)
+            _compile_modules(base, recipe.build.import_paths, own, keep_going)
         (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
         make_read_only(unfinished / "tree")
         make_read_only(unfinished / "adapters")
@@ -418,6 +426,13 @@ def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_go
             f"The build failed at `{command}`: {why}.{' Note: ' if notes else ''}{notes}", _last_lines(said), said
         )
     return said
+
+
+def _compile_modules(base: BaseStack, folders: Sequence[str], box: Box, keep_going: Callable[[], None]) -> None:
+    """Compile the modules of a tree to byte code as far as the time allows: a contender cannot write into the tree."""
+    limits = Limits(wall_s=COMPILING_S, disk=settings().build_disk)
+    command = [str(base.python), "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", *folders]
+    sandbox.run(command, replace(box, limits=limits), keep_going)  # what does not compile fails where it is imported
 
 
 def _for_building(base: BaseStack) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """`kernelwatch worker`, `stack` and `doctor`: what measures on this machine, with which base environments."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -93,10 +94,14 @@ def adopt(
     python: Annotated[Path, typer.Option(help="The interpreter that has torch.")],
     path: Annotated[list[Path] | None, typer.Option(help="Another folder to import from; may be repeated.")] = None,
 ) -> None:
-    """Use an existing environment as a base environment.  It is only read."""
+    """Use an existing environment as a base environment.  Only byte code is written into it."""
     from workers.machine import environments
 
     made = environments.adopt_stack(name, python, path or [])
+    torch_install.compile_modules(made.python, made.folders)
+    if foreign := [str(folder) for folder in made.folders if folder.exists() and not os.access(folder, os.W_OK)]:
+        remedy = f"run `{made.python} -m compileall -q {' '.join(foreign)}` as the owner"
+        err.print(f"Without byte code each process starts slowly: {remedy}.", markup=False, soft_wrap=True)
     out.print(f"Added stack [bold]{made.name}[/bold]: {made.python}")
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,17 @@ def test_without_a_terminal_every_list_prints_whole_words(tmp_path: Path) -> Non
         assert whole.split(f"## {command}\n")[1].split("##")[0].strip(), f"{command} printed something"
     shown = whole.split(f"## report {story.runs['slow']}\n")[1].split("##")[0]
     assert any(case in line and " regression " in line for case in CASES for line in shown.splitlines())
+
+
+def test_an_adopted_stack_gets_byte_code(tmp_path: Path) -> None:
+    """uv installs packages without it, and a contender cannot write it."""
+    venv.create(tmp_path / "stack", symlinks=True)
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "quack.py").write_text("x = 1\n")
+    with watched(tmp_path / "state", seed_deciding.seed):
+        arguments = ["--python", str(tmp_path / "stack/bin/python"), "--path", str(tmp_path / "bundle")]
+        assert attempt("stack", "adopt", "bundled", *arguments).exit_code == 0
+    assert len(list((tmp_path / "bundle").glob("__pycache__/quack.*.pyc"))) == 1
 
 
 def test_a_worker_is_paused_by_its_name_in_the_list(seeded: Seeded) -> None:
