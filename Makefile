@@ -122,7 +122,7 @@ bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and 
 	@$(PY) -m benchmarks.api.speed --lnt .venv-lnt/bin/python $(ARGS)
 	@$(PY) -m benchmarks.api.ingest_speed
 
-bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment, without building and measuring (ARGS="--fleet URL")
+bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment (ARGS=--measure: with building and measuring; "--fleet URL")
 	@$(PY) -m benchmarks.api.comment_latency $(ARGS)
 
 pictures: $(VENV)/.dev  ## Draw the pictures of README and docs again (a browser)
