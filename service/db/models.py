@@ -547,6 +547,7 @@ class RunTotals(Base):
     sota_log: Mapped[float] = mapped_column(default=0.0)  # sum of the logarithms of their ratios to SOTA
     sota_digest: Mapped[str | None] = mapped_column(String(16))  # which cases these are: equal ones can be compared
     copy_gb_s: Mapped[float | None]  # the ceiling of memory in its session
+    seconds: Mapped[dict[str, float] | None] = mapped_column(OptionalJSON)  # by phase
 
 
 class FactsCheck(Base):

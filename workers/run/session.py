@@ -6,6 +6,7 @@ No transaction is open while anything here builds or measures.
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,20 +116,24 @@ def _end(
 
 
 def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holding) -> SessionResult:
-    assignment = assigned(lease)
-    run, cases = assignment.run, assignment.cases
-    source = open_source(run.target, heart.keep_going)
-    heart.say("fetching")
-    _make_room(here)
-    source.resolve(run.revision.sha)  # fetches only what is not here yet: the origin may be down
-    baselines = Baselines(assignment, source, heart.keep_going)
-    heart.say("building the revision")
-    held.code_starts()
-    head = baselines.build(run.revision.sha)
-    heart.keep_going()
-    heart.say("building the baselines")
-    references = baselines.references()
-    heart.keep_going()
+    seconds: dict[str, float] = {}  # those of the trials are in `trials.spent`
+    with _timed(seconds, "fetch"):
+        assignment = assigned(lease)
+        run, cases = assignment.run, assignment.cases
+        source = open_source(run.target, heart.keep_going)
+        heart.say("fetching")
+        _make_room(here)
+        source.resolve(run.revision.sha)  # fetches only what is not here yet: the origin may be down
+        baselines = Baselines(assignment, source, heart.keep_going)
+    with _timed(seconds, "build"):
+        heart.say("building the revision")
+        held.code_starts()
+        head = baselines.build(run.revision.sha)
+        heart.keep_going()
+    with _timed(seconds, "baselines"):
+        heart.say("building the baselines")
+        references = baselines.references()
+        heart.keep_going()
     contenders = list(_contenders(assignment, head, references, here))
     tally = Tally(contenders, cases)
     policy = effective(assignment.recipe, run.device)
@@ -173,6 +178,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         "load_before": load,
         "device": device,
         "ceilings": trials.ceilings,
+        "seconds": seconds,
         "trials": trials.spent,
         **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
     }
@@ -207,6 +213,13 @@ def _compared_before(run: Run, references: References, tally: Tally) -> frozense
     ):
         return frozenset()
     return before.names - {name for one in references.last_good for name in one.names or ()}
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - began
 
 
 def _scratch(here: DeviceHere) -> Path:

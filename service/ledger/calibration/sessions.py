@@ -15,6 +15,7 @@ from service.db.engine import clock
 from service.db.models import Calibration, CalibrationTotals, Measurement, Run, RunTotals, Series, VerdictRow
 from service.domain import roofline
 from service.domain.metrics import SeriesKey, metric_of
+from service.domain.phases import seconds_by_phase
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, CellState, Equal, Outcome, Purpose, RunState
 from service.domain.stats.case_variances import PastComparison, learn
@@ -55,6 +56,7 @@ def note_totals(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> N
     if summed.mean is not None:
         row.sota_cases, row.sota_log, row.sota_digest = summed.mean.cases, summed.mean.log, summed.mean.digest
     row.copy_gb_s = roofline.ceilings(run.telemetry).get("copy_gb_s")
+    row.seconds = seconds_by_phase(run.telemetry) or None
     session.add(row)
 
 
