@@ -37,6 +37,7 @@ from service.db.models import OutboxMessage, RegressionRow, Run
 from service.domain.codefacts.comparison import MAX_COMPARED, MAX_EDITS
 from service.domain.codefacts.texts import NAMES
 from service.domain.forges import pull_noun
+from service.domain.phases import seconds_by_phase
 from service.domain.states import OPEN_STATES, OutboxState, RegressionState, RunState
 from service.errors import NotFound
 from service.ledger import stored_texts
@@ -200,6 +201,7 @@ def run_telemetry(run_id: Key, session: Reading) -> str:
         report=found,
         attempts=queries.attempts(session, run_id),
         board=facts.board(found.telemetry),
+        phases=seconds_by_phase(found.telemetry),
         trials=facts.trials(found.telemetry),
         others=facts.rest(found.telemetry),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import digits
+from service.domain.phases import seconds_by_phase
 from service.domain.roofline import number
 from service.domain.text import apart, one_line, plain
 from service.reports.rows import Row
@@ -159,7 +160,7 @@ def _text(value: Any) -> str:
 _HARMLESS = {"idle", "clocks_setting", "display"}  # clock reasons that do not slow kernels down
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
 _READING_NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
-_SHOWN = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
+_SHOWN = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox", "seconds"}
 
 
 @dataclass(frozen=True)
@@ -207,11 +208,10 @@ def rest(telemetry: Mapping[str, Any]) -> dict[str, Any]:
 def _trial(one: Mapping[str, Any]) -> TrialLine:
     readings, gpus = _maps(one.get("telemetry")), _gpus(one)
     loads = [load for reading in readings if (load := _load(reading)) is not None]
-    seconds = {what: number(spent) for what, spent in _mapping(one.get("seconds")).items()}
     return TrialLine(
         what=str(one.get("what", "trial")),
-        seconds=tuple((what, spent) for what, spent in seconds.items() if spent and what != "timed"),
-        timed_s=seconds.get("timed"),
+        seconds=tuple(seconds_by_phase({"trials": [one]}).items()),
+        timed_s=number(_mapping(one.get("seconds")).get("timed")),
         load=f"{digits(loads[0])} → {digits(loads[-1])}" if loads else "–",
         sm_mhz=_range(gpu.get("sm_mhz") for gpu in gpus),
         memory_mhz=_range(gpu.get("memory_mhz") for gpu in gpus),
