@@ -96,6 +96,7 @@ _calibrate = Throttled(calibrations.plan_due, 60.0)
 _forget_logs = Throttled(stored_texts.forget_logs, 3600.0)
 _forget_code = Throttled(stored_texts.forget_code, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
+_note_starting_workers = Throttled(silent_workers.note_starting, 3600.0)  # once a day for each worker
 _forget_notices = Throttled(deliver.forget_due, 3600.0)
 _clean_mirrors = Throttled(registry.clean_due, 3600.0)
 _clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
@@ -119,6 +120,7 @@ def run() -> None:
         compose.notify_due,
         outbox.deliver_due,
         _note_lost_workers,
+        _note_starting_workers,
         deliver.batch_due,
         deliver.deliver_due,
         _forget_notices,

@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     TARGET_REACHABLE = "target.reachable"
     WORKER_LOST = "worker.lost"
     WORKER_BACK = "worker.back"
+    WORKER_STARTS = "worker.starts"  # most of its time it started processes
 
 
 class SubjectChange(StrEnum):
@@ -74,6 +75,7 @@ KINDS = {
     EventKind.TARGET_REACHABLE: KindOfEvent(_WARN, _CLOSES),
     EventKind.WORKER_LOST: KindOfEvent(_WARN, _OPENS),
     EventKind.WORKER_BACK: KindOfEvent(_WARN, _CLOSES),
+    EventKind.WORKER_STARTS: KindOfEvent(_WARN, _NOTES),
 }
 
 

@@ -26,10 +26,12 @@ from service.db.models import (
 from service.domain.attribution.causes import Kind
 from service.domain.metrics import SeriesKey
 from service.domain.notices import SEVERITIES, EventKind, NotableEvent
+from service.domain.phases import in_words, mostly_starts
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Outcome, Priority, Purpose
 from service.domain.text import is_recent, one_line
 from service.domain.verdicts.samples import Name
+from service.ledger import phases
 from service.ledger.locking import insert_if_absent
 from service.reports import words
 
@@ -289,3 +291,19 @@ def note_lost() -> int:
             record(session, event, target_id=None, subject=f"worker {row.id}", key=key)
             changed += 1
     return changed
+
+
+def note_starting() -> None:
+    """Record the workers with a GPU that spent most of yesterday (UTC) starting processes, each once.
+
+    Not those of CPUs, where nothing dear is idle meanwhile.
+    """
+    with transaction() as session:
+        now = clock(session)
+        midnight = now - now % phases.DAY_S
+        for (worker, device), seconds in phases.mean_seconds_of_a_day(session, midnight).items():
+            if device != "cpu" and mostly_starts(seconds):
+                kind = EventKind.WORKER_STARTS
+                event = NotableEvent(kind, now, device=device, by=worker, text=f"a run took {in_words(seconds)}")
+                key = f"{kind}:{worker}:{device}:{midnight:.0f}"
+                record(session, event, target_id=None, subject=f"starts of {worker}", key=key)

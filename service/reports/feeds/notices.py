@@ -36,6 +36,10 @@ _WORDS = {
     EventKind.RUN_FAILED: ("Run {event.run_id} of {event.target} on {event.device} failed{at}{why}", "run{s} failed"),
     EventKind.TARGET_UNREACHABLE: ("The source of {event.target} cannot be polled{why}", "source{s} unreachable"),
     EventKind.WORKER_LOST: ("Worker {event.by} does not answer", "worker{s} lost"),
+    EventKind.WORKER_STARTS: (
+        "Worker {event.by} spent most of a day's runs starting processes{why}",
+        "worker{s} mostly starting processes",
+    ),
     EventKind.GAP_OPENED: ("{case}: fell behind SOTA{at}{by_size}", "case{s} fell behind SOTA"),
     EventKind.CASE_QUARANTINED: ("{case}: quarantined{why}", "case{s} quarantined"),
     EventKind.CONFIGURATION_DRIFTED: (

@@ -17,6 +17,7 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import sign_ins
 from service.ledger.notices import happenings, subscriptions
 from service.ledger.notices import happenings as silent_workers
+from service.ledger.phases import DAY_S
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from service.ledger.runs import queue
@@ -448,6 +449,28 @@ def test_a_worker_that_is_lost_and_comes_back(channels: Channels, target: Target
     send(now() + 3 * WAIT_S)
     said = [(one["data"]["title"], one["data"]["events"][0]["by"]) for one in channels.verified()]
     assert said == [("! h200: 1 worker lost", "box/h200-0"), ("✓ h200: 1 worker back", "box/h200-0")]
+
+
+def test_a_gpu_that_mostly_waits_for_processes_is_told_of_once_a_day(channels: Channels, target: Target) -> None:
+    subscribe("hook")
+    took = {"slow/h200-0": ("h200", 31.0), "quick/h200-0": ("h200", 29.0), "slow/cpu-0": ("cpu", 31.0)}
+    with transaction() as session:
+        midnight = clock(session) // DAY_S * DAY_S
+        for place, (name, (device, start_s)) in enumerate(took.items()):
+            for ago_s in (60.0, DAY_S + 60.0):
+                trial = {"seconds": {"start": start_s, "rounds": 30.0, "timed": 20.0}}
+                ended = {"state": RunState.DONE, "finished_at": midnight - ago_s, "worker": name}
+                of = world.commit(session, target.id, 2 * place + (ago_s > DAY_S))
+                world.run(session, of, device=device, telemetry={"trials": [trial]}, **ended)
+        world.totalled(session)
+    for _ in range(2):
+        happenings.note_starting()
+    send(now() + WAIT_S)
+    [document] = channels.verified()
+    assert document["data"]["title"] == "! h200: 1 worker mostly starting processes"
+    [event] = document["data"]["events"]
+    assert event["by"] == "slow/h200-0"
+    assert "61.0 s: start 31.0, rounds 30.0" in event["text"]
 
 
 def test_names_from_elsewhere_do_nothing(channels: Channels, mailbox: Mailbox, target: Target) -> None:
