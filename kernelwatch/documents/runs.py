@@ -296,6 +296,9 @@ class WorkerItem(Document):
     run_id: int | None = Field(description="The run that it measures.")
     paused_at: Moment | None = Field(description="It takes no further run since this time.")
     paused_by: str | None
+    seconds: dict[str, float] = Field(
+        description="Mean seconds of a run by phase, of those measured in the last 24 hours; empty if there are none."
+    )
 
 
 class KernelTextItem(Document):

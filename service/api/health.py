@@ -30,6 +30,7 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.states import BaselineKind, Purpose
+from service.ledger import phases
 from service.ledger.reading.queries import waiting, workers
 
 router = APIRouter(tags=["health"])
@@ -130,6 +131,14 @@ def _families(session: Session) -> Iterator[Metric]:
     )
     for worker in workers(session):
         seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
+    seconds = GaugeMetricFamily(
+        "kernelwatch_run_seconds_last_day",
+        "Mean seconds of a run from lease to verdict, of the runs measured in the last 24 hours.",
+        labels=("worker", "device", "phase"),
+    )
+    for (name, device), means in phases.mean_seconds_of_a_day(session, now).items():
+        for phase, mean in means.items():
+            seconds.add_metric((name, device, phase), mean)
     verdicts = GaugeMetricFamily(
         "kernelwatch_verdicts_last_day",
         "Verdicts against the parent, of the last 24 hours; without bisections and calibrations.",
@@ -201,6 +210,7 @@ def _families(session: Session) -> Iterator[Metric]:
         runs,
         age,
         seen,
+        seconds,
         verdicts,
         messages,
         notices,

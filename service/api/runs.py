@@ -42,12 +42,12 @@ from service.api.common import (
 )
 from service.api.objects import document, permitted_run, permitted_target
 from service.db.engine import clock, reading, transaction
-from service.db.models import Run, Worker
+from service.db.models import Run
 from service.domain.access import Actor, Scope
 from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RunState
-from service.domain.text import WORKER_GONE_S, is_recent, printable
+from service.domain.text import printable
 from service.errors import Conflict
-from service.ledger import stored_texts
+from service.ledger import phases, stored_texts
 from service.ledger.intake import deliveries
 from service.ledger.reading import queries, runs
 from service.ledger.reading.runs import RunFilter
@@ -202,11 +202,8 @@ def get_code(
 def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[WorkerItem]:
     """List all workers ever seen, by name; `online` is true for those seen in the last minute."""
     now = clock(session)
-
-    def shown(row: Worker) -> WorkerItem:
-        return worker_item(row, online=is_recent(row.seen_at, now, WORKER_GONE_S))
-
-    return page_of(queries.workers_by_name(session, cursor, limit), shown)
+    seconds = phases.mean_seconds_of_a_day(session, now)
+    return page_of(queries.workers_by_name(session, cursor, limit), lambda row: worker_item(row, now, seconds))
 
 
 @router.get("/queue", response_model=Page[QueueItem], tags=["runs", "workers"])
@@ -305,4 +302,5 @@ def _paused(name: str, actor: Actor, *, paused: bool) -> WorkerItem:
     permit(actor, Scope.WORKER)
     with transaction() as session:
         row = queue.pause(session, name, paused=paused)
-        return worker_item(row, online=is_recent(row.seen_at, clock(session), WORKER_GONE_S))
+        now = clock(session)
+        return worker_item(row, now, phases.mean_seconds_of_a_day(session, now))

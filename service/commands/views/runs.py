@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from kernelwatch.client.models import BackfillDocument, KernelTextItem, QueueItem, RunDocument, RunItem, WorkerItem
 from service.commands.output.views import Column, Columns, Sentence, Table, View, minute, text
+from service.domain.phases import in_words
 from service.domain.states import OPEN_STATES
 from service.domain.text import counted, lasted, short
 
@@ -100,6 +101,7 @@ WORKERS = Columns(
     Column("seen", lambda one: f"{lasted((datetime.now(UTC) - one.seen_at).total_seconds())} ago", spare=1),
     Column("description", lambda one: one.description, spare=2),
     Column("sandbox", lambda one: one.sandbox_error or "", lambda _: "yellow", below=True),
+    Column("mean of a run, last day", lambda one: in_words(one.seconds), below=True),
     empty="No workers. Run `kernelwatch worker start` on a machine with the device.",
 )
 

@@ -48,9 +48,8 @@ from service.db.paging import ResultPage, paged, paged_rows
 from service.domain import roofline
 from service.domain.exports import Exportable
 from service.domain.ingest import unit_of, unpack_samples
-from service.domain.text import WORKER_GONE_S, is_recent
 from service.errors import BadInput
-from service.ledger import audit, policies
+from service.ledger import audit, phases, policies
 from service.ledger.access import accounts
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
@@ -330,7 +329,8 @@ def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
 def _workers(session: Session, which: _Wanted, place: Any) -> ExportPart:
     now = clock(session)
     found = queries.workers_by_name(session, place, _PAGE, device=which.device)
-    rows = [worker_item(one, online=is_recent(one.seen_at, now, WORKER_GONE_S)) for one in found.items]
+    seconds = phases.mean_seconds_of_a_day(session, now)
+    rows = [worker_item(one, now, seconds) for one in found.items]
     return ExportPart(rows, found.next)
 
 

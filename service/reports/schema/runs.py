@@ -35,6 +35,7 @@ from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Outcome, Rounds
 from service.domain.stats import counts
+from service.domain.text import WORKER_GONE_S, is_recent
 from service.reports import words
 from service.reports.notes import notes
 from service.reports.report import Report
@@ -131,8 +132,14 @@ def samples_document(row: Measurement, **trials: Sequence[Rounds]) -> SamplesDoc
     return document_of(SamplesDocument, columns(row) | named | trials)
 
 
-def worker_item(worker: Worker, *, online: bool) -> WorkerItem:
-    return document_of(WorkerItem, columns(worker) | {"sandbox_error": worker.sandbox, "online": online})
+def worker_item(worker: Worker, now: float, seconds: Mapping[tuple[str, str], Mapping[str, float]]) -> WorkerItem:
+    """`seconds`: the mean seconds of a run by phase, by worker and device."""
+    named = {
+        "sandbox_error": worker.sandbox,
+        "online": is_recent(worker.seen_at, now, WORKER_GONE_S),
+        "seconds": seconds.get((worker.name, worker.device), {}),
+    }
+    return document_of(WorkerItem, columns(worker) | named)
 
 
 def _named(run: Run) -> dict[str, Any]:
