@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (or `reason`), `stack`, `replaced`, `device`, `tunes` |
-| `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `inexact`, `facts`, … |
+| `prepare` with case, seed, thorough, graph_s, alone, repeats, known, reuse | `state`, `reason`, `inexact`, `facts` … |
 | `turn` with warm, timed, once | `samples` in the unit of the metric (us per call, bytes), `calls` in each, `outputs` |
 | `judge` with case, seed and pool_seed | `ready`, and where there are numbers for the turns of others |
 | `verdicts` with draws | `verdicts`: why each output is wrong, or null |
@@ -29,6 +29,7 @@ from .sizes import GRAPH_S
 
 KERNELS = Path(__file__).resolve().parent.parent  # this package; a sandbox mounts it at the same path
 CONTENDER = KERNELS / "contender" / "__main__.py"  # started by its path with the interpreter of a stack
+SEVERAL = " | "  # between the configurations of a kernel in `tuned`, if its autotuner chose several at one case
 MAX_LINE = 1 << 20  # bytes of an answer; a longer one is an error of the contender
 
 
@@ -126,11 +127,13 @@ def prepare(
     repeats: int = FULL_REPEATS,
     known: Mapping[str, Repeats] | None = None,
     inexact: str | None = None,
+    reuse: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Unless it is `alone` on the device, a contender that would time candidates answers `needs_device` instead.
 
     `repeats`: how many calls to compare bit by bit; fewer if `known` (by hash of the code) has an estimate.  `inexact`:
-    why an earlier trial called its numbers not exact enough, if one did.
+    why an earlier trial called its numbers not exact enough, if one did.  `reuse`: by kernel, the configuration that an
+    autotuner launches without timing candidates.
     """
     return {
         "do": "prepare",
@@ -142,6 +145,7 @@ def prepare(
         "repeats": repeats,
         "known": {code: estimate.facts for code, estimate in (known or {}).items()},
         "inexact": inexact,
+        "reuse": dict(reuse or {}),
     }
 
 

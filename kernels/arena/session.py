@@ -43,6 +43,7 @@ from .pool import (
 )
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
 from .sizes import GRAPH_S, device_bytes, max_calls
+from .tunings import MAX_KERNELS, MAX_TEXT, Tunings
 
 __all__ = [
     "NOTHING_KNOWN",
@@ -55,6 +56,7 @@ __all__ = [
     "Pace",
     "ProcessPool",
     "Trial",
+    "Tunings",
     "order",
     "run_trial",
     "run_trials",
@@ -62,8 +64,6 @@ __all__ = [
 
 # Copied from the answer to `prepare`; `sm_mhz`, the device's clock during the rounds, is added.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
-MAX_TUNED = 16  # kernels of which the chosen configuration is kept
-MAX_TUNED_TEXT = 200  # characters of each
 PASS_EVERY = 2  # rounds; a single pass costs about as much as a turn
 MAX_LEFT_S = 1.0  # from the end of a turn until the device is idle
 MAX_SAMPLE = 1e12  # eleven days, or a terabyte
@@ -119,6 +119,7 @@ class Cell:
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that the autotuner chose
+    reused: bool = False  # it chose so in earlier trials, and timed no candidates in this one
     texts: tuple[CompiledText, ...] = ()  # of a thorough trial, where the code is not that of the other revisions
     inexact: bool = False  # invalid for its numbers alone
     apart: list[float | None] = field(default_factory=list)  # samples of the rounds with inexact contenders
@@ -177,6 +178,7 @@ def run_trials(
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
     inexact_before: KnownInexact = NONE_INEXACT,
+    tunings: Tunings | None = None,
     pool: ProcessPool | None = None,
     judge: Judge | None = None,
 ) -> list[Trial]:
@@ -201,6 +203,9 @@ def run_trials(
     its cell has its samples, and `apart` of the cells of the revisions that took turns with it has theirs.
     `inexact_before` names those that an earlier trial called so, because a later one may not compare all outputs.
 
+    `tunings` has what autotuners chose in earlier trials of the session, and gets what they choose in these: a stable
+    choice is reused.  Without it, every contender tunes anew in each trial.
+
     A contender that does not take part at a case has no turn and no cell there; one without any of these cases is not
     started.
     """
@@ -218,6 +223,7 @@ def run_trials(
             watch,
             repeats_before,
             inexact_before,
+            tunings,
             pool or own,
             judge,
         )
@@ -274,6 +280,7 @@ class _Session:
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
         inexact_before: KnownInexact,
+        tunings: Tunings | None,
         pool: ProcessPool,
         judge: Judge | None,
     ) -> None:
@@ -285,6 +292,7 @@ class _Session:
         self.watch = watch
         self.repeats_before = repeats_before
         self.inexact_before = inexact_before
+        self.tunings = tunings
         self.pool = pool
         self.judge = judge
         self.inputs: dict[ContenderProcess, Any] = {}  # where they are, as the answers to `prepare` say
@@ -450,6 +458,7 @@ class _Session:
             repeats=FULL_REPEATS if process.contender.role in FULLY_REPEATED else MIN_REPEATS,
             known=known,
             inexact=self.inexact_before.get((process.label, case)),
+            reuse=self.tunings.stable(process.contender, case) if self.tunings is not None else None,
         )
 
     def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
@@ -481,7 +490,10 @@ class _Session:
             facts=mapping(answer.get("facts")),
             extra={key: answer[key] for key in _EXTRA if key in answer},
             tuned=_texts(answer.get("tuned")),
+            reused=answer.get("reused") is True,
         )
+        if self.tunings is not None and cell.tuned and not cell.reused:
+            self.tunings.add(process.contender, case, cell.tuned)
         self.inputs[process] = answer.get("inputs")
         cell.inexact = cell.state == INVALID and answer.get("inexact") is True
         limit = max_calls(case, self.pace.graph_s)
@@ -822,8 +834,8 @@ def _code(cell: Cell, process: ContenderProcess) -> str:
 
 def _texts(value: object) -> dict[str, str]:
     """A contender's texts by name, limited in number and length."""
-    items = list(mapping(value).items())[:MAX_TUNED]
-    return {str(name)[:MAX_TUNED_TEXT]: str(text)[:MAX_TUNED_TEXT] for name, text in items}
+    items = list(mapping(value).items())[:MAX_KERNELS]
+    return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in items}
 
 
 def _is_figure(value: object) -> bool:

@@ -25,7 +25,7 @@ from ..arena.repeatability import FULL_REPEATS, of_facts
 from ..arena.sizes import GRAPH_S
 from ..cases import Case, Metric
 from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
-from .tuning import Choices, NeedsDevice, observe_autotuners
+from .tuning import Choices, NeedsDevice, Tuning, observe_autotuners
 
 VARIABLE = "KERNELWATCH_TREE"  # folders of the target, which join sys.path once the process is asked to start
 DISTRIBUTIONS = {
@@ -248,15 +248,14 @@ class Server:
         began = time.monotonic()
         case = Case.parse(message["case"])
         self._prepared = None
-        alone = bool(message.get("alone", True))
+        tuning = Tuning(
+            alone=bool(message.get("alone", True)),
+            case=str(replace(case, metric=Metric.KERNEL)),
+            choices=self._choices,
+            reuse=message.get("reuse", {}),
+        )
         with (
-            observe_autotuners(
-                self._choices,
-                str(replace(case, metric=Metric.KERNEL)),
-                alone=alone,
-                on_gpu=self._bench.stream is not None,
-                compiled=self._bench.provider.compiled,
-            ) as tuning,
+            observe_autotuners(tuning, on_gpu=self._bench.stream is not None, compiled=self._bench.provider.compiled),
             _verdict(self._bench) as verdict,
             self._any_core(),
         ):
@@ -275,7 +274,7 @@ class Server:
         if tuning.refused:  # also if the target caught NeedsDevice and went on without a choice
             verdict |= {"state": FAILED, "reason": NEEDS_DEVICE, "needs_device": True}
         if tuning.chosen:
-            verdict["tuned"] = tuning.chosen
+            verdict |= {"tuned": tuning.chosen, "reused": tuning.reused}
         if tuning.by_order and "facts" in verdict:
             verdict["facts"] = {**verdict["facts"], "tuned_by_order": tuning.by_order}
         is_ready = self._prepared is not None and verdict["state"] in (MEASURED, INVALID)

@@ -8,13 +8,15 @@ preparation that is about to time candidates then is aborted, and repeated when 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from ..arena.protocol import SEVERAL
 
 _TRITON = "triton.runtime.autotuner", "Autotuner"
 _INDUCTOR = "torch._inductor.runtime.triton_heuristics", "CachingAutotuner"
@@ -29,10 +31,23 @@ class Choices:
 
     def __init__(self) -> None:
         self._caches: WeakKeyDictionary[Any, dict[str, dict[Any, Any]]] = WeakKeyDictionary()  # by tuner and case
+        self._stores: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by tuner, the cache that it was made with
 
-    def enter(self, tuner: Any, case: str) -> None:
-        """Let the tuner use what it chose at this case, which at first is nothing."""
-        tuner.cache = self._caches.setdefault(tuner, {}).setdefault(case, {})
+    def enter(self, tuner: Any, case: str, reuse: Mapping[str, str]) -> bool:
+        """Let the tuner use the configuration in `reuse`, else what it chose at this case, which at first is nothing.
+
+        A subclass that keeps its choices elsewhere than in a dictionary keeps its store.  Returns whether it reuses.
+        """
+        store = self._stores.setdefault(tuner, tuner.cache)
+        wanted = reuse.get(tuner.base_fn.__name__)
+        named = [one for one in tuner.configs if configuration(one) == wanted] if wanted else []
+        if len(named) == 1:
+            tuner.cache = _OneChoice(named[0])
+        elif isinstance(store, dict):
+            tuner.cache = self._caches.setdefault(tuner, {}).setdefault(case, {})
+        else:
+            tuner.cache = store
+        return len(named) == 1
 
     def elsewhere(self, tuner: Any, case: str) -> tuple[str, Any] | None:
         """A case at which it chose another configuration by the same key, and that configuration."""
@@ -42,6 +57,20 @@ class Choices:
                 if key in cache and configuration(cache[key]) != configuration(chosen):
                     return other, cache[key]
         return None
+
+
+class _OneChoice(dict[Any, Any]):
+    """The cache of a tuner with one configuration for every key."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self._config = config
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __missing__(self, _: object) -> Any:
+        return self._config
 
 
 class NeedsDevice(BaseException):
@@ -55,6 +84,8 @@ class Tuning:
     alone: bool
     case: str
     choices: Choices
+    reuse: Mapping[str, str] = field(default_factory=dict)  # by kernel, the configuration to launch without timing
+    reused: bool = False  # a kernel was launched so
     refused: bool = False  # candidates were about to be timed, and timing them was refused
     chosen: dict[str, str] = field(
         default_factory=dict
@@ -78,8 +109,8 @@ class Tuning:
         known = self.chosen.get(name)
         if known is None:
             self.chosen[name] = config
-        elif config not in known.split(" | "):
-            self.chosen[name] = f"{known} | {config}"
+        elif config not in known.split(SEVERAL):
+            self.chosen[name] = f"{known}{SEVERAL}{config}"
 
 
 def configuration(config: Any) -> str:
@@ -89,13 +120,12 @@ def configuration(config: Any) -> str:
 
 
 @contextmanager
-def observe_autotuners(choices: Choices, case: str, *, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
-    """Observe the autotuners of this process; at each case they start with an empty choice.
+def observe_autotuners(tuning: Tuning, *, on_gpu: bool, compiled: bool) -> Iterator[None]:
+    """Observe the autotuners of this process; at each case they start with an empty choice, or with one to reuse.
 
     Triton is imported for this only `on_gpu`, Inductor only if the provider is `compiled`: importing it takes seconds,
     which Quack does not need.  A target that calls torch.compile itself imports it meanwhile.
     """
-    tuning = Tuning(alone, case, choices)
 
     def timing(original: Callable[..., Any]) -> Callable[..., Any]:
         def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +137,7 @@ def observe_autotuners(choices: Choices, case: str, *, alone: bool, on_gpu: bool
     def launching(original: Callable[..., Any]) -> Callable[..., Any]:
         def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
             with suppress(Exception):
-                choices.enter(tuner, case)
+                tuning.reused |= tuning.choices.enter(tuner, tuning.case, tuning.reuse)
             result = original(tuner, *args, **kwargs)
             with suppress(Exception):
                 tuning.note(tuner)
@@ -127,7 +157,7 @@ def observe_autotuners(choices: Choices, case: str, *, alone: bool, on_gpu: bool
             observe_inductor()
         else:
             patched.enter_context(_at_import(_INDUCTOR[0], observe_inductor))
-        yield tuning
+        yield
 
 
 @contextmanager
@@ -173,16 +203,20 @@ class _Finder:
 
 @contextmanager
 def _replaced(place: tuple[str, str], name: str, wrapped: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method for all objects of its class; do nothing if there is no such method."""
+    """Replace a method for all objects of its class, also where a subclass overrides it; nothing if there is none."""
     module, class_name = place
     try:
-        kind: Any = getattr(importlib.import_module(module), class_name)
-        before = getattr(kind, name)
+        kinds: list[Any] = [getattr(importlib.import_module(module), class_name)]
     except Exception:  # no Triton, or one with another structure
         yield
         return
-    setattr(kind, name, wrapped(before))
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    before = {kind: vars(kind)[name] for kind in kinds if name in vars(kind)}
+    for kind, method in before.items():
+        setattr(kind, name, wrapped(method))
     try:
         yield
     finally:
-        setattr(kind, name, before)
+        for kind, method in before.items():
+            setattr(kind, name, method)

@@ -17,6 +17,7 @@ from kernels.arena.session import (
     Pace,
     ProcessPool,
     Trial,
+    Tunings,
     run_trials,
 )
 from kernels.arena.session import Cell as Turned
@@ -149,6 +150,7 @@ def _tuned(trials: Iterable[Turned | None]) -> dict[str, Any]:
     """The configurations that autotuners chose in each trial, with their medians; empty without an autotuner."""
     chosen = [
         {"trial": number, "configuration": choices, "median": median(samples) if samples else None}
+        | ({"reused": True} if cell.reused else {})
         for number, cell in enumerate(trials, 1)
         if cell is not None and (choices := "; ".join(f"{name} {one}" for name, one in sorted(cell.tuned.items())))
         for samples in [[one for one in _samples(cell) if one is not None]]
@@ -230,6 +232,7 @@ class Trials:
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._known, self._repeats_before, self._judge = known, repeats_before, judge
         self._code_decides, self._compared_before = code_decides, compared_before
+        self._tunings = Tunings()
         self._on_gpu, self._here = here.name != "cpu", here
         self._contenders = contenders
         self._side_by_side = side_by_side(here, len(contenders))
@@ -319,6 +322,8 @@ class Trials:
             deadline=self._deadline,
             repeats_before=self._repeats_before,
             inexact_before=self._tally.inexact(),
+            # Confirming trials decide alone whether a change is real: a choice that varies must show there.
+            tunings=self._tunings if kind == "look" else None,
             pool=self._pool,
             judge=self._judge,
         )

@@ -1,7 +1,7 @@
 """The measurements of a contender, its autotuner's choices, and its compiled texts made comparable.  Pure.
 
-An autotuner chooses again in each process.  Where it wavers, what the first trial ran says nothing of the others: a
-configuration that both sides ran in some trial is no difference between them.
+An autotuner chooses again in each process, unless a stable choice is reused.  Where it wavers, what the first trial ran
+says nothing of the others: a configuration that both sides ran in some trial is no difference between them.
 
 Facts come from strangers' processes: a value of the wrong type counts as missing.
 """
@@ -47,7 +47,7 @@ ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "
 
 @dataclass(frozen=True)
 class Choice:
-    """One configuration, the trials that ran it, and their medians in the unit of the case."""
+    """One configuration, how many trials chose it, and the medians of all that ran it in the unit of the case."""
 
     configuration: str
     trials: int
@@ -101,15 +101,13 @@ def choices(facts: Mapping[str, Any]) -> Choices:
     """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
     stored = facts.get("tuned")
     found: dict[str, list[float | None]] = {}
+    chose = Counter[str]()
     for choice in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():
         if isinstance(choice, Mapping) and isinstance(choice.get("configuration"), str):
             found.setdefault(choice["configuration"], []).append(number(choice.get("median")))
-    by_count = sorted(found.items(), key=lambda item: -len(item[1]))
+            chose[choice["configuration"]] += choice.get("reused") is not True
     return Choices(
-        tuple(
-            Choice(configuration, len(medians), tuple(each for each in medians if each))
-            for configuration, medians in by_count
-        )
+        tuple(Choice(one, trials, tuple(each for each in found[one] if each)) for one, trials in chose.most_common())
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
 from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
-from kernels.arena.session import Contender, Judge, OutOfTime, Pace, ProcessPool, order, run_trial, run_trials
+from kernels.arena.session import Contender, Judge, OutOfTime, Pace, ProcessPool, Tunings, order, run_trial, run_trials
 from kernels.arena.telemetry import Watch
 from kernels.cases import Case, Metric, Role
 
@@ -662,6 +662,36 @@ def test_a_contender_that_always_needs_the_device_is_not_measured():
 
     assert (trial.cells["b", CASE].state, trial.cells["a", CASE].state) == ("failed", "measured")
     assert stage.said.count(("b", "prepare")) == 2
+
+
+def test_a_stable_choice_is_reused_in_the_trials_of_its_session():
+    tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=64"}}
+    stage, tunings = Stage(head_prepare=tuned, parent_prepare=tuned, control_prepare=tuned), Tunings()
+    contenders = [replace(stage.contender(str(role)), role=role) for role in (Role.HEAD, Role.PARENT, Role.CONTROL)]
+
+    def reused(**options: Any) -> Counter[tuple[str, str]]:
+        """How often each contender was asked to reuse it, at each case."""
+        stage.messages.clear()
+        run_trials(contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", **options)
+        asked = [(label, message) for label, message in stage.messages if message["do"] == "prepare"]
+        return Counter((label, message["case"]) for label, message in asked if message["reuse"] == tuned["tuned"])
+
+    assert reused(seeds=[1], tunings=tunings) == {}
+    # The second and the third trial run side by side, each at another case: at each the head tunes in one of them.
+    times = {"head": 1, "parent": 2, "control": 2}
+    assert reused(seeds=[2, 3], tunings=tunings) == {
+        (label, str(case)): count for label, count in times.items() for case in (CASE, OTHER)
+    }
+    assert reused(seeds=[4]) == {}
+
+
+def test_a_choice_that_was_reused_is_no_further_tuning():
+    tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=64"}}
+    stage, tunings = Stage(a_prepare=[{**tuned, "reused": True}] * 2 + [tuned] * 2), Tunings()
+    cells = [stage.trial("a", tunings=tunings).cells["a", CASE] for _ in range(3)]
+
+    assert [cell.reused for cell in cells] == [True, True, False]
+    assert not tunings.stable(stage.contender("a"), CASE)
 
 
 def test_each_contender_gets_a_share_of_the_memory():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Pace, run_trial
+from kernels.arena.session import Contender, Pace, Tunings, run_trial
 from kernels.cases import Case, Role
 from tests import needs
 
@@ -87,6 +87,19 @@ def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_wha
     assert timed[0] == timed[1] != timed[2] == timed[3]
 
 
+def test_what_two_tunings_chose_is_reused_and_nothing_is_timed(autotuned, tmp_path):
+    target, tunings = autotuned("head:norms", Role.HEAD, "1.0 2.0"), Tunings()
+    choice = {"norm_kernel": "BLOCK=128 num_warps=4 num_stages=3"}
+    for _ in range(2):
+        tunings.add(target, CASE, choice)
+
+    trial = run_trial([target], [CASE], Pace(rounds=1), device="cpu", seed=3, thorough=False, tunings=tunings)
+
+    cell = trial.cells["head:norms", CASE]
+    assert (cell.tuned, cell.reused) == (choice, True)
+    assert not (tmp_path / "timed").exists()
+
+
 def test_a_choice_does_not_depend_on_which_case_came_first(autotuned):
     """The key of the target's autotuner is the columns, which both cases have."""
     first, second = CASE, Case.parse("rmsnorm.fwd.32x64.fp32")
@@ -154,8 +167,9 @@ def test_a_target_that_compiles_itself_times_candidates_alone_at_its_first_case(
 
 def test_observing_autotuners_imports_no_inductor_and_leaves_no_hook():
     code = (
-        "import sys; from kernels.contender.tuning import Choices, observe_autotuners; before = list(sys.meta_path)\n"
-        "with observe_autotuners(Choices(), '', alone=False, on_gpu=False, compiled=False): pass\n"
+        "import sys; from kernels.contender.tuning import Choices, Tuning, observe_autotuners\n"
+        "before = list(sys.meta_path)\n"
+        "with observe_autotuners(Tuning(False, '', Choices()), on_gpu=False, compiled=False): pass\n"
         "print('torch' in sys.modules, sys.meta_path == before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

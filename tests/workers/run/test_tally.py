@@ -88,12 +88,13 @@ def test_who_once_did_not_repeat_itself_does_not():
 
 def test_the_configuration_of_each_launch_is_kept_and_not_the_first_alone():
     tally = Tally([HEAD], [CASE])
-    for us, config in ((3.0, "BLOCK=64"), (4.0, "BLOCK=128")):
-        cell = Cell("measured", samples=[us, None, us], tuned={"norm": config})
+    for us, config, reused in ((3.0, "BLOCK=64", False), (4.0, "BLOCK=128", False), (3.1, "BLOCK=64", True)):
+        cell = Cell("measured", samples=[us, None, us], tuned={"norm": config}, reused=reused)
         tally.add(trial(head=cell), confirming=False)
     tally.add(trial(head=Cell("measured", samples=[5.0])), confirming=True)
     [head] = tally.taken()
     assert head.facts["tuned"] == [
         {"trial": 1, "configuration": "norm BLOCK=64", "median": 3.0},
         {"trial": 2, "configuration": "norm BLOCK=128", "median": 4.0},
+        {"trial": 3, "configuration": "norm BLOCK=64", "median": 3.1, "reused": True},
     ]

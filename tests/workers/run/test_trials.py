@@ -34,6 +34,7 @@ class Here:
         self.us, self.same_code, self.tuned = us, same_code, tuned
         self.events: list[tuple[str, int | None]] = []
         self.started: list[str] = []
+        self.reuses: list[tuple[int | None, str]] = []  # seed and label of each preparation with a choice to reuse
 
     def contender(self, label: str, role: Role) -> Contender:
         def start() -> "Process":
@@ -61,7 +62,9 @@ class Process:
                 case = message["case"]
                 same = case in self.here.same_code
                 facts = {"kind": "triton", "code": case if same else f"{self.label} {case}"}
-                return {"state": "measured", "reason": None, "calls": 2, "facts": facts, "tuned": self.here.tuned}
+                self.here.reuses += [(self.seed, self.label)] if message["reuse"] else []
+                chose = {"tuned": self.here.tuned, "reused": bool(message["reuse"])}
+                return {"state": "measured", "reason": None, "calls": 2, "facts": facts, **chose}
             case "turn":
                 return {"samples": [self.here.us(self.label)] * 3}
             case "check":
@@ -124,6 +127,17 @@ def test_processes_of_a_confirmation_get_ready_once_a_case_has_moved():
     first_of_third = here.events.index(("prepare", 102))
     assert Counter(name for name, _ in here.events[:first_of_third])["started"] == 12 + 9
     assert set(here.started[12:]) == {"head", "parent", "control"}
+
+
+def test_screening_trials_reuse_a_stable_choice_and_confirming_trials_tune_anew():
+    here = Here(lambda label: 110.0 if label == "head" else 100.0, tuned={"_kernel": "BLOCK=1024"})
+    trials = run(here)
+
+    kinds = Counter(one["what"].split(" trial")[0] for one in trials.spent)
+    assert kinds["confirming"] >= 2
+    # parent and control from the second trial on, the others from their third preparation of a case on
+    assert Counter(label for _, label in here.reuses) == {"parent": 6, "control": 6, "head": 3, "sota": 3}
+    assert {seed for seed, _ in here.reuses} == {101, 102}
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,12 @@ def test_equal_code_of_the_first_launch_proves_nothing_where_a_later_one_ran_oth
     assert not same_code({**BASE, **EITHER}, BASE)
 
 
+def test_a_trial_that_reused_a_configuration_did_not_choose_it():
+    *_, last = EITHER["tuned"]
+    again = [{**last, "trial": number, "reused": True} for number in (4, 5)]
+    assert "in 3 trials (BLOCK=64 in 2 and BLOCK=128 in 1)" in choices({"tuned": [*EITHER["tuned"], *again]}).words
+
+
 @pytest.mark.parametrize("stored", [None, 5, "x", ["x"], [{}], [{"configuration": 3}], [{"configuration": "a"}] * 2])
 def test_what_a_stranger_stores_as_choices_is_harmless(stored):
     assert choices({"tuned": stored}).words == ""
