@@ -140,6 +140,7 @@ def test_counts_are_those_of_an_empty_server(api: Api) -> None:
     for name in (
         "runs",
         "verdicts_last_day",
+        "run_seconds_last_day",
         "outbox_messages",
         "regressions",
         "quarantined_cases",
