@@ -30,7 +30,7 @@ from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import compare
 from service.domain.verdicts.session_result import ContenderResult, cells
 from workers.machine.device import DeviceHere, ask
-from workers.run.trials import Tally, Trials
+from workers.run.trials import OnDevice, Tally, Trials
 
 SHARES = (0.01, 0.02, 0.03, 0.05)
 # Rows and columns of what takes about 5 us, 10, 20, 40, 100, 270 us, 1 and 4 ms on an H200, bf16.
@@ -232,7 +232,7 @@ def _session(
     """One session to its end."""
     began = time.monotonic()
     tally = Tally(contenders, cases)
-    trials = Trials(tally, contenders, policy, here, Awake(), seed=seed)
+    trials = Trials(tally, [OnDevice(here, contenders)], policy, Awake(), seed=seed)
     trials.until_decided(cases)
     spent = ", ".join(f"{one['what']} {sum(one['seconds'].values()):.0f} s" for one in trials.spent)
     say(f"session {seed}: {len(cases)} cases, {len(contenders)} contenders, {time.monotonic() - began:.0f} s ({spent})")

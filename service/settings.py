@@ -81,6 +81,7 @@ class Settings(BaseSettings):
 
     policy: Path | None = Field(None, description="A TOML file: the policy for all keys that a recipe does not set.")
     device: str | None = Field(None, description="Device of this machine's worker; detected by default.")
+    gpus: str | None = Field(None, description="GPUs that share the worker's runs, like 0-3; by default the first.")
     locks: Path = Field(
         default_factory=_lock_home, description="Folder of device locks; must be the same for all workers of a machine."
     )

@@ -212,7 +212,7 @@ def _measure(device: str) -> None:
     from workers.machine.device import exclusive
 
     try:
-        with exclusive(device):
+        with exclusive(*(one.key for one in control.devices())):
             control.work(device)
     except Conflict as taken:
         log.warning("device is in use", device=device, reason=str(taken))

@@ -81,7 +81,7 @@ def measured(wanted: Wanted, say: Callable[[str], None]) -> int:
     if here not in known.devices:
         devices = ", ".join(known.devices)
         raise BadInput(f"This machine has {here}, and the recipe measures on {devices}: add it to `devices`.")
-    with exclusive(here):
+    with exclusive(*(one.key for one in control.devices())):
         run_id = _queued(wanted, here)
         with stoppable(), _reported(run_id, say):
             while _is_open(run_id) and not stopping.is_set():

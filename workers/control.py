@@ -29,9 +29,17 @@ log = structlog.get_logger()
 
 
 @cache
-def here() -> device.DeviceHere:
-    """The device of this process, looked up once."""
+def devices() -> tuple[device.DeviceHere, ...]:
+    """The devices of this process, looked up once."""
     return device.ask()
+
+
+def here() -> device.DeviceHere:
+    """The first of them: where one is enough, and whose name the worker has."""
+    return devices()[0]
+
+
+_lost = set[device.DeviceHere]()  # until this worker is restarted
 
 
 def name() -> str:
@@ -52,20 +60,31 @@ def work(on: str) -> int:
     taken = 0
     while not stopping.is_set() and (lease := _claim(on)):
         log.info("run leased", run=lease.run_id, attempt=lease.attempt)
-        session.measure(lease, here())
+        _lost.update(session.measure(lease, *_left()))
         taken += 1
     if not taken and not stopping.is_set():
         _clean_own_mirrors()
     return taken
 
 
+def _left() -> tuple[device.DeviceHere, ...]:
+    """The devices of this worker that were not lost."""
+    return tuple(one for one in devices() if one not in _lost)
+
+
+def _description() -> str:
+    first, *others = _left()
+    return ", ".join([first.description, *(one.key for one in others)])
+
+
 def _report_predecessor() -> None:
-    """Give back the run of a worker of this device that died, without waiting for its lease to expire."""
-    if left := heartbeat.remains(here()):
-        log.warning("the worker before this one died", run=left.lease.run_id, in_code=left.in_code)
-        with transaction() as database:
-            queue.died(database, left.lease, in_code=left.in_code)
-        heartbeat.forget(here())
+    """Give back the run of a worker of these devices that died, without waiting for its lease to expire."""
+    for one in devices():
+        if left := heartbeat.remains(one):
+            log.warning("the worker before this one died", run=left.lease.run_id, in_code=left.in_code)
+            with transaction() as database:
+                queue.died(database, left.lease, in_code=left.in_code)
+            heartbeat.forget(one)
 
 
 def _claim(on: str) -> queue.Lease | None:
@@ -73,7 +92,7 @@ def _claim(on: str) -> queue.Lease | None:
     with transaction() as database:
         queue.sweep(database)
         lease = queue.next_run(database, on, name(), settings().lease_s, has_sandbox=trouble is None)
-        queue.register(database, name(), on, here().description, trouble, lease.run_id if lease else None)
+        queue.register(database, name(), on, _description(), trouble, lease.run_id if lease else None)
         return lease
 
 

@@ -50,13 +50,13 @@ def until_stopped(task: Callable[[], object], every_s: float, queue: str) -> Non
 
 
 def worker() -> None:
-    """Measure on the device of this machine; only one process may do so at a time."""
+    """Measure on the devices of this worker; only one process may do so at a time."""
     if trouble := make_private(settings().state):
         log.warning(trouble)
     if os.geteuid() == 0:
         log.warning("this worker is root: give it a user of its own, who owns nothing but the state folder")
     device = control.here().name
-    with exclusive(device):
+    with exclusive(*(one.key for one in control.devices())):
         until_stopped(lambda: control.work(device), settings().queue_poll_s, device)
 
 

@@ -106,9 +106,10 @@ def measured(wanted: StudyWanted, say: Callable[[str], None]) -> StudyMeasured:
         Unavailable: The process ended with an error; its last lines are in the message.
     """
     counter = _Counter(wanted.steps)
-    folder = settings().state / "studies" / (control.here().uuid or "cpu" if wanted.device != "cpu" else "cpu")
+    key = "cpu" if wanted.device == "cpu" else control.here().key
+    folder = settings().state / "studies" / key
     folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(wanted.device):
+    with exclusive(key):
         _store_left(folder, say)
         earlier = _earlier(wanted)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{wanted.study}-", suffix=".jsonl", delete=False) as made:

@@ -26,7 +26,7 @@ from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
 from workers.machine import device
 from workers.machine.device import DeviceHere
-from workers.run.trials import Tally, Trials
+from workers.run.trials import OnDevice, Tally, Trials
 
 FROM = ("quack", "pr101", "models", "small", "awkward", "rmsnorm")
 MAX_COLS = 32768
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="begin each session with empty compile caches")
     parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     chosen = parser.parse_args()
-    here = device.ask()
+    [here, *_] = device.ask()
     measured = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(chosen.sessions):
@@ -84,7 +84,7 @@ def session(cases: tuple[Case, ...], here: DeviceHere, logs: Path, *, seed: int)
     tally = Tally(contenders, cases)
     # A busy processor leaves cases undecided, which would ask for up to 28 trials.
     policy = Policy(screening=(3,), confirmation=(2,)) if here.name == "cpu" else Policy()
-    trials = Trials(tally, contenders, policy, here, Awake(), seed=seed)
+    trials = Trials(tally, [OnDevice(here, contenders)], policy, Awake(), seed=seed)
     trials.until_decided(cases)
     wall, cpu = time.monotonic() - began, _cpu_s() - cpu_before
     seconds = Counter[str]()

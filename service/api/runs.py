@@ -118,7 +118,7 @@ def list_measurements(
 ) -> Page[MeasurementItem]:
     """List what the contenders of a run took."""
     found = runs.measurements(session, run_id, cases, role=role, state=state, cursor=cursor, limit=limit)
-    return page_of(found.page, lambda row: measurement_item(row, found.ceilings, tables=tables))
+    return page_of(found.page, lambda row: measurement_item(row, found.telemetry, tables=tables))
 
 
 @router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem], tags=["runs"])

@@ -37,9 +37,17 @@ class Speed:
         return "in L2" if self.l2_resident else ""
 
 
-def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
-    """`copy_gb_s` and `matmul_tflop_s` of a run, as far as they were measured."""
-    kept = (telemetry or {}).get("ceilings")
+def gpu_of(telemetry: Mapping[str, Any] | None, case: str) -> Mapping[str, Any] | None:
+    """What the telemetry says of the GPU that measured this case; None where a session had one device."""
+    return next((gpu for gpu in (telemetry or {}).get("gpus") or () if case in gpu["cases"]), None)
+
+
+def ceilings(telemetry: Mapping[str, Any] | None, case: str | None = None) -> dict[str, float]:
+    """`copy_gb_s` and `matmul_tflop_s` of a run, as far as they were measured.
+
+    Of several GPUs those of the one that measured the `case`; without a case the means.
+    """
+    kept = ((case and gpu_of(telemetry, case)) or telemetry or {}).get("ceilings")
     sound = {name: number(value) for name, value in kept.items()} if isinstance(kept, Mapping) else {}
     return {name: value for name, value in sound.items() if value}
 

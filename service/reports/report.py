@@ -421,9 +421,8 @@ def report(
     """
     recipe = readable(run.recipe.text)
     found = contents or RunContents.of(run)
-    ceilings = roofline.ceilings(found.telemetry)
     in_force = _policy(found.policy, run, recipe, policy)
-    rows = _rows(run, found, known or {}, ceilings, in_force)
+    rows = _rows(run, found, known or {}, in_force)
     return Report(
         run_id=run.id,
         url=f"{address}/runs/{run.id}",
@@ -442,7 +441,7 @@ def report(
         sota=recipe.sota_on(run.device) if recipe else "quack",
         rows=rows,
         unsupported=_unsupported(found.measurements, rows),
-        ceilings=ceilings,
+        ceilings=roofline.ceilings(found.telemetry),
         summaries=tuple(Summary.from_json(one) for one in run.summary or ()),
         policy_version=found.policy.digest[:10] if found.policy else None,
         purpose=run.purpose or Purpose.WATCH,
@@ -473,12 +472,10 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(
-    run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: Mapping[str, float], policy: Policy
-) -> tuple[Row, ...]:
+def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Policy) -> tuple[Row, ...]:
     measured = defaultdict[str, dict[Name, Measured]](dict)
     for m in found.measurements:
-        measured[m.role][m.provider, m.case] = _measured(m, ceilings)
+        measured[m.role][m.provider, m.case] = _measured(m, roofline.ceilings(found.telemetry, m.case))
     heads, parents, controls = measured[Role.HEAD], measured[Role.PARENT], measured[Role.CONTROL]
     best = {case: one for (_, case), one in measured[Role.SOTA].items()}
     decided = defaultdict[BaselineKind, dict[Name, VerdictRow]](dict)

@@ -186,7 +186,7 @@ def _house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
         }.items():
             monkeypatch.setenv(f"KERNELWATCH_{name}", value)
         settings.cache_clear()
-        control.here.cache_clear()
+        control.devices.cache_clear()
         house = House(repository, github)
         repository.commit("first", {"norms.py": "1"})
         with transaction() as session:
@@ -194,7 +194,7 @@ def _house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
             target = targets.register(session, "norms", recipe_text=RECIPE, **where)
         deliveries.backfill_last(target.id, 1)
         yield house
-    control.here.cache_clear()
+    control.devices.cache_clear()
 
 
 BOTH = pytest.mark.parametrize("either", ["sqlite", pytest.param("postgres", marks=pytest.mark.attack)], indirect=True)

@@ -379,7 +379,7 @@ def told(kind: type[Story], folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
         }.items():
             monkeypatch.setenv(f"KERNELWATCH_{name}", value)
         settings.cache_clear()
-        control.here.cache_clear()
+        control.devices.cache_clear()
         environments.adopt_stack("scripted", python, [])
         with served(create_app()) as address:
             story = kind(repository, fake, address)
@@ -393,7 +393,7 @@ def told(kind: type[Story], folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
             deliveries.backfill_last(target.id, 1)
             story.settle()
             yield story
-    control.here.cache_clear()
+    control.devices.cache_clear()
 
 
 @pytest.fixture

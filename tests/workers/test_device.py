@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.errors import Conflict
+from service.errors import BadInput, Conflict
 from service.settings import settings
 from workers.machine import device
 from workers.machine.device import DeviceHere
@@ -45,7 +45,7 @@ def test_a_gpu_is_named_shortly_or_by_what_it_is(product, capability, name):
 
 def test_a_machine_asked_for_its_processor_says_which(monkeypatch):
     monkeypatch.setenv("KERNELWATCH_DEVICE", "cpu")
-    here = device.ask()
+    [here] = device.ask()
     assert (here.name, here.uuid, here.nodes) == ("cpu", None, ())
     assert "cores" in here.description
 
@@ -67,9 +67,10 @@ def test_a_worker_with_a_state_folder_of_its_own_finds_the_device_taken(tmp_path
 
 
 def test_a_gpu_has_one_lock_however_it_is_named(one_gpu, monkeypatch):
-    with device.exclusive("h200"):
+    with device.exclusive(*(one.key for one in device.ask())):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5ca1ab1e")
-        with pytest.raises(Conflict, match="Another worker uses h200"), device.exclusive("h200"):
+        [again] = device.ask()
+        with pytest.raises(Conflict, match="Another worker uses GPU-5ca1ab1e"), device.exclusive(again.key):
             pass
 
 
@@ -82,7 +83,8 @@ def test_by_default_locks_are_the_same_for_all_states(monkeypatch):
 @pytest.mark.parametrize(("visible", "name"), [("0", "h200"), ("GPU-5ca1ab1e", "h200"), ("", "cpu"), ("-1", "cpu")])
 def test_the_gpu_is_the_first_that_cuda_sees(one_gpu, monkeypatch, visible, name):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert device.ask().name == name
+    [here] = device.ask()
+    assert here.name == name
 
 
 def test_a_worker_for_a_gpu_says_that_all_are_hidden(one_gpu, monkeypatch):
@@ -91,3 +93,79 @@ def test_a_worker_for_a_gpu_says_that_all_are_hidden(one_gpu, monkeypatch):
     settings.cache_clear()
     with pytest.raises(Conflict, match="CUDA_VISIBLE_DEVICES hides them all"):
         device.ask()
+
+
+def gpu(number: int, product: str = "NVIDIA H200") -> DeviceHere:
+    return DeviceHere("h200", f"{product}, GPU-{number}", f"GPU-{number}", number, number, 140 << 30)
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """A machine with GPUs 0 to 3; the last is of another model."""
+    here = [gpu(0), gpu(1), gpu(2), gpu(3, "NVIDIA H200 NVL")]
+    known = dict(enumerate(here)) | {one.uuid: one for one in here}
+    monkeypatch.setattr(device, "_gpu", known.get)
+
+    def chosen(gpus: str) -> list[int]:
+        monkeypatch.setenv("KERNELWATCH_GPUS", gpus)
+        settings.cache_clear()
+        return [one.index for one in device.ask()]
+
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "indices"),
+    [
+        (None, "0-2", [0, 1, 2]),
+        (None, "2, 0", [2, 0]),
+        (None, "1", [1]),
+        (None, "", [0]),
+        ("2,1", "0-1", [2, 1]),
+        ("GPU-1,GPU-2", "1", [2]),
+    ],
+)
+def test_gpus_are_counted_among_those_that_cuda_sees(several, monkeypatch, visible, gpus, indices):
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert several(gpus) == indices
+
+
+@pytest.mark.parametrize(
+    ("gpus", "error", "said"),
+    [
+        ("0-4", Conflict, "names GPU 4, which is not here. `nvidia-smi` lists the GPUs"),
+        (
+            "0-3",
+            Conflict,
+            "NVIDIA H200, GPU-0 and NVIDIA H200 NVL, GPU-3, which are two models. Start a worker for each",
+        ),
+        ("0,1,0-1", BadInput, "names a GPU twice. Name each once"),
+        ("2-1", BadInput, "Write numbers of GPUs, like 0-3 or 0,2"),
+        ("all", BadInput, "Write numbers of GPUs, like 0-3 or 0,2"),
+        ("0,", BadInput, "Write numbers of GPUs, like 0-3 or 0,2"),
+    ],
+)
+def test_gpus_that_cannot_share_runs_are_refused_with_the_reason(several, gpus, error, said):
+    with pytest.raises(error, match=said):
+        several(gpus)
+
+
+def test_the_worker_of_the_processor_takes_no_gpus(several, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_DEVICE", "cpu")
+    several("0-1")
+    assert [one.name for one in device.ask()] == ["cpu"]
+
+
+def test_a_worker_of_several_gpus_locks_all_of_them():
+    with device.exclusive("GPU-0", "GPU-1"):
+        with pytest.raises(Conflict, match="Another worker uses GPU-1"), device.exclusive("GPU-2", "GPU-1"):
+            pass
+        with device.exclusive("GPU-2"):
+            pass
+
+
+def test_a_gpu_that_the_driver_does_not_know_any_more_is_lost(monkeypatch):
+    answers = {"GPU-0": gpu(0)}
+    monkeypatch.setattr(device, "_read", answers.get)
+    assert [device.is_lost(one) for one in (gpu(0), gpu(1), DeviceHere("cpu", "a processor"))] == [False, True, False]

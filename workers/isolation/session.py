@@ -247,7 +247,7 @@ def isolated(subject: Subject, wish: IsolationWish, say: Say = lambda _: None) -
     environments.evict(settings().environments_limit)
     policy = effective(subject.recipe, here.name)
     places = _places(subject, sha, made, say)
-    with exclusive(here.name), _scratch() as scratch:
+    with exclusive(here.key), _scratch() as scratch:
         session = StackTrials(subject.sandboxed, cases, providers, places, made, policy, here, scratch, say)
         judged = session.until_decided(evaluation.steps(wish.trials, wish.most))
     taken = session.results()

@@ -1,4 +1,4 @@
-"""Detect the device of this machine, and lock it."""
+"""Detect the devices of this machine, and lock them."""
 
 import fcntl
 import os
@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TextIO
 
-from service.errors import Conflict
+from service.errors import BadInput, Conflict
 from service.settings import settings
 
 # Longest first: a GB200's name contains B200's.
@@ -31,6 +31,15 @@ class DeviceHere:
     memory: int = 0  # bytes of a GPU
 
     @property
+    def key(self) -> str:
+        """What distinguishes it from the other devices of this machine, however a process counts them."""
+        return self.uuid or self.name
+
+    @property
+    def product(self) -> str:
+        return self.description.rpartition(", ")[0]
+
+    @property
     def nodes(self) -> tuple[Path, ...]:
         """The device files that a contender on this GPU needs, without those of other GPUs."""
         if self.minor is None:
@@ -39,19 +48,67 @@ class DeviceHere:
         return tuple(node for node in nodes if node.exists())
 
 
-def ask() -> DeviceHere:
-    """The device of this process: what KERNELWATCH_DEVICE names, else the first visible GPU, else the processor."""
-    wanted = settings().device
-    visible = _first_visible()
-    gpu = None if wanted == "cpu" or visible is None else _gpu(visible)
-    if gpu is None:
-        if wanted not in (None, "cpu"):
-            hidden = ": CUDA_VISIBLE_DEVICES hides them all" if visible is None else " (`nvidia-smi`)"
+def ask() -> tuple[DeviceHere, ...]:
+    """The devices of this process: the GPUs of KERNELWATCH_GPUS, else the first visible one, else the processor.
+
+    Raises:
+        BadInput: KERNELWATCH_GPUS cannot be read, or names a GPU twice.
+        Conflict: KERNELWATCH_DEVICE or KERNELWATCH_GPUS ask for what is not here, or for GPUs of two models.
+    """
+    wanted, chosen = settings().device, settings().gpus
+    if wanted == "cpu":
+        return (DeviceHere("cpu", _processor()),)
+    gpus = tuple(map(_numbered, _numbers(chosen))) if chosen else _first_gpu()
+    if not gpus:
+        if wanted is not None:
+            hidden = " (`nvidia-smi`)" if _visible(0) is not None else ": CUDA_VISIBLE_DEVICES hides them all"
             raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, but no NVIDIA GPU was found here{hidden}.")
-        return DeviceHere("cpu", _processor())
-    if wanted is not None and wanted != gpu.name:
-        raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, but the GPU here is {gpu.description} ({gpu.name}).")
+        return (DeviceHere("cpu", _processor()),)
+    first, *others = gpus
+    if wanted is not None and wanted != first.name:
+        raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, but the GPU here is {first.description} ({first.name}).")
+    for other in others:
+        if (other.product, other.memory) != (first.product, first.memory):
+            raise Conflict(
+                f"KERNELWATCH_GPUS names {first.description} and {other.description}, which are two models. "
+                "Start a worker for each model."
+            )
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise BadInput(f"KERNELWATCH_GPUS is {chosen}, which names a GPU twice. Name each once.")
+    return gpus
+
+
+def is_lost(here: DeviceHere) -> bool:
+    """Whether the driver does not answer for this GPU any more."""
+    return here.uuid is not None and here.name != "cpu" and _read(here.uuid) is None
+
+
+def _numbers(chosen: str) -> list[int]:
+    """The numbers in a text like `0-3` or `0,2`."""
+    numbers: list[int] = []
+    for part in chosen.split(","):
+        ends = re.fullmatch(r"\s*(\d{1,3})(?:\s*-\s*(\d{1,3}))?\s*", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if last < first:
+            raise BadInput(f"KERNELWATCH_GPUS is {chosen!r:.60}. Write numbers of GPUs, like 0-3 or 0,2.")
+        numbers += range(first, last + 1)
+    return numbers
+
+
+def _numbered(number: int) -> DeviceHere:
+    """The GPU with this number among those that CUDA sees."""
+    which = _visible(number)
+    if which is None or (gpu := _gpu(which)) is None:
+        raise Conflict(
+            f"KERNELWATCH_GPUS names GPU {number}, which is not here. `nvidia-smi` lists the GPUs, and "
+            "CUDA_VISIBLE_DEVICES may hide some."
+        )
     return gpu
+
+
+def _first_gpu() -> tuple[DeviceHere, ...]:
+    gpu = None if (which := _visible(0)) is None else _gpu(which)
+    return () if gpu is None else (gpu,)
 
 
 def named(product: str, capability: tuple[int, int]) -> str:
@@ -66,6 +123,12 @@ def named(product: str, capability: tuple[int, int]) -> str:
 
 @cache
 def _gpu(which: int | str) -> DeviceHere | None:
+    _make_nodes()
+    return _read(which)
+
+
+def _read(which: int | str) -> DeviceHere | None:
+    """What the driver says of the GPU with this index or UUID; None where it does not answer."""
     import pynvml
 
     try:
@@ -78,7 +141,6 @@ def _gpu(which: int | str) -> DeviceHere | None:
         product = _text(pynvml.nvmlDeviceGetName(handle))
         capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
-        _make_nodes()
         return DeviceHere(
             named(product, capability),
             f"{product}, {uuid}",
@@ -94,10 +156,13 @@ def _gpu(which: int | str) -> DeviceHere | None:
             pynvml.nvmlShutdown()
 
 
-def _first_visible() -> int | str | None:
-    """The first entry of CUDA_VISIBLE_DEVICES, as CUDA reads it: None where it is set and names no GPU."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    return first if first.startswith(("GPU-", "MIG-")) else int(first) if first.isdigit() else None
+def _visible(number: int) -> int | str | None:
+    """An entry of CUDA_VISIBLE_DEVICES, as CUDA reads it: None where it is set and names no such GPU."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return number
+    entry = dict(enumerate(named.split(","))).get(number, "").strip()
+    return entry if entry.startswith(("GPU-", "MIG-")) else int(entry) if entry.isdigit() else None
 
 
 def _make_nodes() -> None:
@@ -120,20 +185,19 @@ def _processor() -> str:
 
 
 @contextmanager
-def exclusive(device: str) -> Iterator[None]:
-    """Hold the lock of this device on this machine.  Raises Conflict where another worker has it."""
-    visible = None if device == "cpu" else _first_visible()
-    gpu = None if visible is None else _gpu(visible)
-    # By the GPU itself: an index and a UUID may mean the same one.
-    with _opened(settings().locks / f"kernelwatch-{(gpu and gpu.uuid) or device}.lock") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = lock.read().strip() or "another process"
-            raise Conflict(f"Another worker uses {device} on this machine ({holder}); only one may.") from None
-        lock.truncate(0)
-        lock.write(f"pid {os.getpid()}")
-        lock.flush()
+def exclusive(*keys: str) -> Iterator[None]:
+    """Hold the locks of these devices on this machine.  Raises Conflict where another worker has one of them."""
+    with ExitStack() as held:
+        for key in keys:
+            lock = held.enter_context(_opened(settings().locks / f"kernelwatch-{key}.lock"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = lock.read().strip() or "another process"
+                raise Conflict(f"Another worker uses {key} on this machine ({holder}); only one may.") from None
+            lock.truncate(0)
+            lock.write(f"pid {os.getpid()}")
+            lock.flush()
         yield
 
 

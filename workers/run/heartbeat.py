@@ -208,7 +208,7 @@ def forget(here: DeviceHere) -> None:
 
 
 def _file(here: DeviceHere) -> Path:
-    return settings().state / "holding" / f"{here.uuid or here.name}.json"
+    return settings().state / "holding" / f"{here.key}.json"
 
 
 def _boot() -> str:

@@ -16,7 +16,7 @@ from sqlalchemy import exc
 from sqlalchemy.exc import OperationalError
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Judge
+from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import Run
@@ -34,7 +34,7 @@ from workers.machine.device import DeviceHere
 from workers.machine.environments import BaseStack, Environment
 from workers.run.baselines import Baselines, Built, References, contender
 from workers.run.heartbeat import Assignment, Heartbeat, Holding, Stopped, assigned, stopping
-from workers.run.trials import Tally, Trials
+from workers.run.trials import OnDevice, Tally, Trials
 from workers.sandbox import sandbox
 from workers.sandbox.walls import remove
 
@@ -44,19 +44,23 @@ OUTAGES = (OperationalError, exc.InterfaceError, exc.TimeoutError)  # of the dat
 RECORD_RETRIES_S = (1.0, 5.0, 15.0)  # waits; the lease is not renewed meanwhile, and has to last
 
 
-def measure(lease: queue.Lease, here: DeviceHere) -> None:
-    """Measure a leased run and end it.  Never raises: the worker takes the next run."""
-    with Holding(lease, here) as held:
-        _measure(lease, here, held)
+def measure(lease: queue.Lease, *here: DeviceHere) -> tuple[DeviceHere, ...]:
+    """Measure a leased run on these devices and end it.  Never raises: the worker takes the next run.
+
+    Returns the devices that were lost.
+    """
+    with Holding(lease, here[0]) as held:
+        return _measure(lease, here, held)
 
 
-def _measure(lease: queue.Lease, here: DeviceHere, held: Holding) -> None:
+def _measure(lease: queue.Lease, here: Sequence[DeviceHere], held: Holding) -> tuple[DeviceHere, ...]:
+    lost: tuple[DeviceHere, ...] = ()
     try:
         with Heartbeat(lease, settings().lease_s) as heart:
-            result = _examine(lease, here, heart, held)
+            result, lost = _examine(lease, here, heart, held)
         _record(lease, result)
-    except LeaseLost as lost:
-        log.info("run lost", run=lease.run_id, reason=str(lost))
+    except LeaseLost as reason:
+        log.info("run lost", run=lease.run_id, reason=str(reason))
     except (Stopped, SandboxFailed) as reason:
         _end(lease, str(reason), again=True, blame=False)
     except SystemExit:  # how Celery ends a process of its pool on a signal, e.g. from systemd
@@ -71,6 +75,7 @@ def _measure(lease: queue.Lease, here: DeviceHere, held: Holding) -> None:
     except Exception as error:
         log.exception("run failed", run=lease.run_id)
         _end(lease, _plainly(error), again=True, blame=held.in_code and not isinstance(error, OUTAGES), wait=True)
+    return lost
 
 
 def _record(lease: queue.Lease, result: SessionResult) -> None:
@@ -115,7 +120,10 @@ def _end(
         log.exception("run could not be ended", run=lease.run_id, reason=why)
 
 
-def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holding) -> SessionResult:
+def _examine(
+    lease: queue.Lease, here: Sequence[DeviceHere], heart: Heartbeat, held: Holding
+) -> tuple[SessionResult, tuple[DeviceHere, ...]]:
+    """Return the result, and the devices that were lost."""
     seconds: dict[str, float] = {}  # those of the trials are in `trials.spent`
     with _timed(seconds, "fetch"):
         assignment = assigned(lease)
@@ -134,25 +142,24 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         heart.say("building the baselines")
         references = baselines.references()
         heart.keep_going()
-    contenders = list(_contenders(assignment, head, references, here))
-    tally = Tally(contenders, cases)
+    devices = [
+        OnDevice(one, tuple(_contenders(assignment, head, references, one)), _trusted(assignment, one)) for one in here
+    ]
+    tally = Tally(devices[0].contenders, cases)
     policy = effective(assignment.recipe, run.device)
     began, load = time.time(), os.getloadavg()
     try:
         seed = lease.run_id * 10_000 + lease.attempt * 100
         before = assignment.repeats_before
         sandbox.take_shortage()  # of an earlier session
-        judge = Judge(_judge(assignment, here))
         trials = Trials(
             tally,
-            contenders,
+            devices,
             policy,
-            here,
             heart,
             seed=seed,
             known=assignment.known,
             repeats_before=before,
-            judge=judge,
             code_decides=run.code_decides,
             compared_before=partial(_compared_before, run, references, tally),
         )
@@ -163,8 +170,9 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         if shortage := sandbox.take_shortage():
             raise OSError(shortage, os.strerror(shortage))
     finally:
-        remove(_scratch(here))
-    notes = references.notes
+        for one in here:
+            remove(_scratch(one))
+    notes = (*references.notes, *trials.notes)
     if trials.late:
         limit = f"the session limit of {settings().session_limit_s:g} s was reached"
         if not tally.taken():
@@ -180,10 +188,11 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         "ceilings": trials.ceilings,
         "seconds": seconds,
         "trials": trials.spent,
+        **({"gpus": gpus} if (gpus := trials.gpus) else {}),
         **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
     }
     definitions = Definitions(source, references.baseline, run.revision.sha, head)
-    return SessionResult(
+    result = SessionResult(
         tuple(map(definitions.of_result, tally.taken())),
         references.baseline,
         notes,
@@ -196,6 +205,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         build_log=environments.log_of(head.key),
         texts=tally.texts(),
     )
+    return result, tuple(trials.lost)
 
 
 def _compared_before(run: Run, references: References, tally: Tally) -> frozenset[tuple[str, str]]:
@@ -223,21 +233,22 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def _scratch(here: DeviceHere) -> Path:
-    """The scratch folder of this device's contenders.  A device has one worker at a time."""
-    return settings().state / "scratch" / (here.uuid or here.name)
+    """The scratch folder of a device's contenders.  A device has one worker at a time."""
+    return settings().state / "scratch" / here.key
 
 
-def _make_room(here: DeviceHere) -> None:
+def _make_room(here: Sequence[DeviceHere]) -> None:
     """Remove what a worker that died left here, and the environments beyond the limit.  A run can do without."""
     try:
-        remove(_scratch(here))
+        for one in here:
+            remove(_scratch(one))
         environments.evict(settings().environments_limit)
     except Exception:
         log.exception("could not free disk space")
 
 
-def _judge(assignment: Assignment, here: DeviceHere) -> Contender:
-    """A process with nothing of the target, which judges the outputs of all contenders."""
+def _trusted(assignment: Assignment, here: DeviceHere) -> Contender:
+    """A contender with nothing of the target, which judges the outputs of all others."""
     stack = environments.stack(assignment.recipe.base.stack)
     eager = protocol.built_in("eager")
     sandboxed, scratch = assignment.sandboxed, _scratch(here)

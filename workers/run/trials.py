@@ -1,12 +1,17 @@
 """Run the trials of a session until every case is decided, and collect them into each contender's results."""
 
+import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from statistics import fmean, median
 from typing import Any
+
+import structlog
 
 from kernels.arena.session import (
     NOTHING_KNOWN,
@@ -32,11 +37,14 @@ from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, cells, inexact_cases
+from service.errors import ServiceError
 from service.settings import settings
-from workers.machine.device import DeviceHere
+from workers.machine.device import DeviceHere, is_lost
 from workers.run.baselines import LAST_CASE_S
-from workers.run.heartbeat import Heart
+from workers.run.heartbeat import Heart, Stopped
 from workers.sandbox import usage
+
+log = structlog.get_logger()
 
 _MAX_REPLACED = 16  # packages of the stack that a contender says its revision replaced
 _MAX_VERSION = 80  # characters of their names and versions
@@ -45,15 +53,25 @@ _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, Cell
 
 
 class Tally:
-    """Every trial of one session, in order.  A contender that took no part in a trial has no rounds in it."""
+    """Every trial of one session, in order.  A contender that took no part in a trial of a case has no rounds in it."""
 
     def __init__(self, contenders: Iterable[Contender], cases: Iterable[Case]) -> None:
         self._contenders = tuple(contenders)
         self._cases = tuple(cases)
         self._trials: list[tuple[bool, Trial]] = []
+        self._of_case = defaultdict[Case, list[tuple[bool, Trial]]](list)
 
     def add(self, trial: Trial, *, confirming: bool) -> None:
         self._trials.append((confirming, trial))
+        for case in {case for _, case in trial.cells}:
+            self._of_case[case].append((confirming, trial))
+
+    def forget(self, cases: Iterable[Case]) -> None:
+        """Drop all trials of these cases, which share them with no others."""
+        dropped = set(cases)
+        self._trials = [one for one in self._trials if not any(case in dropped for _, case in one[1].cells)]
+        for case in dropped:
+            self._of_case.pop(case, None)
 
     @property
     def stack(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -80,7 +98,7 @@ class Tally:
             self._taken(contender, case)
             for contender in self._contenders
             for case in self._cases
-            if any((contender.label, case) in trial.cells for _, trial in self._trials)
+            if any((contender.label, case) in trial.cells for _, trial in self._of_case[case])
         )
 
     def texts(self) -> tuple[KernelText, ...]:
@@ -95,7 +113,7 @@ class Tally:
         )
 
     def _taken(self, contender: Contender, case: Case) -> ContenderResult:
-        turned = [(confirming, trial.cells.get((contender.label, case))) for confirming, trial in self._trials]
+        turned = [(confirming, trial.cells.get((contender.label, case))) for confirming, trial in self._of_case[case]]
         seen = [cell for _, cell in turned if cell is not None]
         worst = min(seen, key=lambda cell: _WORST_FIRST.index(CellState(cell.state)))
 
@@ -171,6 +189,8 @@ ROUNDS, KERNEL_ROUNDS = 8, 4
 # 0.5 %, and 60 cases of three contenders took 18 s a trial (H200, November).
 MANY_CASES = 60
 HOST_METRICS = (Metric.CALL, Metric.COMPILE)
+# What runs for another GPU of the host would also delay the launches of a block, which has no CUDA graph.
+ALONE = (*HOST_METRICS, Metric.BLOCK)
 REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 # A process of a trial takes a core while it imports and compiles, 0.95 GB of memory of the host, and 0.55 GB of that of
@@ -182,13 +202,13 @@ WAITING = 3  # trials of head, parent and control whose processes get ready wher
 LIKELY = 0.5  # of the smallest change that matters: a case that moved by this share of it may be suspected
 
 
-def side_by_side(here: DeviceHere, contenders: int) -> int:
-    """How many trials of so many contenders fit on this machine side by side."""
+def side_by_side(here: DeviceHere, contenders: int, devices: int = 1) -> int:
+    """How many trials of so many contenders fit on a device side by side, where so many devices share the host."""
     if here.name == "cpu":
         return 1
     on_gpu = int(SHARE_FOR_CONTEXTS * here.memory) // CONTEXT_BYTES
-    processes = min(on_gpu, usage.available()[0] // HOST_BYTES, len(os.sched_getaffinity(0)))
-    return max(1, processes // max(1, contenders))
+    on_host = min(usage.available()[0] // HOST_BYTES, len(os.sched_getaffinity(0))) // devices
+    return max(1, min(on_gpu, on_host) // max(1, contenders))
 
 
 def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:
@@ -205,51 +225,118 @@ def pace(policy: Policy, cases: int, *, on_gpu: bool) -> Pace:
     return replace(usual, rounds=min(usual.rounds, KERNEL_ROUNDS), timed=2, graph_s=0.8e-3)
 
 
+@dataclass(frozen=True, eq=False)
+class OnDevice:
+    """The contenders of a session on one of its devices; they are the same on each."""
+
+    here: DeviceHere
+    contenders: Sequence[Contender]
+    trusted: Contender | None = None  # with nothing of the target: it judges outputs, and shows that the device works
+
+    def those(self, who: Iterable[Contender]) -> list[Contender]:
+        """Its own of these contenders."""
+        labels = {one.label for one in who}
+        return [one for one in self.contenders if one.label in labels]
+
+
+def deal(cases: Sequence[Case], devices: Sequence[OnDevice]) -> dict[Case, OnDevice]:
+    """Give each device as many cases and about as many bytes; the first gets those that are measured alone.
+
+    The same cases are always dealt alike.  A ratio is always of one device, but a case that changed its device would
+    show how two devices differ in the history of its times.
+    """
+    alone = {case: devices[0] for case in cases if case.metric in ALONE}
+    others = sorted((case for case in cases if case not in alone), key=lambda case: (-case.least_bytes, str(case)))
+    return alone | dict(zip(others, cycle([*devices, *reversed(devices)]), strict=False))
+
+
 class Trials:
     """`spent`: where the time of each trial went.  `late`: the time limit of the session ended it early.
 
     `compared_before` is asked after the first trial: the providers and cases of which an earlier session on the same
-    stack compared the parent with all other baselines.
+    stack compared the parent with all other baselines.  `lost`: the devices that were lost, with `notes` on what became
+    of their cases.
     """
 
     def __init__(
         self,
         tally: Tally,
-        contenders: Sequence[Contender],
+        devices: Sequence[OnDevice],
         policy: Policy,
-        here: DeviceHere,
         heart: Heart,
         seed: int,
         known: KnownVariances = NONE_KNOWN,
         repeats_before: KnownRepeats = NOTHING_KNOWN,
-        judge: Judge | None = None,
         code_decides: bool = True,
         compared_before: Callable[[], Collection[tuple[str, str]]] = tuple,
     ) -> None:
         self.spent: list[dict[str, Any]] = []
-        self.ceilings: dict[str, float] = {}
         self.late = False
+        self.lost: list[DeviceHere] = []
+        self.notes: list[str] = []
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
-        self._known, self._repeats_before, self._judge = known, repeats_before, judge
+        self._known, self._repeats_before = known, repeats_before
         self._code_decides, self._compared_before = code_decides, compared_before
-        self._tunings = Tunings()
-        self._on_gpu, self._here = here.name != "cpu", here
-        self._contenders = contenders
-        self._side_by_side = side_by_side(here, len(contenders))
+        self._every, self._devices = tuple(devices), list(devices)
+        self._device_of: dict[Case, OnDevice] = {}
+        self._moved: set[Case] = set()  # of devices that were lost: to be measured anew
+        self._ceilings: dict[OnDevice, dict[str, float]] = {}
+        self._started = 0  # trials
+        self._given_up = False
+        self._contenders = devices[0].contenders
+        self._on_gpu = devices[0].here.name != "cpu"
+        self._side_by_side = side_by_side(devices[0].here, len(self._contenders), len(devices))
         # On a CPU all run on one core: on two, imports for the next trial would disturb this one.
-        self._core = None if self._on_gpu else max(os.sched_getaffinity(0))
-        self._pool = ProcessPool("cuda" if self._on_gpu else "cpu", len(contenders), self._core)
+        cores = cycle([None] if self._on_gpu else sorted(os.sched_getaffinity(0), reverse=True))
+        self._cores = dict(zip(devices, cores, strict=False))
+        self._kind = "cuda" if self._on_gpu else "cpu"
+        self._tunings = {one: Tunings() for one in devices}
+        self._judges = {one: Judge(one.trusted) for one in devices if one.trusted is not None}
+        self._pools = {one: ProcessPool(self._kind, len(self._contenders), self._cores[one]) for one in devices}
         self._deadline = time.monotonic() + settings().session_limit_s
 
+    @property
+    def ceilings(self) -> dict[str, float]:
+        """The mean of those of the devices."""
+        names = dict.fromkeys(name for found in self._ceilings.values() for name in found)
+        return {name: fmean(one[name] for one in self._ceilings.values() if name in one) for name in names}
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """What each of several devices measured; empty with one."""
+        return [
+            {
+                "index": one.here.index,
+                "uuid": one.here.uuid,
+                "lost": one.here in self.lost,
+                "ceilings": self._ceilings.get(one, {}),
+                "cases": [str(case) for case, device in self._device_of.items() if device is one],
+            }
+            for one in (self._every if len(self._every) > 1 else ())
+        ]
+
     def until_decided(self, cases: tuple[Case, ...]) -> None:
-        """Run trials until every case is decided, confirmed, or out of budget."""
+        """Run trials until every case is decided, confirmed, or out of budget.
+
+        Cases of devices that are lost are measured anew on the others.
+        """
+        alone = {case for case in cases if case.metric in ALONE and len(self._devices) > 1}
+        waiting = [set(cases) - alone, alone]
         try:
-            self._run("look", self._contenders, cases)
-            self._run("confirm", *self._undecided("confirm", cases), cases)
+            while waiting:
+                part = waiting.pop(0)
+                on = tuple(case for case in cases if case in part)
+                self._device_of |= deal(on, self._devices)
+                self._run("look", self._contenders, on)
+                self._run("confirm", *self._undecided("confirm", cases), cases)
+                if self._moved:
+                    waiting.insert(0, self._moved)
+                    self._moved = set()
         finally:
-            self._pool.close()
-            if self._judge is not None:
-                self._judge.close()
+            for pool in self._pools.values():
+                pool.close()
+            for its_judge in self._judges.values():
+                its_judge.close()
 
     def _run(
         self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
@@ -262,14 +349,15 @@ class Trials:
             # Host times would include what others do.  The first trial is alone, while the processes of the others get
             # ready: twelve at once took 6 s longer to start than four (H200 with 16 cores, November).
             apart = not self._on_gpu or any(case.metric in HOST_METRICS for case in on)
-            count = 1 if apart or not self.spent else min(more, self._side_by_side)
+            count = 1 if apart or _is_first(kind, done) else min(more, self._side_by_side)
             ahead: tuple[Sequence[Contender], int] = ((), 0)
             if not apart:
                 ahead = (who, min(more - count, self._side_by_side)) if more > count else self._likely(kind, who)
             self._trials(who, on, kind, range(done, done + count), ahead)
-            done, on = done + count, _measurable(self._tally, on)
-            if len(self.spent) == 1:
+            on = tuple(case for case in _measurable(self._tally, on) if case not in self._moved)
+            if _is_first(kind, done):
                 on = self._unsettled(on)
+            done += count
             if count == more:
                 who, on = self._undecided(kind, cases)
 
@@ -306,34 +394,111 @@ class Trials:
         names = [f"{'confirming ' * (kind == 'confirm')}trial {number + 1}" for number in numbers]
         what = names[0] if len(names) == 1 else f"{names[0]} to {numbers[-1] + 1}"
         self._heart.say(what)
-        turned = run_trials(
-            who,
-            on,
-            pace(self._policy, len(on), on_gpu=self._on_gpu),
-            device="cuda" if self._on_gpu else "cpu",
-            seeds=[self._seed + len(self.spent) + number for number in range(len(numbers))],
-            core=self._core,
-            thorough=not self.spent,
-            progress=lambda now: self._heart.say(f"{what}: {now}"),
+        seeds = [self._seed + self._started + number for number in range(len(numbers))]
+        self._started += len(numbers)
+        shares = {one: [case for case in on if self._device_of[case] is one] for one in self._devices}
+        shares = {one: share for one, share in shares.items() if share}
+        at: dict[OnDevice, str] = {}
+
+        def say(one: OnDevice, now: str) -> None:
+            at[one] = now if len(self._every) == 1 else f"GPU {one.here.index} {now}"
+            self._heart.say(f"{what}: {', '.join(at[each] for each in shares if each in at)}")
+
+        def measure(one: OnDevice) -> list[Trial] | Exception:
+            try:
+                turned = run_trials(
+                    one.those(who),
+                    shares[one],
+                    pace(self._policy, len(shares[one]), on_gpu=self._on_gpu),
+                    device=self._kind,
+                    seeds=seeds,
+                    core=self._cores[one],
+                    thorough=_is_first(kind, numbers.start),
+                    progress=lambda now: say(one, now),
+                    keep_going=self._keep_going,
+                    once_open=lambda _: self._pools[one].fill(one.those(ahead[0]), ahead[1]),
+                    uuid=one.here.uuid,
+                    memory=one.here.memory,
+                    deadline=self._deadline,
+                    repeats_before=self._repeats_before,
+                    inexact_before=self._tally.inexact(),
+                    # Confirming trials decide alone whether a change is real: a choice that varies must show there.
+                    tunings=self._tunings[one] if kind == "look" else None,
+                    pool=self._pools[one],
+                    judge=self._judges.get(one),
+                )
+                lost = is_lost(one.here) or not self._works(one, turned)
+            except (Stopped, ServiceError):
+                raise
+            except Exception as error:
+                return error
+            return OSError(errno.ENODEV, "nothing runs on the GPU any more", one.here.key) if lost else turned
+
+        together = len(shares) > 1 and not any(case.metric in ALONE for case in on)
+        at_once = len(shares) if together else 1
+        with ThreadPoolExecutor(at_once) as threads:
+            try:
+                found = dict(zip(shares, (threads.map if together else map)(measure, shares), strict=True))
+            except BaseException:
+                self._given_up = True
+                raise
+        self._note_lost(found)
+        self.late = False
+        for one, turned in found.items():
+            if one not in self._devices or isinstance(turned, Exception):
+                continue
+            self.late = self.late or any({case for _, case in trial.cells} != set(shares[one]) for trial in turned)
+            if turned[0].ceilings:
+                self._ceilings.setdefault(one, turned[0].ceilings)
+            gpu = {"gpu": one.here.index} if len(self._every) > 1 else {}
+            for name, trial in zip(names, turned, strict=True):
+                self._tally.add(trial, confirming=kind == "confirm")
+                on_gpu = f"{name} on GPU {one.here.index}" if gpu else name
+                # As of trials side by side: all together are the time that passed.
+                seconds = {phase: spent / at_once for phase, spent in trial.seconds.items()}
+                self.spent.append({"what": on_gpu, "seconds": seconds, "telemetry": trial.telemetry, **gpu})
+
+    def _works(self, one: OnDevice, turned: Sequence[Trial]) -> bool:
+        """Whether a contender without code of the target still runs, where every contender failed at a case."""
+        states = defaultdict[tuple[int, Case], set[str]](set)
+        for at, trial in enumerate(turned):
+            for (_, case), cell in trial.cells.items():
+                states[at, case].add(cell.state)
+        if len(self._devices) == 1 or one.trusted is None or {CellState.FAILED.value} not in states.values():
+            return True
+        smallest = min((case for _, case in states), key=lambda case: case.least_bytes)
+        [tried] = run_trials(
+            [one.trusted],
+            [smallest],
+            Pace(rounds=1),
+            device=self._kind,
+            seeds=[self._seed],
+            core=self._cores[one],
+            thorough=False,
             keep_going=self._keep_going,
-            once_open=lambda _: self._pool.fill(*ahead),
-            uuid=self._here.uuid,
-            memory=self._here.memory,
-            deadline=self._deadline,
-            repeats_before=self._repeats_before,
-            inexact_before=self._tally.inexact(),
-            # Confirming trials decide alone whether a change is real: a choice that varies must show there.
-            tunings=self._tunings if kind == "look" else None,
-            pool=self._pool,
-            judge=self._judge,
+            uuid=one.here.uuid,
+            memory=one.here.memory,
         )
-        self.late = any({case for _, case in trial.cells} != set(on) for trial in turned)
-        self.ceilings = self.ceilings or turned[0].ceilings
-        for name, trial in zip(names, turned, strict=True):
-            self._tally.add(trial, confirming=kind == "confirm")
-            self.spent.append({"what": name, "seconds": trial.seconds, "telemetry": trial.telemetry})
+        return tried.cells[one.trusted.label, smallest].state != CellState.FAILED
+
+    def _note_lost(self, found: Mapping[OnDevice, list[Trial] | Exception]) -> None:
+        """Go on without the devices that failed.  Where none is left, raise the first error."""
+        errors = {one: turned for one, turned in found.items() if isinstance(turned, Exception)}
+        if len(errors) == len(self._devices):
+            raise next(iter(errors.values()))
+        for one, error in errors.items():
+            log.error("a GPU was lost", gpu=one.here.description, error=str(error))
+            self._devices.remove(one)
+            self._ceilings.pop(one, None)
+            self.lost.append(one.here)
+            cases = [case for case, device in self._device_of.items() if device is one]
+            self._tally.forget(cases)
+            self._moved.update(cases)
+            self.notes.append(f"GPU {one.here.index} was lost: its {len(cases)} cases were given to the others")
 
     def _keep_going(self) -> None:
+        if self._given_up:
+            raise Stopped
         self._heart.keep_going()
         if time.monotonic() > self._deadline + LAST_CASE_S:
             raise OutOfTime
@@ -351,6 +516,10 @@ class Trials:
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
         who = [one for one in self._contenders if one.role in REPEATED and one.provider["name"] in providers]
         return who, tuple(case for case in cases if str(case) in texts)
+
+
+def _is_first(kind: judge.Why, done: int) -> bool:
+    return kind == "look" and not done
 
 
 def _undecided_apart(taken: Sequence[ContenderResult], policy: Policy) -> set[Name]:

@@ -46,7 +46,7 @@ def up(
     if demo:
         from workers.machine import device
 
-        if device.ask().name != "cpu":  # the demo is measured on the CPU, which the GPU's worker does not serve
+        if device.ask()[0].name != "cpu":  # the demo is measured on the CPU, which the GPU's worker does not serve
             commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker", "start"]
     sys.exit(supervisor.supervise(commands, settings().state, prepare))
 

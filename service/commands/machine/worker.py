@@ -15,6 +15,7 @@ from service.commands.noun import Noun, Where, single
 from service.commands.output.console import err, out
 from service.commands.output.views import View
 from service.ops import torch_install
+from service.settings import settings
 
 worker_app = Noun("Start, list, pause and drain workers.")
 EVERY_S = 2.0
@@ -22,7 +23,11 @@ Name = Annotated[str, typer.Argument(help="A name from `kernelwatch worker list`
 
 
 @worker_app.verb("start", where=Where.ONLY_HERE)
-def start() -> None:
+def start(
+    gpus: Annotated[
+        str | None, typer.Option(help="GPUs that share each run, like `0-3` or `0,2`; by default the first.")
+    ] = None,
+) -> None:
     """Measure queued runs on this machine's device (one machine; a fleet starts Celery workers)."""
     from service.domain.access import SERVICE
     from service.ledger.acting import as_actor
@@ -30,6 +35,8 @@ def start() -> None:
     from workers import loop
 
     server_policy()
+    if gpus is not None:
+        settings().gpus = gpus
     with as_actor(SERVICE):
         loop.worker()
 

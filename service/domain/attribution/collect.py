@@ -6,7 +6,7 @@ one session is far more exact.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from kernels.cases import Comparison, Role
 from service.domain.attribution.causes import CaseMove, Cause, CauseCode, Kind, cause
 from service.domain.metrics import metric_of, quotient
-from service.domain.roofline import ceilings
+from service.domain.roofline import ceilings, gpu_of
 from service.domain.states import BaselineKind, Outcome
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.baselines import RULES, BaselineVerdict
@@ -44,8 +44,6 @@ def against_parent(
     # The cases with equal code that were slower (True) and faster (False).
     alike = Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
     heads, parents = _by_name(result.taken, Role.HEAD), _by_name(result.taken, Role.PARENT)
-    throttled = _throttled(result.telemetry)
-    copy_gb_s = ceilings(result.telemetry).get("copy_gb_s")
     causes = {}
     for name, verdict in judged.items():
         if (seen := _moved(verdict)) is None or name not in parents:
@@ -63,13 +61,13 @@ def against_parent(
                 machine=MachineReadings(
                     control=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
                     lost=_lost(heads[name]),
-                    throttled=throttled,
+                    throttled=_throttled(result.telemetry, name[1]),
                     equal_code_moved=verdict.doubt is Doubt.MACHINE,
                     same_code_moved=alike[slower] - (cell.same_code and verdict.suspected),
                     elsewhere=elsewhere.get(slower, ()),
                 ),
                 us=parents[name].median,
-                copy_gb_s=copy_gb_s,
+                copy_gb_s=ceilings(result.telemetry, name[1]).get("copy_gb_s"),
             )
         )
     return causes
@@ -84,7 +82,6 @@ def against_baseline(
     """
     [role] = RULES[kind].roles
     heads, others = _by_name(result.taken, Role.HEAD), _by_name(result.taken, role)
-    throttled = _throttled(result.telemetry)
     return {
         name: cause(
             CaseMove(
@@ -94,9 +91,9 @@ def against_baseline(
                 head={**heads[name].facts, "sm_mhz": None},
                 baseline=others[name].facts,
                 same_code=same_kernels(heads[name], others[name]),
-                machine=MachineReadings(lost=_lost(heads[name]), throttled=throttled),
+                machine=MachineReadings(lost=_lost(heads[name]), throttled=_throttled(result.telemetry, name[1])),
                 us=others[name].median or others[name].inexact_median,
-                copy_gb_s=ceilings(result.telemetry).get("copy_gb_s"),
+                copy_gb_s=ceilings(result.telemetry, name[1]).get("copy_gb_s"),
             )
         )
         for name, verdict in verdicts.items()
@@ -120,9 +117,10 @@ def _lost(head: ContenderResult) -> float:
     return rounds.count(None) / len(rounds) if rounds else 0.0
 
 
-def _throttled(telemetry: Mapping[str, Any]) -> tuple[str, ...]:
-    """For which reasons rounds were dropped."""
-    trials: Sequence[Mapping[str, Any]] = telemetry.get("trials", ())
+def _throttled(telemetry: Mapping[str, Any], case: str) -> tuple[str, ...]:
+    """For which reasons rounds were dropped on the GPU of this case."""
+    gpu = (gpu_of(telemetry, case) or {}).get("index")
+    trials = [trial for trial in telemetry.get("trials", ()) if trial.get("gpu") == gpu]
     notes = (note for trial in trials for note in trial.get("telemetry", ()))
     reasons = [str(reason) for note in notes if note.get("when") == "dropped a round" for reason in note["reasons"]]
     return tuple(dict.fromkeys(reasons))

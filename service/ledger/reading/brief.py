@@ -19,7 +19,7 @@ from service.ledger.reading import queries
 from service.reports.report import Report, RunContents
 
 OTHERS = (Role.SOTA, Role.RIVAL)  # who is not of the target
-_TELEMETRY = ("ceilings", "no_sandbox")
+_TELEMETRY = ("ceilings", "gpus", "no_sandbox")
 _NAMED = ("contender", "role", "provider", "case", "state", "reason", "median", "gb_s", "trials", "rounds", "facts")
 _UNSHOWN = {"id", "run_id", "policy_id"}
 _WHY = {"reason", "reason_code", "reason_args", "cause_kind", "cause_args"}

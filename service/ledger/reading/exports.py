@@ -45,7 +45,6 @@ from service.db.models import (
     VerdictRow,
 )
 from service.db.paging import ResultPage, paged, paged_rows
-from service.domain import roofline
 from service.domain.exports import Exportable
 from service.domain.ingest import unit_of, unpack_samples
 from service.errors import BadInput
@@ -237,8 +236,8 @@ def _measurements(session: Session, run: Run, place: str | None) -> tuple[Sequen
     found = paged(session, statement, (Measurement.id,), place, _PAGE, ascending=True)
     if not found.items:
         return (), None
-    ceilings = roofline.ceilings(session.scalar(select(Run.telemetry).where(Run.id == run.id)))
-    items = [measurement_item(row, ceilings) for row in found.items]
+    telemetry = session.scalar(select(Run.telemetry).where(Run.id == run.id))
+    items = [measurement_item(row, telemetry) for row in found.items]
     of_run = run_fields(run)
     return [
         ExportedMeasurement.model_construct(**of_run, **dict(one), fact=SingleFacts.of(one.facts)) for one in items

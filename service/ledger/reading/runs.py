@@ -1,9 +1,10 @@
 """Runs that fit a filter, and what one of them measured and decided, part by part."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, not_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload, undefer
@@ -11,7 +12,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload, undefer
 from kernels.cases import Metric
 from service.db.models import Measurement, Revision, Run, Target, VerdictRow, storable, unpack
 from service.db.paging import ResultPage, paged
-from service.domain import roofline
 from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState, TargetKind
 from service.domain.text import listed as in_words
@@ -131,10 +131,10 @@ def is_revision(target: Target | None, revision: str) -> ColumnElement[bool]:
 
 @dataclass(frozen=True)
 class MeasuredPage:
-    """A page of measurements, and the ceilings of their session."""
+    """A page of measurements, and the telemetry of their session."""
 
     page: ResultPage[Measurement]
-    ceilings: dict[str, float]
+    telemetry: Mapping[str, Any] | None
 
 
 def measurements(
@@ -154,9 +154,7 @@ def measurements(
         statement = statement.where(Measurement.role == role)
     if state is not None:
         statement = statement.where(Measurement.state == state)
-    return MeasuredPage(
-        paged(session, statement, (Measurement.id,), cursor, limit, ascending=True), roofline.ceilings(run.telemetry)
-    )
+    return MeasuredPage(paged(session, statement, (Measurement.id,), cursor, limit, ascending=True), run.telemetry)
 
 
 def verdicts(

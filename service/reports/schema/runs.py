@@ -59,9 +59,10 @@ def requested_runs_document(runs: Iterable[Run], created: Iterable[int]) -> Requ
     return RequestedRunsDocument(items=[run_item(one) for one in runs], created=list(created))
 
 
-def measurement_item(row: Measurement, ceilings: Mapping[str, float], *, tables: bool = False) -> MeasurementItem:
+def measurement_item(row: Measurement, telemetry: Mapping[str, Any] | None, *, tables: bool = False) -> MeasurementItem:
+    """`telemetry` is that of the run."""
     facts = row.facts or {}
-    speed = roofline.speed(row.case, row.median, row.gb_s, facts, ceilings)
+    speed = roofline.speed(row.case, row.median, row.gb_s, facts, roofline.ceilings(telemetry, row.case))
     named = {
         "metric": metric_of(row.case).value,
         "unit": row.unit,
@@ -120,7 +121,7 @@ def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDoc
         "policy_version": report.policy_version,
         "summaries": [SummaryItem.model_validate(one) for one in report.summaries],
         "verdicts": [verdict_item(one, rows.get((one.provider, one.case)), report.policy) for one in run.verdicts],
-        "measurements": [measurement_item(one, report.ceilings, tables=tables) for one in run.measurements],
+        "measurements": [measurement_item(one, report.telemetry, tables=tables) for one in run.measurements],
         "unsupported": [UnsupportedItem.model_validate(one) for one in report.unsupported],
     }
     return document_of(RunDocument, _named(run) | named)

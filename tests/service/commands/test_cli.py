@@ -133,7 +133,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 def test_the_demo_has_a_worker_for_the_processor_beside_that_of_the_gpu(
     state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "ask", lambda: DeviceHere("h200", "NVIDIA H200", "GPU-5ca1ab1e", 0, 0))
+    monkeypatch.setattr(device, "ask", lambda: (DeviceHere("h200", "NVIDIA H200", "GPU-5ca1ab1e", 0, 0),))
     assert attempt("up", "--demo").exit_code == 0
     assert set(started) == {"api", "control", "worker", "worker-cpu"}
     assert "KERNELWATCH_DEVICE=cpu" in started["worker-cpu"]
@@ -142,7 +142,7 @@ def test_the_demo_has_a_worker_for_the_processor_beside_that_of_the_gpu(
 def test_where_there_is_no_gpu_one_worker_is_enough(
     state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "ask", lambda: DeviceHere("cpu", "a processor"))
+    monkeypatch.setattr(device, "ask", lambda: (DeviceHere("cpu", "a processor"),))
     assert attempt("up", "--demo").exit_code == 0
     assert set(started) == {"api", "control", "worker"}
 

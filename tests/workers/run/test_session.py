@@ -200,7 +200,7 @@ def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypa
     tally = Tally([head], cases)
 
     began = time.monotonic()
-    launching = trials.Trials(tally, [head], Policy(rounds=4), CPU, Heart(), seed=1)
+    launching = trials.Trials(tally, [trials.OnDevice(CPU, [head])], Policy(rounds=4), Heart(), seed=1)
     launching.until_decided(cases)
 
     assert launching.late

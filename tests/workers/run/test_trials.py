@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
 from service.domain.stats.case_variances import CaseVariances
 from workers.machine.device import DeviceHere
-from workers.run.trials import Tally, Trials, side_by_side
+from workers.run.trials import OnDevice, Tally, Trials, side_by_side
 
 GIB = 1 << 30
 GPU = DeviceHere("h200", "an H200", memory=140 * GIB)
@@ -88,9 +89,38 @@ class Heart:
 
 def run(here: Here, **options: Any) -> Trials:
     contenders = [here.contender(str(role), role) for role in (Role.HEAD, Role.PARENT, Role.CONTROL, Role.SOTA)]
-    trials = Trials(Tally(contenders, CASES), contenders, Policy(), GPU, Heart(), seed=100, **options)
+    trials = Trials(Tally(contenders, CASES), [OnDevice(GPU, contenders)], Policy(), Heart(), seed=100, **options)
     trials.until_decided(CASES)
     return trials
+
+
+class Said(Heart):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def say(self, stage: str) -> None:
+        self.stages.append(stage)
+
+
+def test_cases_that_other_gpus_would_disturb_are_measured_after_the_others_on_the_first():
+    calls = tuple(Case.parse(f"rmsnorm.fwd.{rows}x1024.bf16.call") for rows in (1024, 2048))
+    here, said = [Here(lambda _: 100.0), Here(lambda _: 100.0)], Said()
+    roles = (Role.HEAD, Role.PARENT, Role.CONTROL, Role.SOTA)
+    devices = [
+        OnDevice(replace(GPU, index=number), [one.contender(str(role), role) for role in roles])
+        for number, one in enumerate(here)
+    ]
+    tally = Tally(devices[0].contenders, calls + CASES)
+    trials = Trials(tally, devices, Policy(), said, seed=100)
+
+    trials.until_decided(calls + CASES)
+
+    assert {one.case for one in tally.taken()} == {*calls, *CASES}
+    assert [one["gpu"] for one in trials.spent] == [0, 1, 0, 0, 1, 1, 0, 0, 0]
+    assert [gpu["cases"] for gpu in trials.gpus] == [[str(CASES[2]), *map(str, calls)], [str(CASES[1]), str(CASES[0])]]
+    together = max(said.stages.index(stage) for stage in said.stages if "bf16.call" not in stage)
+    assert all("GPU 0" in stage and "GPU 1" not in stage for stage in said.stages if ".call" in stage)
+    assert together > min(said.stages.index(stage) for stage in said.stages if "GPU 0" in stage and "GPU 1" in stage)
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +192,11 @@ def test_cases_of_the_same_code_end_after_the_first_trial(same_code, tuned, late
 def test_as_many_trials_run_side_by_side_as_there_are_cores_and_memory(monkeypatch, memory, cores, contenders, trials):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     assert side_by_side(DeviceHere("h100", "a GPU", memory=memory * GIB), contenders) == trials
+
+
+def test_gpus_of_one_host_share_its_cores_and_memory():
+    assert side_by_side(GPU, 4) == 4
+    assert side_by_side(GPU, 4, devices=2) == 2
 
 
 def test_on_a_cpu_trials_run_one_after_the_other():
