@@ -157,6 +157,10 @@ def _begin(**_: object) -> None:
     if settings().broker_url is not None:
         wakeups.send_with(send_wakeup)
     threading.Thread(target=_wait_for_stop, name="end", daemon=True).start()
+    if CONTROL in _queues:
+        from workers import control
+
+        control.start_polling()
     _timer.start()
 
 

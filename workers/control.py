@@ -2,6 +2,7 @@
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -122,10 +123,9 @@ _clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
 
 
 def run() -> None:
-    """Run every periodic task once: deliveries, polls, expired leases, bisections, change points, notifications."""
+    """Run every periodic task once: deliveries, expired leases, bisections, change points, notifications."""
     for task in (
         deliveries.process_due,
-        deliveries.poll_due,
         sweep,
         transitions.expire_due,
         _auto_start,
@@ -150,6 +150,22 @@ def run() -> None:
             log.exception("periodic task failed", task=task.__name__, pid=os.getpid(), error=describe(error))
         except Exception:  # one task must not hold up the others
             log.exception("periodic task failed", task=task.__name__, pid=os.getpid())
+
+
+def start_polling() -> threading.Thread:
+    """Poll remotes in a thread until this process stops: a slow one must hold up neither webhooks nor comments."""
+
+    def poll_until_stopped() -> None:
+        while not stopping.is_set():
+            try:
+                deliveries.poll_due()
+            except Exception:  # e.g. without a database: retried at the next poll
+                log.exception("remotes could not be polled", pid=os.getpid())
+            stopping.wait(settings().queue_poll_s)
+
+    thread = threading.Thread(target=poll_until_stopped, name="remotes", daemon=True)
+    thread.start()
+    return thread
 
 
 def sweep() -> None:

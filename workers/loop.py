@@ -61,7 +61,8 @@ def worker() -> None:
 
 
 def run_control() -> None:
-    """Run the periodic tasks, and facts checks in a thread, until SIGTERM or SIGINT."""
+    """Run the periodic tasks, and polls and facts checks in threads, until SIGTERM or SIGINT."""
+    control.start_polling()
     facts = facts_worker.run_with_control()
     until_stopped(control.run, settings().queue_poll_s, wakeups.CONTROL)
     facts.join(_ENDING_S)

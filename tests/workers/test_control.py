@@ -1,9 +1,18 @@
 """The periodic tasks of control: one must neither stop, nor starve, nor slow down the others."""
 
-import pytest
+import json
+import socket
 
-from service.ledger import locking
+import pytest
+from sqlalchemy import select, update
+
+from service.db.engine import reading, transaction
+from service.db.models import Delivery, Target
+from service.ledger import locking, targets
+from service.ledger.intake import deliveries
 from service.ledger.locking import Backoff
+from service.settings import settings
+from tests.workers.conftest import RECIPE
 from workers import control
 
 
@@ -59,3 +68,30 @@ def test_all_tasks_run_on_an_empty_ledger(monkeypatch):
     for _ in range(2):
         control.run()
     assert failed == []
+
+
+@pytest.mark.usefixtures("state")
+def test_a_remote_that_does_not_answer_holds_up_no_webhook(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as remote:
+        remote.settimeout(30)
+        host = f"127.0.0.1:{remote.getsockname()[1]}"
+        monkeypatch.setenv("KERNELWATCH_PRIVATE_HOSTS", json.dumps([host]))
+        settings.cache_clear()
+        with transaction() as session:
+            targets.register(session, "norms", location=f"http://{host}/norms.git", recipe_text=RECIPE, branch="main")
+            session.execute(update(Target).values(poll_at=0.0))
+        polling = control.start_polling()
+        try:
+            with remote.accept()[0]:  # the poll waits for an answer
+                with transaction() as session:
+                    delivery, _ = deliveries.store_delivery(session, "one", "ping", b"{}")
+                control.run()
+                with reading() as session:
+                    assert session.get_one(Delivery, delivery).processed_at is not None
+                    assert session.scalars(select(Target)).one().poll_error is None, "it still waits"
+        finally:
+            control.stopping.set()
+            remote.close()  # else a second try of git waits
+            polling.join(30)
+            control.stopping.clear()
+    assert not polling.is_alive()
