@@ -83,19 +83,19 @@ celery.conf.update(
 @celery.task(name="work", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def work(device: str) -> None:
     """Measure the queued runs of this device."""
-    _once(partial(_measure, device))
+    _once(device, partial(_measure, device))
 
 
 @celery.task(name="control", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def control_task() -> None:
     """Run the periodic tasks."""
-    _once(_control)
+    _once(CONTROL, _control)
 
 
 @celery.task(name="facts", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def facts() -> None:
     """Do the waiting facts checks."""
-    _once(_compile)
+    _once(FACTS, _compile)
 
 
 _silent_until = 0.0
@@ -119,8 +119,10 @@ def send_wakeup(queue: str) -> None:
         raise
 
 
+_Task = Callable[[], object]
 # A process has a thread for tasks and one for the timer: only one of them works at a time.
 _busy = threading.Lock()
+_wanted: dict[str, _Task] = {}  # by queue
 # The queues of this worker, and a pipe that becomes readable when it must stop.  The processes of its pool
 # inherit both; Celery alone would let them finish their task, which may take half an hour.
 _queues: list[str] = []
@@ -177,17 +179,17 @@ def _wait_for_the_timer(**_: object) -> None:
 
 
 def _poll_until_stopped() -> None:
-    tasks: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
+    tasks: dict[str, _Task] = {device: partial(_measure, device) for device in _devices()}
     if CONTROL in _queues:
-        tasks.append(_control)
+        tasks[CONTROL] = _control
     if FACTS in _queues:
-        tasks.append(_compile)
+        tasks[FACTS] = _compile
     if trouble := make_private(settings().state):
         log.warning(trouble)
     while not stopping.is_set():
-        for task in tasks:
+        for queue, task in tasks.items():
             try:
-                _once(task)
+                _once(queue, task)
             except Exception:  # e.g. without a database: retried at the next poll
                 log.exception("poll failed")
         with suppress(OSError):  # a full disk must not end the polling
@@ -202,11 +204,13 @@ def _devices() -> list[str]:
     return [queue for queue in _queues if queue not in (CONTROL, NOTIFY, FACTS)]
 
 
-def _once(task: Callable[[], object]) -> None:
-    """Run a task unless this process is busy; the timer runs it again soon."""
-    if _busy.acquire(blocking=False):
+def _once(queue: str, task: _Task) -> None:
+    """Run the task of a queue.  In a process that is busy, who is at work runs it next: work would wait for a poll."""
+    _wanted[queue] = task
+    while _wanted and _busy.acquire(blocking=False):
         try:
-            task()
+            while _wanted:
+                _wanted.popitem()[1]()
         finally:
             _busy.release()
 

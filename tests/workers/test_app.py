@@ -128,16 +128,22 @@ def the_run() -> Run:
         return database.execute(select(Run)).scalar_one()
 
 
-def test_who_is_at_work_is_not_disturbed() -> None:
+def test_who_is_at_work_is_not_disturbed_and_does_next_what_was_asked_for_meanwhile() -> None:
     done = []
-    fleet._once(lambda: (done.append("outer"), fleet._once(lambda: done.append("inner"))))
-    fleet._once(lambda: done.append("later"))
-    assert done == ["outer", "later"]
+
+    def outer() -> None:
+        for number in range(3):  # wake-ups of one queue are one look
+            fleet._once("cpu", lambda number=number: done.append(f"inner {number}"))
+        done.append("outer")
+
+    fleet._once("control", outer)
+    fleet._once("control", lambda: done.append("later"))
+    assert done == ["outer", "inner 2", "later"]
 
 
 def test_a_duty_that_breaks_leaves_the_door_open() -> None:
     with pytest.raises(ZeroDivisionError):
-        fleet._once(lambda: 1 / 0)
+        fleet._once("cpu", lambda: 1 / 0)
     done = []
-    fleet._once(lambda: done.append("next"))
+    fleet._once("cpu", lambda: done.append("next"))
     assert done == ["next"]
