@@ -71,7 +71,7 @@ def scripted(folder: Path) -> Watched:
 
 def in_torch() -> Watched:
     """Twelve cases of the demo's norms on this device; two change, because heads sum rows from 2048 on in float64."""
-    here = device.ask().name
+    here = device.ask()[0].name
     shapes = _ON_CPU if here == "cpu" else _ON_GPU
     ops = ("rmsnorm.fwd", "rmsnorm.bwd", "layernorm.fwd")
     recipe = _IN_TORCH.format(device=here, cases=json.dumps([f"{op}.{shape}.fp32" for op in ops for shape in shapes]))
