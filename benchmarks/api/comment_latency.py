@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,19 +75,26 @@ class Wait:
 
 
 class TimedGitHub(FakeGitHub):
-    """Keeps when a comment that has a result arrived, by pull request."""
+    """Keeps when comments were written or edited, by pull request."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrived: dict[int, float] = {}
+        self.written = defaultdict[int, list[float]](list)
 
     def answer(
         self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any]
     ) -> Answer:
         found = super().answer(method, path, query, headers, said)
         if method == "POST" and path.endswith("/comments"):
-            self.arrived.setdefault(int(path.split("/")[-2]), time.time())
+            self.written[int(path.split("/")[-2])].append(time.time())
+        elif method == "PATCH" and "/comments/" in path:
+            self.written[self.comments[int(path.split("/")[-1])].number].append(time.time())
         return found
+
+    def answered(self, number: int, run: Run | None) -> float | None:
+        """When a comment first had the result of this run: findings about its code may come before."""
+        ended = run.finished_at if run is not None else None
+        return next((when for when in self.written[number] if ended is not None and when >= ended), None)
 
 
 def main() -> int:
@@ -160,15 +167,17 @@ def measured(watched: Watched, folder: Path, pulls: int, database: str | None) -
                 github.pull_is("acme/norms", number, head, base, "acme/norms")
                 deliver(address, number, head, base)
 
-                def answered(number: int = number, used: dict[psutil.Process, float] = used) -> bool:
+                def answered(number: int = number, head: str = head, used: dict[psutil.Process, float] = used) -> bool:
                     used.update(_cpu_s())
-                    return number in github.arrived
+                    return github.answered(number, run_of(head)) is not None
 
                 until(answered, 600, 0.1)
                 cpu_s = sum(used.values()) - sum(before[process] for process in used.keys() & before.keys())
                 run = run_of(head)
-                assert run is not None, "a comment has the result of a run"
-                yield _wait(run, sent, github.arrived[number], len(used.keys() - before.keys()), cpu_s)
+                arrived = github.answered(number, run)
+                assert run is not None, "it was waited for"
+                assert arrived is not None, "it was waited for"
+                yield _wait(run, sent, arrived, len(used.keys() - before.keys()), cpu_s)
 
 
 def commands(on: str, fleet: Path | None) -> Mapping[str, Sequence[str]]:
