@@ -75,7 +75,8 @@ def _left() -> tuple[device.DeviceHere, ...]:
 
 def _description() -> str:
     first, *others = _left()
-    return ", ".join([first.description, *(one.key for one in others)])
+    numbers = ", ".join(str(one.index) for one in _left())
+    return f"{first.product}, GPUs {numbers}" if others else first.description
 
 
 def _report_predecessor() -> None:

@@ -147,6 +147,16 @@ def test_where_there_is_no_gpu_one_worker_is_enough(
     assert set(started) == {"api", "control", "worker"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "said"), [("0-1", "KERNELWATCH_GPUS names GPU 0, which is not here"), ("x", "Write numbers of GPUs")]
+)
+def test_a_worker_of_gpus_that_are_not_here_says_so(
+    state: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, said: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert said in str(attempt("worker", "start", "--gpus", gpus).exception)
+
+
 def test_a_second_start_leaves_the_database_alone(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[str] = []
     monkeypatch.setattr(migrate, "upgrade", lambda: touched.append("migrated"))

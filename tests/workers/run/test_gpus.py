@@ -15,7 +15,7 @@ from kernels.arena.channel import Channel
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Measurement, Run, VerdictRow
+from service.db.models import Measurement, Run, VerdictRow, Worker
 from service.domain import roofline
 from service.domain.states import BaselineKind, CellState, Outcome, RunState
 from service.ledger import targets
@@ -24,6 +24,7 @@ from service.ledger.runs import queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, RECIPE
+from workers import control
 from workers.machine.device import DeviceHere
 from workers.run import session
 from workers.run.trials import OnDevice, deal
@@ -77,10 +78,13 @@ def shared(scripted, norms):
     return norms
 
 
+def commit(norms, speed: object) -> str:
+    return norms.commit({"speed.json": json.dumps(dict.fromkeys(CASES, speed)), "when": str(time.monotonic_ns())})
+
+
 def measured(norms, *here: DeviceHere, speed=100.0) -> tuple[Run, tuple[DeviceHere, ...]]:
     """A run of a new commit on these devices, and those that were lost."""
-    files = {"speed.json": json.dumps(dict.fromkeys(CASES, speed)), "when": str(time.monotonic_ns())}
-    deliveries.run_revision("norms", norms.commit(files))
+    deliveries.run_revision("norms", commit(norms, speed))
     with transaction() as database:
         lease = queue.next_run(database, "cpu", "test/cpu-0", settings().lease_s)
     assert lease
@@ -122,7 +126,7 @@ def test_one_gpu_is_named_nowhere(shared):
 @pytest.mark.parametrize(("event", "number"), [("start", 5), ("turn", 20), ("turn", 1)])
 def test_a_gpu_that_is_lost_in_the_middle_loses_nothing(shared, monkeypatch, event, number):
     """Between two trials, in a later case, or in the first."""
-    shared.commit({"speed.json": json.dumps(dict.fromkeys(CASES, 100.0))})
+    commit(shared, 100.0)
     monkeypatch.setattr(session, "contender", Failing(event, number).contender)
 
     run, lost = measured(shared, ONE, TWO, speed=120.0)
@@ -136,6 +140,23 @@ def test_a_gpu_that_is_lost_in_the_middle_loses_nothing(shared, monkeypatch, eve
     with reading() as database:
         outcomes = database.scalars(select(VerdictRow.outcome).where(VerdictRow.run_id == run.id, OF_PARENT)).all()
     assert outcomes == [Outcome.REGRESSION] * len(CASES)
+
+
+def test_a_worker_goes_on_without_a_lost_gpu_until_it_is_restarted(shared, monkeypatch):
+    monkeypatch.setattr(control, "devices", lambda: (ONE, TWO))
+    monkeypatch.setattr(control, "_lost", set())
+    monkeypatch.setattr(session, "contender", Failing("turn", 1).contender)
+    for _ in range(2):
+        deliveries.run_revision("norms", commit(shared, 100.0))
+
+    assert control.work("cpu") == 2
+
+    with reading() as database:
+        runs = database.scalars(select(Run).order_by(Run.started_at).options(undefer(Run.telemetry))).all()
+        [worker] = database.scalars(select(Worker))
+    assert [run.state for run in runs] == [RunState.DONE] * 2
+    assert ["gpus" in run.telemetry for run in runs] == [True, False]
+    assert worker.description == "core 0"
 
 
 def test_a_target_that_crashes_on_every_gpu_is_no_loss_of_a_gpu(shared):
