@@ -233,10 +233,10 @@ class OnDevice:
     contenders: Sequence[Contender]
     trusted: Contender | None = None  # with nothing of the target: it judges outputs, and shows that the device works
 
-    def those(self, who: Iterable[Contender]) -> list[Contender]:
-        """Its own of these contenders."""
+    def those(self, who: Iterable[Contender], cases: Sequence[Case]) -> list[Contender]:
+        """Its own of these contenders, as far as they take part at the cases."""
         labels = {one.label for one in who}
-        return [one for one in self.contenders if one.label in labels]
+        return [one for one in self.contenders if one.label in labels and any(map(one.takes, cases))]
 
 
 def deal(cases: Sequence[Case], devices: Sequence[OnDevice]) -> dict[Case, OnDevice]:
@@ -407,7 +407,7 @@ class Trials:
         def measure(one: OnDevice) -> list[Trial] | Exception:
             try:
                 turned = run_trials(
-                    one.those(who),
+                    one.those(who, shares[one]),
                     shares[one],
                     pace(self._policy, len(shares[one]), on_gpu=self._on_gpu),
                     device=self._kind,
@@ -416,7 +416,7 @@ class Trials:
                     thorough=_is_first(kind, numbers.start),
                     progress=lambda now: say(one, now),
                     keep_going=self._keep_going,
-                    once_open=lambda _: self._pools[one].fill(one.those(ahead[0]), ahead[1]),
+                    once_open=lambda _: self._pools[one].fill(one.those(ahead[0], shares[one]), ahead[1]),
                     uuid=one.here.uuid,
                     memory=one.here.memory,
                     deadline=self._deadline,
@@ -427,12 +427,12 @@ class Trials:
                     pool=self._pools[one],
                     judge=self._judges.get(one),
                 )
-                lost = is_lost(one.here) or not self._works(one, turned)
+                works = self._works(one, turned)
             except (Stopped, ServiceError):
                 raise
             except Exception as error:
                 return error
-            return OSError(errno.ENODEV, "nothing runs on the GPU any more", one.here.key) if lost else turned
+            return turned if works else OSError(errno.ENODEV, "nothing runs on the GPU any more", one.here.key)
 
         together = len(shares) > 1 and not any(case.metric in ALONE for case in on)
         at_once = len(shares) if together else 1
@@ -459,11 +459,16 @@ class Trials:
                 self.spent.append({"what": on_gpu, "seconds": seconds, "telemetry": trial.telemetry, **gpu})
 
     def _works(self, one: OnDevice, turned: Sequence[Trial]) -> bool:
-        """Whether a contender without code of the target still runs, where every contender failed at a case."""
+        """Whether a device still works, by the driver where a contender failed, and by a trial where all did.
+
+        A contender without code of the target takes part in that trial, alone.
+        """
         states = defaultdict[tuple[int, Case], set[str]](set)
         for at, trial in enumerate(turned):
             for (_, case), cell in trial.cells.items():
                 states[at, case].add(cell.state)
+        if any(CellState.FAILED in found for found in states.values()) and is_lost(one.here):
+            return False
         if len(self._devices) == 1 or one.trusted is None or {CellState.FAILED.value} not in states.values():
             return True
         smallest = min((case for _, case in states), key=lambda case: case.least_bytes)

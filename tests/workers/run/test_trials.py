@@ -194,6 +194,17 @@ def test_as_many_trials_run_side_by_side_as_there_are_cores_and_memory(monkeypat
     assert side_by_side(DeviceHere("h100", "a GPU", memory=memory * GIB), contenders) == trials
 
 
+@pytest.mark.parametrize(("failing", "lost"), [("head", True), ("", False)])
+def test_a_gpu_that_the_driver_lost_returns_the_run_only_where_something_failed(monkeypatch, failing, lost):
+    monkeypatch.setattr("workers.run.trials.is_lost", lambda _: True)
+    here = Here(lambda label: 0.0 if label == failing else 100.0)  # no time at all is none
+    if lost:
+        with pytest.raises(OSError, match="nothing runs on the GPU any more"):
+            run(here)
+    else:
+        assert [one["what"] for one in run(here).spent] == ["trial 1", "trial 2", "trial 3"]
+
+
 def test_gpus_of_one_host_share_its_cores_and_memory():
     assert side_by_side(GPU, 4) == 4
     assert side_by_side(GPU, 4, devices=2) == 2
