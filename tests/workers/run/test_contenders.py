@@ -99,10 +99,10 @@ def test_a_contender_sees_its_revision_and_nothing_of_the_service(norms, tmp_pat
     try:
         with pytest.raises(ContenderLost) as lost:
             channel.ask(protocol.start(OWN, "cpu", 1, None), LIMIT_S)
+        [log] = (tmp_path / "scratch").glob("*/stderr.log")
+        said = dict(line.split(" ", 1) for line in log.read_text().splitlines() if " " in line)
     finally:
         channel.close()
-    [log] = (tmp_path / "scratch").glob("*/stderr.log")
-    said = dict(line.split(" ", 1) for line in log.read_text().splitlines() if " " in line)
     assert said["secret"] == "False"
     assert "mirrors" not in said["state"]
     assert said["home"].startswith(str(tmp_path / "scratch"))
