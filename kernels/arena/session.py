@@ -549,8 +549,8 @@ class _Session:
         start = trial_case.running.random.randrange(max(1, len(cells)))
         spare = max(1, pace.rounds // 2)  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
-        done = number = 0
-        while done < pace.rounds:
+        done, number, wanted = 0, 0, pace.rounds
+        while done < wanted:
             # the order is balanced only among the contenders that still take part
             present = [process.label for process, cell in cells.items() if cell.state == MEASURED]
             if not present:
@@ -574,26 +574,38 @@ class _Session:
             elif mhz := self.reading.get("gpu", {}).get("sm_mhz"):
                 clocks.append(mhz)
             done += 1
+            if done == wanted == pace.rounds and (doubts := self._doubts(cells, books, case)):
+                # On a busy host answers of an honest contender come late; more rounds show whether its clock is wrong.
+                wanted *= 2
+                trial.telemetry.append({"when": "asked for more rounds", "reasons": sorted(doubts.values())})
         timed = sum(sum(book.turns.claimed) for book in books.values())
         trial.seconds["timed"] = trial.seconds.get("timed", 0.0) + timed  # part of the rounds
-        for process, book in books.items():
-            inputs = self.inputs.get(process)  # code of the target may answer anything
-            book.passes.expect(cells[process].samples, len(inputs) if isinstance(inputs, list) else 0)
-        wrong: dict[ContenderProcess, str] = {}
+        wrong = self._doubts(cells, books, case)
         for process, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
-            if cell.state != MEASURED:
-                continue
-            reason = ran_while_frozen(books[process].frozen_cpu, self.device) or left_work(books[process].waits_us)
+            if cell.state == MEASURED:
+                reason = ran_while_frozen(books[process].frozen_cpu, self.device) or wrong.get(process)
+                if reason:
+                    cell.becomes(INVALID, reason)
+
+    def _doubts(
+        self, cells: Mapping[ContenderProcess, Cell], books: Mapping[ContenderProcess, "_Book"], case: Case
+    ) -> dict[ContenderProcess, str]:
+        """The contenders whose times cannot be true by what the driver saw of their turns, with the reasons."""
+        for process, book in books.items():
+            inputs = self.inputs.get(process)  # code of the target may answer anything
+            book.passes.expect(cells[process].samples, len(inputs) if isinstance(inputs, list) else 0)
+        doubts: dict[ContenderProcess, str] = {}
+        for process in (process for process, cell in cells.items() if cell.state == MEASURED):
+            reason = left_work(books[process].waits_us)
             if reason is None and case.metric is Metric.KERNEL:
                 reason = disagreement(books[process].turns, [book.turns for book in books.values()], self.device)
-            if reason is None and examination is not None:
+            if reason is None:
                 reason = too_fast(books[process].passes, [book.passes for book in books.values()])
             if reason:
-                wrong[process] = reason
-        for process, reason in wrong.items():
-            cells[process].becomes(INVALID, reason)
+                doubts[process] = reason
+        return doubts
 
     def _time_inexact(self, trial_case: _TrialCase) -> None:
         """Time the contenders that are not exact enough, in turns with the revisions that they are compared with."""

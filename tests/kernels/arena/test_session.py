@@ -735,6 +735,22 @@ def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
     assert trial.cells["b", CASE].reason.startswith("its clock disagrees with the driver's: ")
 
 
+def test_late_answers_of_an_honest_contender_ask_for_as_many_rounds_again():
+    """Most of its first answers come late, as on a busy host, and none of the further ones."""
+
+    def late():
+        time.sleep(0.06)
+        return {"samples": [3.0, 1.0, 2.0]}
+
+    stage = Stage(b_turn=[late, late])
+    trial = stage.trial("a", "b", pace=Pace(rounds=3))
+
+    assert [trial.cells[label, CASE].state for label in "ab"] == ["measured", "measured"]
+    assert [len(trial.cells[label, CASE].samples) for label in "ab"] == [6, 6]
+    [asked] = [one for one in trial.telemetry if one["when"] == "asked for more rounds"]
+    assert asked["reasons"][0].startswith("its clock disagrees with the driver's: ")
+
+
 # -- started ahead ---------------------------------------------------------------------------------------------------
 
 
