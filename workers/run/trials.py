@@ -198,7 +198,6 @@ REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 HOST_BYTES = 1 << 30
 CONTEXT_BYTES = 600 << 20
 SHARE_FOR_CONTEXTS = 1 / 4  # of the memory of the GPU; the rest is for tensors
-WAITING = 3  # trials of head, parent and control whose processes get ready where a confirmation is likely
 LIKELY = 0.5  # of the smallest change that matters: a case that moved by this share of it may be suspected
 
 
@@ -352,7 +351,11 @@ class Trials:
             count = 1 if apart or _is_first(kind, done) else min(more, self._side_by_side)
             ahead: tuple[Sequence[Contender], int] = ((), 0)
             if not apart:
-                ahead = (who, min(more - count, self._side_by_side)) if more > count else self._likely(kind, who)
+                ahead = (
+                    (who, min(more - count, self._side_by_side))
+                    if more > count
+                    else self._likely(kind, who, done + count)
+                )
             self._trials(who, on, kind, range(done, done + count), ahead)
             on = tuple(case for case in _measurable(self._tally, on) if case not in self._moved)
             if _is_first(kind, done):
@@ -371,7 +374,7 @@ class Trials:
         ended = {cell.case for cell in judged} - open_cases - tuned
         return tuple(case for case in on if str(case) not in ended)
 
-    def _likely(self, kind: judge.Why, who: Sequence[Contender]) -> tuple[Sequence[Contender], int]:
+    def _likely(self, kind: judge.Why, who: Sequence[Contender], done: int) -> tuple[Sequence[Contender], int]:
         """The contenders of trials that will follow if what was seen so far stays, and how many trials."""
 
         def moved(cell: Cell) -> bool:
@@ -380,7 +383,11 @@ class Trials:
 
         if kind == "look" and not any(map(moved, cells(self._tally.taken(), code_decides=self._code_decides))):
             return (), 0
-        return [one for one in who if one.role in REPEATED], WAITING
+        repeated = [one for one in who if one.role in REPEATED]
+        more = judge.trials_until_next_look(done, self._policy, kind)
+        if kind == "look":
+            more += judge.trials_until_next_look(0, self._policy, "confirm")
+        return repeated, min(more, side_by_side(self._devices[0].here, len(repeated), len(self._devices)))
 
     def _trials(
         self,

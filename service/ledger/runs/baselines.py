@@ -383,12 +383,15 @@ class Earlier:
 
     @property
     def names(self) -> frozenset[Name]:
-        """The cases at which it compared the parent with every other baseline that took part."""
-        kinds = [rows for rows in self.rows.values() if rows]
-        compared = frozenset[Name](self.rows[BaselineKind.SOTA])
-        return frozenset(
-            name for name in compared if all(name not in rows or rows[name].ratio is not None for rows in kinds)
-        )
+        """The cases at which it compared the parent with every other baseline that supports them."""
+        rows = [row for of_kind in self.rows.values() for row in of_kind.items()]
+        missing = {name for name, row in rows if row.ratio is None and not _is_unsupported(row)}
+        return frozenset(self.rows[BaselineKind.SOTA].keys() - missing)
+
+
+def _is_unsupported(row: VerdictRow) -> bool:
+    state = (row.reason_args or {}).get("state")
+    return row.reason_code == ReasonCode.BASELINE_UNFIT and state == CellState.UNSUPPORTED
 
 
 def earlier(session: Session, run: Run, parent: str | None) -> Earlier | None:

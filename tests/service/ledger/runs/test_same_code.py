@@ -8,7 +8,7 @@ from sqlalchemy import select
 from kernels.cases import Role
 from service.db.engine import reading, transaction
 from service.db.models import Run, RunTotals, VerdictRow
-from service.domain.states import BaselineKind, Outcome
+from service.domain.states import BaselineKind, CellState, Outcome
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.session_result import ContenderResult
 from service.ledger.runs.baselines import earlier
@@ -27,10 +27,14 @@ TIMES = {Role.HEAD: 100.0, Role.PARENT: 100.0, Role.CONTROL: 100.0, Role.SOTA: 5
 pytestmark = pytest.mark.usefixtures("either_nightly")
 
 
-def seen(trials: int) -> list[ContenderResult]:
-    """All contenders with so many trials: twice as slow as SOTA."""
+def seen(trials: int, *, unsupported: bool = False) -> list[ContenderResult]:
+    """All contenders with so many trials: twice as slow as SOTA, which may not support the case."""
     providers = {Role.SOTA: "quack"}
-    taken = [world.took(role, CASE, us, providers.get(role, "norms"), facts=SAME) for role, us in TIMES.items()]
+    states = {Role.SOTA: CellState.UNSUPPORTED} if unsupported else {}
+    taken = [
+        world.took(role, CASE, us, providers.get(role, "norms"), states.get(role, CellState.MEASURED), SAME)
+        for role, us in TIMES.items()
+    ]
     return [replace(one, screened=one.screened[:trials], confirmed=()) for one in taken]
 
 
@@ -39,10 +43,12 @@ def target_id() -> int:
     return world.target(RECIPE).id
 
 
-def measured(target_id: int, place: int, trials: int, torch: str = "2.13.0") -> Run:
+def measured(target_id: int, place: int, trials: int, torch: str = "2.13.0", **seldom: bool) -> Run:
     with transaction() as session:
         world.run(session, world.commit(session, target_id, place))
-    return world.recorded(world.leased(), world.session_of(seen(trials), f"c{place - 1}", stack={"torch": torch}))
+    return world.recorded(
+        world.leased(), world.session_of(seen(trials, **seldom), f"c{place - 1}", stack={"torch": torch})
+    )
 
 
 def verdicts(run: Run) -> dict[BaselineKind, VerdictRow]:
@@ -75,8 +81,10 @@ def test_a_comparison_on_another_stack_does_not_hold(target_id):
     assert (row.ratio, row.reason_code) == (None, ReasonCode.NO_TIMES)
 
 
-def test_a_session_knows_what_was_compared_before(target_id):
-    measured(target_id, 1, trials=3)
+@pytest.mark.parametrize("unsupported", [False, True])
+def test_a_session_knows_what_was_compared_before(target_id, unsupported):
+    """Where SOTA has no times, no comparison is missing."""
+    measured(target_id, 1, trials=3, unsupported=unsupported)
     with transaction() as session:
         world.run(session, world.commit(session, target_id, 2))
     lease = world.leased()
