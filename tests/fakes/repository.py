@@ -22,12 +22,13 @@ class Target:
 
 
 class Repository:
-    """A real repository on disk that tests write commits into."""
+    """A real repository on disk that tests write commits into; made where there is none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True)
-        self.git("init", "--quiet", "--initial-branch=main")
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            self.git("init", "--quiet", "--initial-branch=main")
 
     def git(self, *arguments: str, given: str | None = None) -> str:
         who = {
