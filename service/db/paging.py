@@ -60,7 +60,7 @@ def paged_rows(
 
     The keys must be unique together and never null.  Each row has the keys as its last columns.
     """
-    if cursor is not None:
+    if cursor:
         place, last = tuple_(*keys), tuple_(*_read_cursor(cursor, [key.type.python_type for key in keys]))
         statement = statement.where(place > last if ascending else place < last)
     order = [key.asc() if ascending else key.desc() for key in keys]
@@ -74,7 +74,7 @@ def page_of_values(
 ) -> ResultPage[Row]:
     """The page of values after `cursor`, smallest keys first, where a query cannot make the page."""
     ordered = sorted(values, key=key)
-    if cursor is not None and ordered:
+    if cursor and ordered:
         last = tuple(_read_cursor(cursor, [type(part) for part in key(ordered[0])]))
         ordered = [value for value in ordered if key(value) > last]
     more = len(ordered) > limit

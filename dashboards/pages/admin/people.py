@@ -197,7 +197,7 @@ def people(session: Reading, actor: Acting, cursor: Cursor = None) -> str:
     permit(actor, Scope.ADMIN)
     found = accounts.listed(session, cursor, _LINES)
     lines = [(one, _form(one, DISABLE if one.disabled_at is None else ENABLE)) for one in found.items]
-    return page("people.html", now=clock(session), lines=lines, next=found.next, first=cursor is None)
+    return page("people.html", now=clock(session), lines=lines, next=found.next, first=not cursor)
 
 
 def _form(account: Account, verb: Verb) -> ActionForm:
