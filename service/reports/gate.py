@@ -74,30 +74,46 @@ class GateReason:
         return UNDECIDED if self.is_open else REGRESSED
 
 
+# A commit status has no neutral.  What lets a required check pass is a success: a status that stays pending holds up a
+# merge for ever, and on GitLab the whole pipeline.
+_COMMIT_STATUSES = {
+    None: "pending",
+    "success": "success",
+    "neutral": "success",
+    "skipped": "success",
+    "failure": "failure",
+    "action_required": "error",
+    "cancelled": "error",
+}
+
+
 @dataclass(frozen=True)
 class GateResult:
     """`check_status`, `conclusion` and `commit_status` are GitHub's words; only what has ended has a conclusion."""
 
     state: GateState
     exit_code: int
-    commit_status: str
     conclusion: str | None
     check_status: str = "completed"
     reasons: tuple[GateReason, ...] = field(default=())  # without those that pass, the weightiest first
 
+    @property
+    def commit_status(self) -> str:
+        return _COMMIT_STATUSES[self.conclusion]
+
 
 _NOT_DONE = {
-    RunState.QUEUED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "pending", None, "queued"),
-    RunState.LEASED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "pending", None, "in_progress"),
-    RunState.HELD: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "action_required"),
-    RunState.SKIPPED: GateResult(GateState.PASS, 0, "success", "skipped"),
+    RunState.QUEUED: GateResult(GateState.UNDECIDED, NOT_MEASURED, None, "queued"),
+    RunState.LEASED: GateResult(GateState.UNDECIDED, NOT_MEASURED, None, "in_progress"),
+    RunState.HELD: GateResult(GateState.UNDECIDED, NOT_MEASURED, "action_required"),
+    RunState.SKIPPED: GateResult(GateState.PASS, 0, "skipped"),
     # These are never measured: the check does not pass, and there is nothing to wait for.
-    RunState.SUPERSEDED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
-    RunState.CANCELLED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
+    RunState.SUPERSEDED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "cancelled"),
+    RunState.CANCELLED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "cancelled"),
     # Infrastructure: no fault of the revision, and no pass.
-    RunState.FAILED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "action_required"),
+    RunState.FAILED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "action_required"),
 }
-_BUILD_FAILED = GateResult(GateState.FAIL, UNFIT, "failure", "failure")
+_BUILD_FAILED = GateResult(GateState.FAIL, UNFIT, "failure")
 
 
 def gate(
@@ -110,7 +126,7 @@ def gate(
     if state is not RunState.DONE:
         return _BUILD_FAILED if build_failed else _NOT_DONE[state]
     if purpose is Purpose.CALIBRATION:
-        return GateResult(GateState.PASS, 0, "success", "success")
+        return GateResult(GateState.PASS, 0, "success")
     return _done(rows, _reasons(rows, policy))
 
 
@@ -118,20 +134,17 @@ def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
     if not reasons:
         # Measured for the first time: right, and without anything to be slower than.
         compared = any(row.outcome not in (Outcome.NEW, Outcome.REMOVED) and not row.quarantined for row in rows)
-        return GateResult(GateState.PASS, 0, "success", "success" if compared else "skipped")
+        return GateResult(GateState.PASS, 0, "success" if compared else "skipped")
     found = {one.exit_code for one in reasons}
     code = next(code for code in CODES if code in found)
     reasons, [first, *_] = tuple(reasons), reasons
     if first.undecided:
         # `neutral` passes a required check, so what blocks must be another.
-        blocks = first.action is GateAction.FAIL
-        words = ("error", "action_required") if blocks else ("pending", "neutral")
-        return GateResult(GateState.UNDECIDED, code, *words, reasons=reasons)
+        conclusion = "action_required" if first.action is GateAction.FAIL else "neutral"
+        return GateResult(GateState.UNDECIDED, code, conclusion, reasons=reasons)
     if first.action is GateAction.FAIL:
-        return GateResult(GateState.FAIL, code, "failure", "failure", reasons=reasons)
-    # A commit status has no neutral.  A standing distance to SOTA alone must not hold up every merge.
-    only_behind = all(one.kind is GateKind.BEHIND_SOTA for one in reasons)
-    return GateResult(GateState.WARN, code, "success" if only_behind else "pending", "neutral", reasons=reasons)
+        return GateResult(GateState.FAIL, code, "failure", reasons=reasons)
+    return GateResult(GateState.WARN, code, "neutral", reasons=reasons)
 
 
 def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:

@@ -56,8 +56,7 @@ def _fitting(reports: Sequence[Report], facts: str, size: Callable[[str], int]) 
 
 def check(report: Report) -> CheckPayload:
     """Return the check run (or commit status) of this revision and device."""
-    said = comment_head.title(report) if report.state is RunState.DONE else f"{report.verdict}: {report.advice}"
-    title = one_line(said, 140)
+    title = one_line(_check_title(report), 140)
     return CheckPayload(
         name=f"kernelwatch / {report.target} / {report.device}",
         sha=report.sha,
@@ -68,6 +67,18 @@ def check(report: Report) -> CheckPayload:
         summary=_fitting([report], "", lambda text: len(text.encode())),
         url=report.url,
     )
+
+
+def _check_title(report: Report) -> str:
+    """What happened and, where a person has to act on more than what is named, how."""
+    if report.state is not RunState.DONE:
+        return f"{report.verdict}: {report.advice}"
+    found = comment_head.title(report)
+    if report.gate.state is not GateState.UNDECIDED:
+        return found
+    if any(one.undecided and one.cases for one in report.gate.reasons):
+        return f"undecided, run it again: {found}"
+    return f"undecided, {found}: {report.advice}"
 
 
 def _comment(reports: Sequence[Report], most: int, facts: str) -> str:

@@ -14,7 +14,17 @@ from service.db.engine import clock, reading, transaction, wake
 from service.db.models import OutboxMessage, Pull, Run, Target
 from service.db.wakeups import CONTROL
 from service.domain.slash_commands import CommandName
-from service.domain.states import OPEN_STATES, ForgeKind, OutboxState, Outcome, Priority, Purpose, RunState
+from service.domain.states import (
+    OPEN_STATES,
+    ForgeKind,
+    GateAction,
+    GateKind,
+    OutboxState,
+    Outcome,
+    Priority,
+    Purpose,
+    RunState,
+)
 from service.domain.text import escaped, one_line
 from service.forge import github
 from service.forge.events import InstallationChanged
@@ -27,7 +37,6 @@ from service.ledger.regressions.decisions import baseline_in_key
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
-from service.reports.gate import gate
 from service.reports.payloads import CheckAction, CheckPayload, CommentPayload, annotations
 from service.reports.report import Report
 
@@ -93,10 +102,11 @@ def _accepted(check: CheckPayload, report: Report, pull: Pull) -> CheckPayload:
     """The check of a head whose slower cases somebody accepted: it is decided by everything else that was found."""
     if not report.regressions:
         return check
-    rows = [replace(row, outcome=Outcome.STEADY) if row.outcome is Outcome.REGRESSION else row for row in report.rows]
-    rest = gate(report.state, rows, report.policy, build_failed=report.build_failed, purpose=report.purpose)
-    if rest.commit_status != "success":
-        return check.model_copy(update={"conclusion": rest.conclusion, "commit_status": rest.commit_status})
+    rows = (replace(row, outcome=Outcome.STEADY) if row.outcome is Outcome.REGRESSION else row for row in report.rows)
+    rest = replace(report, rows=tuple(rows))
+    if any(one.kind is not GateKind.BEHIND_SOTA or one.action is GateAction.FAIL for one in rest.gate.reasons):
+        found = markdown.check(rest).model_dump(include={"conclusion", "commit_status", "title"})
+        return check.model_copy(update=found)
     title = one_line(f"Accepted by {pull.accepted_by}: {pull.accepted_why}", 140)
     return check.model_copy(update={"conclusion": "neutral", "commit_status": "success", "title": title})
 

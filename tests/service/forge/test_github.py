@@ -230,7 +230,7 @@ def test_a_commit_status_has_no_annotations(forge: FakeGitHub, client: GitHub) -
     [
         (None, "pending"),
         ("success", "success"),
-        ("neutral", "pending"),
+        ("neutral", "success"),
         ("skipped", "success"),
         ("failure", "failure"),
         ("action_required", "error"),

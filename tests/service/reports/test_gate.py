@@ -36,7 +36,7 @@ ADVISORY, BLOCKING = (Policy.model_validate({"blocking": blocking}) for blocking
 PASS, WARN, UNDECIDED, FAIL = GateState.PASS, GateState.WARN, GateState.UNDECIDED, GateState.FAIL
 Forge = tuple[str | None, str]  # the conclusion of the check run, and the commit status
 GREEN: Forge = ("success", "success")
-HELD_BACK: Forge = ("neutral", "pending")
+WARNED: Forge = ("neutral", "success")
 REFUSED: Forge = ("failure", "failure")
 ASKED_AGAIN: Forge = ("action_required", "error")
 
@@ -51,28 +51,28 @@ def policy(blocking: bool = False, **gate: str) -> Policy:
     ("rows", "code", "advisory", "blocking"),
     [
         ([STEADY, FAST], 0, (PASS, GREEN), (PASS, GREEN)),
-        ([SLOW, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
-        ([SLOW, UNSURE], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([SLOW, STEADY], 1, (WARN, WARNED), (FAIL, REFUSED)),
+        ([SLOW, UNSURE], 1, (WARN, WARNED), (FAIL, REFUSED)),
         ([WRONG, STEADY], 125, (FAIL, REFUSED), (FAIL, REFUSED)),
         ([WRONG, SLOW], 1, (FAIL, REFUSED), (FAIL, REFUSED)),
-        ([BROKEN, STEADY], 125, (WARN, HELD_BACK), (FAIL, REFUSED)),
-        ([UNSURE], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
-        ([UNSURE, STEADY], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
-        ([WRONG_BEFORE, STEADY], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
-        ([WRONG_BEFORE, SLOW], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
-        ([UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
-        ([SLOWER_THAN_WRONG, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
-        ([WRONG_AND_SLOWER, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
-        ([FAR_BEHIND], 1, (WARN, HELD_BACK), (WARN, HELD_BACK)),
-        ([BEHIND, UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
-        ([BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),
-        ([PERHAPS_BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),
+        ([BROKEN, STEADY], 125, (WARN, WARNED), (FAIL, REFUSED)),
+        ([UNSURE], 3, (UNDECIDED, WARNED), (UNDECIDED, ASKED_AGAIN)),
+        ([UNSURE, STEADY], 3, (UNDECIDED, WARNED), (UNDECIDED, ASKED_AGAIN)),
+        ([WRONG_BEFORE, STEADY], 0, (WARN, WARNED), (WARN, WARNED)),
+        ([WRONG_BEFORE, SLOW], 1, (WARN, WARNED), (FAIL, REFUSED)),
+        ([UNREPEATABLE], 0, (WARN, WARNED), (WARN, WARNED)),
+        ([SLOWER_THAN_WRONG, STEADY], 1, (WARN, WARNED), (FAIL, REFUSED)),
+        ([WRONG_AND_SLOWER, STEADY], 1, (WARN, WARNED), (FAIL, REFUSED)),
+        ([FAR_BEHIND], 1, (WARN, WARNED), (WARN, WARNED)),
+        ([BEHIND, UNREPEATABLE], 0, (WARN, WARNED), (WARN, WARNED)),
+        ([BEHIND], 0, (PASS, GREEN), (WARN, WARNED)),
+        ([PERHAPS_BEHIND], 0, (PASS, GREEN), (WARN, WARNED)),
         ([QUARANTINED, STEADY], 0, (PASS, GREEN), (PASS, GREEN)),
         ([QUARANTINED, NEW], 0, (PASS, ("skipped", "success")), (PASS, ("skipped", "success"))),
-        ([QUARANTINED], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([QUARANTINED], 3, (UNDECIDED, WARNED), (UNDECIDED, ASKED_AGAIN)),
         ([NEW], 0, (PASS, ("skipped", "success")), (PASS, ("skipped", "success"))),
-        ([REMOVED], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
-        ([], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([REMOVED], 3, (UNDECIDED, WARNED), (UNDECIDED, ASKED_AGAIN)),
+        ([], 3, (UNDECIDED, WARNED), (UNDECIDED, ASKED_AGAIN)),
     ],
 )
 def test_the_states_of_a_measured_run(
@@ -144,8 +144,10 @@ def test_no_surface_is_greener_than_another(values: Policy) -> None:
                 kind for kind in ("regression", "inconclusive", "invalid", "failed", "unrepeatable") if kind in names
             }
             acted = {kind for kind in bad if values.action(kind) != "pass"}  # type: ignore[arg-type]
+            passes = found.conclusion in ("success", "neutral", "skipped")  # what GitHub's required check lets pass
+            assert found.commit_status == "success" if passes else found.commit_status in ("failure", "error"), names
             if acted:
-                assert "success" not in (found.conclusion, found.commit_status), names
+                assert found.conclusion != "success", names
                 assert (found.exit_code != 0) >= (acted != {"unrepeatable"}), names
             if any(values.action(kind) == "fail" for kind in bad):  # type: ignore[arg-type]
                 assert found.conclusion in ("failure", "action_required"), names

@@ -426,8 +426,9 @@ def test_a_check_says_what_the_gate_says() -> None:
     report = a_report(SLOW, STEADY)
     said = markdown.check(report)
     assert (said.name, said.url) == ("kernelwatch / norms / h200", report.url)
-    assert (said.status, said.conclusion, said.commit_status) == ("completed", "neutral", "pending")
-    assert markdown.check(a_report(state=RunState.QUEUED)).conclusion is None
+    assert (said.status, said.conclusion, said.commit_status) == ("completed", "neutral", "success")
+    queued = markdown.check(a_report(state=RunState.QUEUED))
+    assert (queued.conclusion, queued.commit_status) == (None, "pending")
 
 
 def test_a_check_has_a_title_that_fits() -> None:
@@ -435,6 +436,17 @@ def test_a_check_has_a_title_that_fits() -> None:
     assert markdown.check(a_report(SLOW, STEADY)).title == "1 of 2 cases 10.2 % slower"
     long = markdown.check(a_report(state=RunState.FAILED, reason="word " * 100)).title
     assert len(long) <= 140
+
+
+def test_a_check_that_decided_nothing_says_so_and_what_to_do() -> None:
+    """It does not block, so its title is all that tells it from a pass."""
+    unsure = a_row(Outcome.INCONCLUSIVE, reason="too noisy " * 30)
+    assert markdown.check(a_report(unsure)).title == "Undecided, run it again: nothing decided"
+    faster = a_report(unsure, a_row(Outcome.IMPROVEMENT, 0.9))
+    assert markdown.check(faster).title.startswith("Undecided, run it again: 1 of 2 cases 10.0 % faster")
+    assert markdown.check(a_report()).title == "Undecided, nothing measured: the suite has no case for this device"
+    quarantined = a_report(replace(unsure, quarantined=True))
+    assert markdown.check(quarantined).title == "Undecided, nothing decided: 1 quarantined"
 
 
 @given(st.text(alphabet="ab ", min_size=150, max_size=400))

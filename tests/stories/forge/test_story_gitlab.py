@@ -171,7 +171,7 @@ def test_a_token_that_expires_delays_everything_and_loses_nothing(norms: GitLabS
     norms.messages_are_due()
     norms.settle()
     assert len(norms.said(7)) == 1
-    assert norms.status(head).startswith("pending: ")
+    assert norms.status(head).startswith("success: ")
 
 
 def test_doctor_names_what_is_missing(norms: GitLabStory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +194,4 @@ def test_a_project_that_the_token_may_not_see_is_asked_again_later(norms: GitLab
     norms.messages_are_due()
     norms.settle()
     assert len(norms.said(7)) == 1
-    assert norms.status(head).startswith("pending: ")
+    assert norms.status(head).startswith("success: ")

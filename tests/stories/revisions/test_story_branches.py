@@ -48,7 +48,7 @@ def test_a_pull_request_that_merged_the_mainline_answers_for_its_own_changes_alo
     assert (FAST in said, WIDE in said) == (True, False)
     assert f"{WIDE}` norms" in before
     assert f"slow since {slow[:10]} (regression 1): not caused by this revision" in before
-    assert story.status(head).startswith("pending: 1 of 2 cases ")
+    assert story.status(head).startswith("success: 1 of 2 cases ")
     assert blamed() == [(WIDE, "open", slow)]
 
 
