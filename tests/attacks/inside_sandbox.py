@@ -35,9 +35,17 @@ NUMBERS = {
     "open_tree": 428,
     "io_uring_setup": 425,
     **(
-        {"clone": 56, "open": 2, "ioprio_set": 251, "fanotify_init": 300, "sched_setattr": 314, "socket": 41}
+        {
+            "clone": 56,
+            "open": 2,
+            "fcntl": 72,
+            "ioprio_set": 251,
+            "fanotify_init": 300,
+            "sched_setattr": 314,
+            "socket": 41,
+        }
         if X86
-        else {"clone": 220, "ioprio_set": 30, "fanotify_init": 262, "sched_setattr": 274, "socket": 198}
+        else {"clone": 220, "fcntl": 25, "ioprio_set": 30, "fanotify_init": 262, "sched_setattr": 274, "socket": 198}
     ),
 }
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWPID = 0x20000, 0x10000000, 0x40000000, 0x20000000
@@ -59,6 +67,15 @@ def cloned(flags: int) -> str:
     if answer == 0:
         os._exit(0)
     return checked(answer)
+
+
+def controlled(path: str, command: int, argument: int) -> str:
+    """By `fcntl`, with high bits that the kernel ignores and a filter has to ignore as well."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return call("fcntl", file, ctypes.c_ulong(1 << 32 | command), ctypes.c_ulong(argument))
+    finally:
+        os.close(file)
 
 
 def connect(family: int, address: object, kind: int = socket.SOCK_STREAM) -> str:
@@ -300,6 +317,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "all descriptors": open_all,
     "terminals": lambda: as_many(lambda: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)),
     "inotify instances": lambda: as_many(lambda: checked(libc.inotify_init())),
+    "a lease, on which whoever opens the file waits": lambda: controlled("probe", fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "notices of changes in a folder": lambda: controlled(".", fcntl.F_NOTIFY, fcntl.DN_MODIFY),
     "processors": lambda: str(len(os.sched_getaffinity(0))),
     "a thread with files of its own": lambda: cloned(CLONE_VM | CLONE_SIGHAND | CLONE_THREAD),
     "a process that cannot be dumped": lambda: checked(libc.prctl(4, 0, 0, 0, 0)),

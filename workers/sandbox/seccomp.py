@@ -1,6 +1,7 @@
 """The system calls that a sandboxed process may not make: those that reach into the kernel or other processes."""
 
 import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -81,6 +82,10 @@ def _program() -> bytes | None:
     add(refuse, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_THREAD | _CLONE_FILES, _CLONE_THREAD))
     add(refuse, "prctl", seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, _PR_SET_DUMPABLE), seccomp.Arg(1, seccomp.EQ, 0))
     rules.add_rule(refuse, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_NEWUSER, _CLONE_NEWUSER))
+    # Whoever opens a file with a lease waits for its holder (45 s by default): the worker reads what programs wrote.
+    # Notices of folders do what inotify does.
+    for command in (fcntl.F_SETLEASE, fcntl.F_NOTIFY):
+        rules.add_rule(refuse, "fcntl", seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(refuse, "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, request))
     rules.add_rule(seccomp.ERRNO(errno.EAFNOSUPPORT), "socket", seccomp.Arg(0, seccomp.GT, _AF_NETLINK))
