@@ -124,7 +124,7 @@ def signs_of_life(state: ServiceState, here: Disk, now: float) -> Sequence[Sign]
         control = f"polls were due {lasted(silent_s)} ago" if silent_s > SILENT_S else "polls on time"
     if state.oldest_delivery is not None:
         webhooks = f"one waits for {lasted(now - state.oldest_delivery)}"
-    elif state.last_delivery is not None and acting().actor.may(Scope.WORKER):  # it may be of a private target
+    elif state.last_delivery is not None and acting().actor.may(Scope.READ):  # it may be of a private target
         webhooks = f"last {lasted(max(0.0, now - state.last_delivery))} ago"
     else:
         webhooks = "none waits"

@@ -10,7 +10,7 @@ from service.errors import BadInput
 
 
 class Scope(StrEnum):
-    """What a grant allows.  `admin` allows everything; every other scope on a target allows to read it."""
+    """What a grant allows.  `admin` allows everything, and every scope of targets allows to read them."""
 
     READ = "read"
     INGEST = "ingest"
@@ -46,18 +46,22 @@ class Actor:
     def may(self, scope: Scope, target_id: int | None = None) -> bool:
         """Whether it has the scope: on this target, or on all targets if `target_id` is None."""
         return any(
-            grant.target_id in (None, target_id) and (grant.scope in (scope, Scope.ADMIN) or scope is Scope.READ)
+            grant.target_id in (None, target_id) and _allows(grant.scope, scope)
             for grant in self.grants
             if grant.target_id is None or target_id is not None
         )
 
     def may_somewhere(self, scope: Scope) -> bool:
         """Whether it has the scope on at least one target."""
-        return any(grant.scope in (scope, Scope.ADMIN) or scope is Scope.READ for grant in self.grants)
+        return any(_allows(grant.scope, scope) for grant in self.grants)
 
     def readable(self) -> frozenset[int]:
         """The targets that it may read although they are private; an actor that may read all has no need of it."""
         return frozenset(grant.target_id for grant in self.grants if grant.target_id is not None)
+
+
+def _allows(held: Scope, scope: Scope) -> bool:
+    return held in (scope, Scope.ADMIN) or (scope is Scope.READ and held in OF_TARGETS)
 
 
 ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")

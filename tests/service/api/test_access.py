@@ -141,7 +141,7 @@ def test_nothing_reveals_a_private_target() -> None:
         stored_texts.keep_log(session, run_id, "compiling the secret")
     api = Api()
     assert api.with_key("admin").get(f"/runs/{run_id}/log").text == "compiling the secret"
-    for reader in (api, api.with_key("run:norms")):
+    for reader in (api, api.with_key("run:norms"), api.with_key("worker")):
         assert [one["name"] for one in reader.get("/targets").json()["items"]] == ["norms"]
         assert reader.get("/queue").json()["items"] == []
         missing, never = reader.get("/targets/secret"), reader.get("/targets/nothing")
