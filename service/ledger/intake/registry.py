@@ -146,7 +146,6 @@ def edit(
     target = _rehearsed(change)
     if recipe_from_branch:
         target.recipe_id = None  # the branch must bring one
-    source = open_source(target)
     if (target.location, target.branch, target.recipe_from_branch) == (
         before.location,
         before.branch,
@@ -155,6 +154,7 @@ def edit(
         with transaction() as session:
             _record(session, "edit", change(session), before)
         return
+    source = open_source(target)
     with _kept_only_if_done(target, source):
         source.refresh()
         _newest(source, target, 1)

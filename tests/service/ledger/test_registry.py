@@ -145,6 +145,18 @@ def test_an_edit_changes_what_is_named(norms: Repository, tmp_path: Path) -> Non
     assert len(mirrors()) == 1, "the copy of the old address is deleted"
 
 
+def test_what_leaves_the_source_as_it_is_does_not_ask_for_it(
+    norms: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _add(tmp_path, recipe=RECIPE)
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", "[]")
+    settings.cache_clear()
+    assert kernelwatch("target", "edit", "norms", "--private", "--forge", "acme/norms").exit_code == 0
+    assert (_columns()["private"], _columns()["forge"]) == (True, "acme/norms")
+    done = kernelwatch("target", "edit", "norms", "--recipe-from-branch")
+    assert (done.exit_code, "allowed" in str(done.exception)) == (2, True), str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
