@@ -13,10 +13,11 @@ from service.api.access import permit
 from service.db.engine import reading
 from service.db.models import Run, Target
 from service.domain.access import Actor, Scope
+from service.domain.text import ONE_LINE
 from service.errors import NotFound
 from service.ledger import targets
 
-TargetName = Annotated[str, Path(max_length=80, pattern=r"^[^\x00-\x1f\x7f]+$")]
+TargetName = Annotated[str, Path(max_length=80, pattern=ONE_LINE)]
 
 
 def permitted_target(actor: Actor, scope: Scope, name: str) -> Target:

@@ -45,7 +45,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Run
 from service.domain.access import Actor, Scope
 from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RunState
-from service.domain.text import printable
+from service.domain.text import ONE_LINE, printable
 from service.errors import Conflict
 from service.ledger import phases, stored_texts
 from service.ledger.intake import deliveries
@@ -220,7 +220,7 @@ def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> P
 
 _KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "All of its runs were there already."}}
 # The name of a worker holds a slash: HOST/DEVICE-NUMBER.
-WorkerName = Annotated[str, Path(max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
+WorkerName = Annotated[str, Path(max_length=120, pattern=ONE_LINE)]
 
 
 @router.post("/runs", response_model=RequestedRunsDocument, status_code=201, responses=_KNOWN, tags=["runs"])

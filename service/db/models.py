@@ -27,6 +27,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DontWrapMixin
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr, mapped_column, relationship
 
@@ -55,6 +56,7 @@ from service.domain.states import (
     SearchState,
     TargetKind,
 )
+from service.errors import BadInput
 
 Key = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL refuses the first, UTF-8 the others
@@ -83,6 +85,28 @@ class AnyText(TypeDecorator[str]):
 
     def process_bind_param(self, value: Any, _dialect: Dialect) -> Any:
         return storable(value)
+
+
+class Unstorable(BadInput, DontWrapMixin):  # the engine would make another error of it
+    """A name with a character that a database refuses."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"{text[:80]!r} has a NUL or half of a surrogate pair, which no database stores: leave it out."
+        )
+
+
+class ShortText(TypeDecorator[str]):
+    """A name, of at most so many characters.  Raises Unstorable: with another character it would be another name."""
+
+    impl = String
+    cache_ok = True
+    python_type = str
+
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
+        if value is not None and _UNSTORABLE.search(value):
+            raise Unstorable(value)
+        return value
 
 
 class AnyJSON(TypeDecorator[Any]):
@@ -136,7 +160,7 @@ class Target(Base):
     __tablename__ = "targets"
     __table_args__ = (_references("ix_targets_recipe", "recipe_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    name: Mapped[str] = mapped_column(String(80), unique=True)
+    name: Mapped[str] = mapped_column(ShortText(80), unique=True)
     kind: Mapped[TargetKind] = mapped_column(_enum(TargetKind))
     location: Mapped[str]  # URL or folder of the repository; index URL or folder of wheels
     package: Mapped[str | None]  # the distribution's name, for packages
@@ -166,7 +190,7 @@ class RecipeRow(Base):
     __table_args__ = (UniqueConstraint("target_id", "digest"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    digest: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(ShortText(64))
     text: Mapped[str]
     adapters: Mapped[dict[str, Any]]  # file name -> source, which contenders import next to the revision
     created_at: Mapped[float]
@@ -183,8 +207,8 @@ class Delivery(Base):
         Index("ix_deliveries_waiting", "received_at", sqlite_where=_UNPROCESSED, postgresql_where=_UNPROCESSED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    guid: Mapped[str] = mapped_column(String(80), unique=True)
-    event: Mapped[str] = mapped_column(String(40))
+    guid: Mapped[str] = mapped_column(ShortText(80), unique=True)
+    event: Mapped[str] = mapped_column(ShortText(40))
     forge_kind: Mapped[ForgeKind] = mapped_column(_enum(ForgeKind), default=ForgeKind.GITHUB, server_default="github")
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
@@ -209,7 +233,7 @@ class PushRow(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     origin: Mapped[Origin] = mapped_column(_enum(Origin))
-    head: Mapped[str] = mapped_column(String(64))
+    head: Mapped[str] = mapped_column(ShortText(64))
     pull: Mapped[int | None]
     delivery_id: Mapped[int | None] = mapped_column(ForeignKey("deliveries.id"))
     created_at: Mapped[float]
@@ -223,13 +247,13 @@ class Pull(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     number: Mapped[int]
-    head: Mapped[str | None] = mapped_column(String(64))  # None until one was recorded
+    head: Mapped[str | None] = mapped_column(ShortText(64))  # None until one was recorded
     version: Mapped[int] = mapped_column(default=0)  # raised by everyone who records something of it
     updated_at: Mapped[float | None]  # by the forge's clock, at the newest delivery
     closed_at: Mapped[float | None]  # when it was closed or merged
-    merged_as: Mapped[str | None] = mapped_column(String(64))  # its commit on the mainline
-    accepted_head: Mapped[str | None] = mapped_column(String(64))  # a head that is slower, and accepted
-    accepted_by: Mapped[str | None] = mapped_column(String(80))
+    merged_as: Mapped[str | None] = mapped_column(ShortText(64))  # its commit on the mainline
+    accepted_head: Mapped[str | None] = mapped_column(ShortText(64))  # a head that is slower, and accepted
+    accepted_by: Mapped[str | None] = mapped_column(ShortText(80))
     accepted_why: Mapped[str | None]
 
 
@@ -249,8 +273,8 @@ class Revision(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    sha: Mapped[str] = mapped_column(String(64))
-    parent: Mapped[str | None] = mapped_column(String(64))  # first parent, or the release before
+    sha: Mapped[str] = mapped_column(ShortText(64))
+    parent: Mapped[str | None] = mapped_column(ShortText(64))  # first parent, or the release before
     ordinal: Mapped[int | None]  # place on the mainline, oldest 0; None off it
     subject: Mapped[str]
     author: Mapped[str]
@@ -293,27 +317,27 @@ class Run(Base):
         _references("ix_runs_push", "push_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    dedupe: Mapped[str] = mapped_column(String(200), unique=True)
+    dedupe: Mapped[str] = mapped_column(ShortText(200), unique=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
     baseline: Mapped[str | None] = mapped_column(
-        String(64)
+        ShortText(64)
     )  # sha compared with: the parent of one on the mainline, else the merge base
     recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
     push_id: Mapped[int | None] = mapped_column(ForeignKey("pushes.id"))
     pull: Mapped[int | None]
-    device: Mapped[str] = mapped_column(String(40))
-    suite: Mapped[str] = mapped_column(String(40))
+    device: Mapped[str] = mapped_column(ShortText(40))
+    suite: Mapped[str] = mapped_column(ShortText(40))
     purpose: Mapped[Purpose] = mapped_column(_enum(Purpose), default=Purpose.WATCH)
     only_cases: Mapped[list[str] | None]  # of the suite; None for all
-    only_worker: Mapped[str | None] = mapped_column(String(120))  # no other worker takes it
+    only_worker: Mapped[str | None] = mapped_column(ShortText(120))  # no other worker takes it
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id", use_alter=True))
     trusted: Mapped[bool]
     priority: Mapped[int]
     state: Mapped[RunState] = mapped_column(_enum(RunState), default=RunState.QUEUED)
     attempt: Mapped[int] = mapped_column(default=0)
     max_attempts: Mapped[int] = mapped_column(default=3)
-    worker: Mapped[str | None] = mapped_column(String(120))
+    worker: Mapped[str | None] = mapped_column(ShortText(120))
     lease_until: Mapped[float | None]
     losses: Mapped[int] = mapped_column(default=0)  # attempts that did not count
     not_before: Mapped[float] = mapped_column(default=0.0)  # waits in the queue until then
@@ -326,12 +350,14 @@ class Run(Base):
     sandboxed: Mapped[bool | None]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
     telemetry: Mapped[dict[str, Any] | None] = _large()
-    last_good: Mapped[str | None] = mapped_column(String(64))  # last revision that was not slow, where the baseline is
+    last_good: Mapped[str | None] = mapped_column(
+        ShortText(64)
+    )  # last revision that was not slow, where the baseline is
     pinned: Mapped[str | None] = mapped_column(
-        String(64)
+        ShortText(64)
     )  # the pinned baseline: the last release, or what the recipe pins
     summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.totals
-    notified_state: Mapped[str] = mapped_column(String(32), default="")  # the last state that was reported
+    notified_state: Mapped[str] = mapped_column(ShortText(32), default="")  # the last state that was reported
     repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
     target: Mapped[Target] = relationship(lazy="raise")
@@ -370,7 +396,7 @@ class Attempt(Base):
     __tablename__ = "attempts"
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True)
-    worker: Mapped[str] = mapped_column(String(120))
+    worker: Mapped[str] = mapped_column(ShortText(120))
     started_at: Mapped[float]
     finished_at: Mapped[float | None]
     outcome: Mapped[str | None]
@@ -382,7 +408,7 @@ class Stack(Base):
 
     __tablename__ = "stacks"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    digest: Mapped[str] = mapped_column(ShortText(64), unique=True)
     versions: Mapped[dict[str, Any]]
 
 
@@ -404,7 +430,7 @@ class CodeText(Base):
     __table_args__ = (UniqueConstraint("target_id", "sha256"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    sha256: Mapped[str] = mapped_column(String(64))
+    sha256: Mapped[str] = mapped_column(ShortText(64))
     packed: Mapped[bytes] = _large(LargeBinary)  # see service.domain.codefacts.texts
     bytes: Mapped[int]
 
@@ -423,12 +449,12 @@ class KernelTextRow(Base):
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
     check_id: Mapped[int | None] = mapped_column(ForeignKey("facts_checks.id"))
     text_id: Mapped[int] = mapped_column(ForeignKey("code_texts.id"))
-    contender: Mapped[str] = mapped_column(String(120))  # "head:norms"
-    case: Mapped[str] = mapped_column(String(120))
-    arch: Mapped[str] = mapped_column(String(16), default="")  # of a check
+    contender: Mapped[str] = mapped_column(ShortText(120))  # "head:norms"
+    case: Mapped[str] = mapped_column(ShortText(120))
+    arch: Mapped[str] = mapped_column(ShortText(16), default="")  # of a check
     number: Mapped[int]  # which kernel of the call
     kernel: Mapped[str]  # its name; empty for the code of a whole call
-    kind: Mapped[str] = mapped_column(String(16))
+    kind: Mapped[str] = mapped_column(ShortText(16))
     made_at: Mapped[float]
     text: Mapped[CodeText] = relationship(lazy="raise")
 
@@ -445,10 +471,10 @@ class Measurement(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
-    contender: Mapped[str] = mapped_column(String(120))  # "head:norms", unique in the run
-    role: Mapped[str] = mapped_column(String(16))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
+    contender: Mapped[str] = mapped_column(ShortText(120))  # "head:norms", unique in the run
+    role: Mapped[str] = mapped_column(ShortText(16))
+    provider: Mapped[str] = mapped_column(ShortText(80))
+    case: Mapped[str] = mapped_column(ShortText(120))
     state: Mapped[CellState] = mapped_column(_enum(CellState))
     reason: Mapped[str | None]
     median: Mapped[float | None]  # in `unit`
@@ -476,11 +502,11 @@ class VerdictRow(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
+    provider: Mapped[str] = mapped_column(ShortText(80))
+    case: Mapped[str] = mapped_column(ShortText(120))
     baseline_kind: Mapped[BaselineKind] = mapped_column(_enum(BaselineKind, 16))
-    baseline: Mapped[str | None] = mapped_column(String(80))  # who that is: a commit or a provider
-    outcome: Mapped[str] = mapped_column(String(16))
+    baseline: Mapped[str | None] = mapped_column(ShortText(80))  # who that is: a commit or a provider
+    outcome: Mapped[str] = mapped_column(ShortText(16))
     ratio: Mapped[float | None]
     low: Mapped[float | None]
     high: Mapped[float | None]
@@ -494,22 +520,22 @@ class VerdictRow(Base):
     q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
     smallest_change: Mapped[float | None]  # the smallest relevant change that held here, relative
     doubt: Mapped[str | None] = mapped_column(
-        String(16)
+        ShortText(16)
     )  # a service.domain.verdicts.analysis.Doubt: what equal code says against it
-    cause_kind: Mapped[str | None] = mapped_column(String(16))  # a service.domain.attribution.causes.Kind
-    cause_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.attribution.causes.CauseCode
+    cause_kind: Mapped[str | None] = mapped_column(ShortText(16))  # a service.domain.attribution.causes.Kind
+    cause_code: Mapped[str | None] = mapped_column(ShortText(32))  # a service.domain.attribution.causes.CauseCode
     cause_args: Mapped[dict[str, Any] | None]
     cause_text: Mapped[str | None]  # in words, of rows without a code
     cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
     cause_by: Mapped[str | None] = mapped_column(
-        String(16)
+        ShortText(16)
     )  # a service.domain.attribution.explanations.By: what of the code explains it
     policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
-    reason_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.verdicts.reasons.ReasonCode
+    reason_code: Mapped[str | None] = mapped_column(ShortText(32))  # a service.domain.verdicts.reasons.ReasonCode
     reason_args: Mapped[dict[str, Any] | None]
     reason: Mapped[str | None]  # in words, of rows without a code
     known_before: Mapped[bool] = mapped_column(default=False)  # invalid or failed, as a revision before it
-    quarantined_by: Mapped[str | None] = mapped_column(String(80))  # who quarantined it: its change raises no alarm
+    quarantined_by: Mapped[str | None] = mapped_column(ShortText(80))  # who quarantined it: its change raises no alarm
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
@@ -526,7 +552,7 @@ class RunTotals(Base):
     )
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
+    device: Mapped[str] = mapped_column(ShortText(40))
     purpose: Mapped[Purpose] = mapped_column(_enum(Purpose))
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
     at: Mapped[float]  # when it was judged
@@ -542,10 +568,10 @@ class RunTotals(Base):
     newly_broken: Mapped[int] = mapped_column(default=0)  # invalid or failed, and not so before
     slower_than_wrong: Mapped[int] = mapped_column(default=0, server_default="0")  # than a parent with wrong results
     behind: Mapped[int] = mapped_column(default=0)  # cases behind SOTA
-    sota: Mapped[str | None] = mapped_column(String(80))  # the provider that most cases were compared with
+    sota: Mapped[str | None] = mapped_column(ShortText(80))  # the provider that most cases were compared with
     sota_cases: Mapped[int] = mapped_column(default=0)  # with a kernel time of both
     sota_log: Mapped[float] = mapped_column(default=0.0)  # sum of the logarithms of their ratios to SOTA
-    sota_digest: Mapped[str | None] = mapped_column(String(16))  # which cases these are: equal ones can be compared
+    sota_digest: Mapped[str | None] = mapped_column(ShortText(16))  # which cases these are: equal ones can be compared
     copy_gb_s: Mapped[float | None]  # the ceiling of memory in its session
     seconds: Mapped[dict[str, float] | None] = mapped_column(OptionalJSON)  # by phase
 
@@ -564,7 +590,7 @@ class FactsCheck(Base):
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
     recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
-    base: Mapped[str] = mapped_column(String(64))  # sha compared with; empty where there is none
+    base: Mapped[str] = mapped_column(ShortText(64))  # sha compared with; empty where there is none
     trusted: Mapped[bool]
     state: Mapped[FactsState] = mapped_column(_enum(FactsState), default=FactsState.QUEUED)
     attempt: Mapped[int] = mapped_column(default=0)
@@ -584,7 +610,7 @@ class PolicyRow(Base):
 
     __tablename__ = "policies"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    digest: Mapped[str] = mapped_column(ShortText(64), unique=True)
     values: Mapped[dict[str, Any]]
     created_at: Mapped[float]
 
@@ -596,9 +622,9 @@ class Series(Base):
     __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case", "metric"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))  # without its metric
+    device: Mapped[str] = mapped_column(ShortText(40))
+    provider: Mapped[str] = mapped_column(ShortText(80))
+    case: Mapped[str] = mapped_column(ShortText(120))  # without its metric
     metric: Mapped[Metric] = mapped_column(_enum(Metric))
 
     @hybrid_property
@@ -664,11 +690,11 @@ class Incident(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
+    device: Mapped[str] = mapped_column(ShortText(40))
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the earliest that is in it
     opened_at: Mapped[float]
     closed_at: Mapped[float | None]  # when the last of its regressions was fixed or dismissed
-    cause_kind: Mapped[str | None] = mapped_column(String(16))
+    cause_kind: Mapped[str | None] = mapped_column(ShortText(16))
     cause_text: Mapped[str | None]
     revision: Mapped[Revision] = relationship(lazy="raise")
 
@@ -701,11 +727,11 @@ class RegressionRow(OfSeries, Base):
     opened_at: Mapped[float]
     fixed_at: Mapped[float | None]
     fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
-    good: Mapped[str | None] = mapped_column(String(64))  # the revision that it is slower than
-    culprit: Mapped[str | None] = mapped_column(String(64))  # the revision that is blamed
-    cause_kind: Mapped[str | None] = mapped_column(String(16))
+    good: Mapped[str | None] = mapped_column(ShortText(64))  # the revision that it is slower than
+    culprit: Mapped[str | None] = mapped_column(ShortText(64))  # the revision that is blamed
+    cause_kind: Mapped[str | None] = mapped_column(ShortText(16))
     cause_text: Mapped[str | None]
-    assignee: Mapped[str | None] = mapped_column(String(80))
+    assignee: Mapped[str | None] = mapped_column(ShortText(80))
     due_at: Mapped[float | None]
     reason: Mapped[str | None]  # why it is acknowledged or dismissed
     until: Mapped[float | None]  # an acknowledgement ends then; None for never
@@ -724,8 +750,8 @@ class RegressionEvent(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id"))
     at: Mapped[float]
-    who: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
-    what: Mapped[str] = mapped_column(String(32))  # "opened", "acknowledged", "note", …
+    who: Mapped[str] = mapped_column(ShortText(80))  # a person, or "kernelwatch"
+    what: Mapped[str] = mapped_column(ShortText(32))  # "opened", "acknowledged", "note", …
     state: Mapped[RegressionState] = mapped_column(_enum(RegressionState))  # after it
     words: Mapped[str | None]
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
@@ -753,9 +779,9 @@ class ChangePoint(OfSeries, Base):
     revisions: Mapped[int | None]  # that were compared; not known of old points
     # Of a leak: the first revisions of its parts, each with the ratio so far.
     course: Mapped[list[Any] | None] = mapped_column(OptionalJSON)
-    level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
+    level: Mapped[str] = mapped_column(ShortText(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
-    reason_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.states.PointReason
+    reason_code: Mapped[str | None] = mapped_column(ShortText(32))  # a service.domain.states.PointReason
     reason_args: Mapped[dict[str, Any] | None] = mapped_column(OptionalJSON)
     refuted_scans: Mapped[int] = mapped_column(default=0)  # scans in a row with evidence against it
     found_at: Mapped[float]
@@ -775,17 +801,17 @@ class Bisection(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    suite: Mapped[str] = mapped_column(String(40))
+    device: Mapped[str] = mapped_column(ShortText(40))
+    suite: Mapped[str] = mapped_column(ShortText(40))
     cases: Mapped[list[str]]  # those that moved
-    good: Mapped[str] = mapped_column(String(64))
-    bad: Mapped[str] = mapped_column(String(64))
+    good: Mapped[str] = mapped_column(ShortText(64))
+    bad: Mapped[str] = mapped_column(ShortText(64))
     line: Mapped[list[str]]  # the revisions from good to bad along first parents, both included
     state: Mapped[SearchState] = mapped_column(_enum(SearchState), default=SearchState.VERIFYING)
-    asked_by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    asked_by: Mapped[str] = mapped_column(ShortText(80))  # a person, or "kernelwatch"
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
     max_runs: Mapped[int]
-    culprit: Mapped[str | None] = mapped_column(String(64))
+    culprit: Mapped[str | None] = mapped_column(ShortText(64))
     reason: Mapped[str | None]  # what was found, in one sentence
     waits_for_budget: Mapped[bool] = mapped_column(default=False)  # today's steps are spent
     created_at: Mapped[float]
@@ -804,7 +830,7 @@ class Calibration(OfSeries, Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
-    worker: Mapped[str | None] = mapped_column(String(120))
+    worker: Mapped[str | None] = mapped_column(ShortText(120))
     ratio: Mapped[float]
     p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
     trials: Mapped[int]
@@ -840,10 +866,10 @@ class Quarantine(OfSeries, Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     since: Mapped[float]
-    by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    by: Mapped[str] = mapped_column(ShortText(80))  # a person, or "kernelwatch"
     reason: Mapped[str]
     released_at: Mapped[float | None]
-    released_by: Mapped[str | None] = mapped_column(String(80))
+    released_by: Mapped[str | None] = mapped_column(ShortText(80))
     released_why: Mapped[str | None]
 
 
@@ -917,15 +943,15 @@ class OutboxMessage(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
-        String(200), unique=True
+        ShortText(200), unique=True
     )  # one comment per pull request, one status per commit and device, one answer per command
-    kind: Mapped[str] = mapped_column(String(20))  # "comment", "check", "answer" or "reaction"
+    kind: Mapped[str] = mapped_column(ShortText(20))  # "comment", "check", "answer" or "reaction"
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None for answers and reactions to commands
     payload: Mapped[dict[str, Any]]
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     version: Mapped[int] = mapped_column(default=1)  # raised whenever the payload is replaced
-    remote_id: Mapped[str | None] = mapped_column(String(80))
+    remote_id: Mapped[str | None] = mapped_column(ShortText(80))
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float] = mapped_column(default=0.0)
     error: Mapped[str | None]
@@ -938,13 +964,13 @@ class Subscription(Base):
     __tablename__ = "subscriptions"
     __table_args__ = (_references("ix_subscriptions_target", "target_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    channel: Mapped[str] = mapped_column(String(80))
+    channel: Mapped[str] = mapped_column(ShortText(80))
     target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))  # None for all, and for workers
-    device: Mapped[str | None] = mapped_column(String(80))  # a pattern; None for all
+    device: Mapped[str | None] = mapped_column(ShortText(80))  # a pattern; None for all
     severity: Mapped[GateAction] = mapped_column(_enum(GateAction, 16))  # the smallest
     kinds: Mapped[list[str] | None]  # of events; None for all
     created_at: Mapped[float]
-    created_by: Mapped[str] = mapped_column(String(120))
+    created_by: Mapped[str] = mapped_column(ShortText(120))
     owner_kind: Mapped[ActorKind] = mapped_column(_enum(ActorKind, 16))  # nothing is sent that the owner may not read
     owner_id: Mapped[int | None] = mapped_column(BigInteger)  # of the key or account
     target: Mapped[Target | None] = relationship(lazy="raise")
@@ -960,7 +986,7 @@ class NoticeMessage(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
-    channel: Mapped[str] = mapped_column(String(80))
+    channel: Mapped[str] = mapped_column(ShortText(80))
     document: Mapped[dict[str, Any]]  # a service.reports.feeds.notices.NoticeDocument
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     attempts: Mapped[int] = mapped_column(default=0)  # that the receiver refused
@@ -982,11 +1008,11 @@ class Notice(Base):
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
-    key: Mapped[str] = mapped_column(String(240))  # the same event is noted once
+    key: Mapped[str] = mapped_column(ShortText(240))  # the same event is noted once
     target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))
     kind: Mapped[EventKind] = mapped_column(_enum(EventKind))
-    subject: Mapped[str] = mapped_column(String(200))  # what it opens or closes: "regression 4"
-    series: Mapped[str] = mapped_column(String(200))  # what must not change back and forth: "series 7"
+    subject: Mapped[str] = mapped_column(ShortText(200))  # what it opens or closes: "regression 4"
+    series: Mapped[str] = mapped_column(ShortText(200))  # what must not change back and forth: "series 7"
     event: Mapped[dict[str, Any]]  # a service.domain.notices.NotableEvent
     at: Mapped[float]
     state: Mapped[NoticeState] = mapped_column(_enum(NoticeState), default=NoticeState.WAITING)
@@ -998,7 +1024,7 @@ class ChannelHealth(Base):
 
     __tablename__ = "channel_health"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    channel: Mapped[str] = mapped_column(String(80), unique=True)
+    channel: Mapped[str] = mapped_column(ShortText(80), unique=True)
     failures: Mapped[int] = mapped_column(default=0)  # in a row
     failing_since: Mapped[float | None]
     paused_until: Mapped[float] = mapped_column(default=0.0)
@@ -1010,15 +1036,15 @@ class Worker(Base):
     __tablename__ = "workers"
     __table_args__ = (_references("ix_workers_run", "run_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    name: Mapped[str] = mapped_column(String(120), unique=True)
-    device: Mapped[str] = mapped_column(String(40))
+    name: Mapped[str] = mapped_column(ShortText(120), unique=True)
+    device: Mapped[str] = mapped_column(ShortText(40))
     description: Mapped[str]  # "NVIDIA H200, GPU-…", or the processor's name
     sandbox: Mapped[str | None]  # why the sandbox cannot work here; None when it works
     started_at: Mapped[float]
     seen_at: Mapped[float]
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
     paused_at: Mapped[float | None]  # takes no run since then
-    paused_by: Mapped[str | None] = mapped_column(String(120))
+    paused_by: Mapped[str | None] = mapped_column(ShortText(120))
     lost_at: Mapped[float | None]  # when people were notified that it does not answer
 
 
@@ -1028,9 +1054,9 @@ class Account(Base):
     __tablename__ = "accounts"
     __table_args__ = (UniqueConstraint("issuer", "subject"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    issuer: Mapped[str] = mapped_column(String(200))  # URL of the provider
-    subject: Mapped[str] = mapped_column(String(200))  # who it is there; unlike the login it never changes
-    login: Mapped[str] = mapped_column(String(120))
+    issuer: Mapped[str] = mapped_column(ShortText(200))  # URL of the provider
+    subject: Mapped[str] = mapped_column(ShortText(200))  # who it is there; unlike the login it never changes
+    login: Mapped[str] = mapped_column(ShortText(120))
     admin: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[float]
     signed_in_at: Mapped[float]
@@ -1045,7 +1071,7 @@ class Role(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    permission: Mapped[str] = mapped_column(String(16))  # of the forge: none, read, triage, write, maintain or admin
+    permission: Mapped[str] = mapped_column(ShortText(16))  # of the forge: none, read, triage, write, maintain or admin
     checked_at: Mapped[float]
 
 
@@ -1054,7 +1080,7 @@ class SignIn(Base):
 
     __tablename__ = "sign_ins"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    digest: Mapped[str] = mapped_column(ShortText(64), unique=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[float]
     expires_at: Mapped[float]
@@ -1066,17 +1092,17 @@ class ApiKey(Base):
 
     __tablename__ = "api_keys"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    name: Mapped[str] = mapped_column(String(80))
-    prefix: Mapped[str] = mapped_column(String(16), unique=True)  # shown, so that people know which key it is
-    digest: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key, which has 256 random bits
+    name: Mapped[str] = mapped_column(ShortText(80))
+    prefix: Mapped[str] = mapped_column(ShortText(16), unique=True)  # shown, so that people know which key it is
+    digest: Mapped[str] = mapped_column(ShortText(64))  # SHA-256 of the whole key, which has 256 random bits
     account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # whose it is; None for a program
     rotated_from: Mapped[int | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it replaces
     created_at: Mapped[float]
-    created_by: Mapped[str] = mapped_column(String(120))
+    created_by: Mapped[str] = mapped_column(ShortText(120))
     expires_at: Mapped[float | None]
     used_at: Mapped[float | None]  # to the minute
     revoked_at: Mapped[float | None]
-    revoked_by: Mapped[str | None] = mapped_column(String(120))
+    revoked_by: Mapped[str | None] = mapped_column(ShortText(120))
     grants: Mapped[list["KeyGrant"]] = relationship(lazy="raise", order_by="KeyGrant.id")
 
 
@@ -1102,13 +1128,13 @@ class AuditEntry(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     at: Mapped[float]
     actor_kind: Mapped[ActorKind] = mapped_column(_enum(ActorKind, 16))
-    actor: Mapped[str] = mapped_column(String(120))
+    actor: Mapped[str] = mapped_column(ShortText(120))
     actor_id: Mapped[int | None] = mapped_column(BigInteger)  # of the key or account
-    action: Mapped[str] = mapped_column(String(40))  # "target.add", "run.cancel", …
-    target: Mapped[str | None] = mapped_column(String(80))  # a name: the entry outlives its target
-    object: Mapped[str | None] = mapped_column(String(120))  # "run 12", "regression 4", …
+    action: Mapped[str] = mapped_column(ShortText(40))  # "target.add", "run.cancel", …
+    target: Mapped[str | None] = mapped_column(ShortText(80))  # a name: the entry outlives its target
+    object: Mapped[str | None] = mapped_column(ShortText(120))  # "run 12", "regression 4", …
     details: Mapped[dict[str, Any]]
-    address: Mapped[str | None] = mapped_column(String(60))  # where the request came from
+    address: Mapped[str | None] = mapped_column(ShortText(60))  # where the request came from
 
 
 class RepeatableRequest(Base):
@@ -1120,9 +1146,9 @@ class RepeatableRequest(Base):
         Index("ix_repeatable_requests_begun", "begun_at"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    owner: Mapped[str] = mapped_column(String(40))  # "key 3", "person 5"
-    key: Mapped[str] = mapped_column(String(200))
-    digest: Mapped[str] = mapped_column(String(64))  # SHA-256 of method, path and body
+    owner: Mapped[str] = mapped_column(ShortText(40))  # "key 3", "person 5"
+    key: Mapped[str] = mapped_column(ShortText(200))
+    digest: Mapped[str] = mapped_column(ShortText(64))  # SHA-256 of method, path and body
     begun_at: Mapped[float]
     status: Mapped[int | None]  # None while it is handled
     body: Mapped[str | None]
@@ -1135,13 +1161,13 @@ class IngestBatch(Base):
     __table_args__ = (Index("ix_ingest_batches_target", "target_id", "id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    tool: Mapped[str] = mapped_column(String(120))
-    machine: Mapped[str] = mapped_column(String(120))
+    device: Mapped[str] = mapped_column(ShortText(40))
+    tool: Mapped[str] = mapped_column(ShortText(120))
+    machine: Mapped[str] = mapped_column(ShortText(120))
     measured_at: Mapped[float | None]
     stack: Mapped[dict[str, Any]]
     notes: Mapped[dict[str, Any]]
-    sent_by: Mapped[str] = mapped_column(String(120))
+    sent_by: Mapped[str] = mapped_column(ShortText(120))
     received_at: Mapped[float]
     measurements: Mapped[int] = mapped_column(default=0)
     samples: Mapped[int] = mapped_column(default=0)
@@ -1156,10 +1182,10 @@ class IngestedMeasurement(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     batch_id: Mapped[int] = mapped_column(ForeignKey("ingest_batches.id"), index=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))  # the rest of the series' key, for its index
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))  # with its metric
-    revision: Mapped[str] = mapped_column(String(64))  # as it was sent; kernelwatch need not know it
+    device: Mapped[str] = mapped_column(ShortText(40))
+    provider: Mapped[str] = mapped_column(ShortText(80))
+    case: Mapped[str] = mapped_column(ShortText(120))  # with its metric
+    revision: Mapped[str] = mapped_column(ShortText(64))  # as it was sent; kernelwatch need not know it
     median: Mapped[float]
     samples: Mapped[str] = mapped_column(Text)  # JSON, in the unit of the case's metric
 
@@ -1170,9 +1196,9 @@ class StudySession(Base):
     __tablename__ = "study_sessions"
     __table_args__ = (UniqueConstraint("study", "began", "device"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    study: Mapped[str] = mapped_column(String(40))  # a name in kernels.studies.catalogue
-    began: Mapped[str] = mapped_column(String(40))  # ISO 8601, as the run wrote it: part of the identity
-    device: Mapped[str] = mapped_column(String(40))
+    study: Mapped[str] = mapped_column(ShortText(40))  # a name in kernels.studies.catalogue
+    began: Mapped[str] = mapped_column(ShortText(40))  # ISO 8601, as the run wrote it: part of the identity
+    device: Mapped[str] = mapped_column(ShortText(40))
     quick: Mapped[bool]
     machine: Mapped[dict[str, Any]]
     code: Mapped[dict[str, Any]]
@@ -1188,13 +1214,13 @@ class StudyRecord(Base):
     __table_args__ = (UniqueConstraint("session_id", "step", "trial", "case", "arm"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     session_id: Mapped[int] = mapped_column(ForeignKey("study_sessions.id"))
-    step: Mapped[str] = mapped_column(String(80))
+    step: Mapped[str] = mapped_column(ShortText(80))
     trial: Mapped[int]
-    case: Mapped[str] = mapped_column(String(200))
-    arm: Mapped[str] = mapped_column(String(80))
-    state: Mapped[str] = mapped_column(String(32))
+    case: Mapped[str] = mapped_column(ShortText(200))
+    arm: Mapped[str] = mapped_column(ShortText(80))
+    state: Mapped[str] = mapped_column(ShortText(32))
     reason: Mapped[str | None]
-    unit: Mapped[str] = mapped_column(String(16))
+    unit: Mapped[str] = mapped_column(ShortText(16))
     samples: Mapped[bytes] = mapped_column(LargeBinary)  # see pack(): one trial, a value or null for each round
     facts: Mapped[dict[str, Any]] = _large()
 

@@ -2,23 +2,25 @@
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.cases import Case
 from service.domain.metrics import metric_of
+from service.domain.text import ONE_LINE, within_calendar
 from service.errors import BadInput
 
 MAX_LINE = 256 << 10  # bytes
 MAX_SAMPLES = 10_000  # of one measurement
 _MAX_CASES = 65_536
 
-Text = Annotated[str, Field(min_length=1, max_length=120)]
+Text = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
 Sample = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -30,7 +32,9 @@ class Provenance(BaseModel):
     tool: Text = Field(description="The program that measured, with its version.", examples=["triton.testing 3.6"])
     machine: Text = Field(description="Where it ran.", examples=["ci-runner-7, NVIDIA H200"])
     device: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")] = Field(examples=["h200"])
-    measured_at: AwareDatetime | None = Field(None, description="When, as RFC 3339 with its offset.")
+    measured_at: Annotated[AwareDatetime, AfterValidator(within_calendar)] | None = Field(
+        None, description="When, as RFC 3339 with its offset."
+    )
     stack: dict[str, Any] = Field(default_factory=dict, description="Versions.", examples=[{"torch": "2.11.0"}])
     notes: dict[str, Any] = Field(default_factory=dict, description="Anything else, for example the address of a job.")
 
@@ -41,8 +45,8 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     revision: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.+-]+$")]
-    provider: Annotated[str, Field(min_length=1, max_length=80)]
-    case: Annotated[str, Field(min_length=1, max_length=120)]
+    provider: Annotated[Text, Field(max_length=80)]
+    case: Text
     samples: Annotated[list[Sample], Field(min_length=1, max_length=MAX_SAMPLES)]
 
 
@@ -64,9 +68,9 @@ class Sent:
 
 
 def read_first(line: bytes) -> Provenance:
-    """Read the line about the batch.  Raises BadInput."""
+    """Read the line about the batch; a byte order mark before it is skipped.  Raises BadInput."""
     try:
-        return _First.model_validate_json(line).batch
+        return _First.model_validate_json(line.removeprefix(BOM_UTF8)).batch
     except ValidationError as error:
         raise BadInput(f'Line 1 must be {{"batch": {{"tool", "machine", "device"}}}}: {_first_of(error)}') from None
 

@@ -9,10 +9,12 @@ time that is further ahead cannot be right.  The functions take numbers, and col
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+ONE_LINE = r"^[^\x00-\x1f\x7f]+$"  # databases refuse the first, and names with the others cannot be read
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
@@ -181,3 +183,12 @@ def fenced(text: str) -> str:
     """Text as a block that it cannot leave: the fence is longer than any run of backticks inside."""
     ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
     return f"{ticks}text\n{text}\n{ticks}"
+
+
+def within_calendar(at: datetime) -> datetime:
+    """The same time.  Raises ValueError if it is in no year from 1 to 9999 of UTC, or would be after rounding."""
+    try:
+        datetime.fromtimestamp(at.timestamp(), UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("it is outside the years 1 to 9999 in UTC") from None
+    return at

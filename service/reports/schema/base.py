@@ -6,11 +6,12 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Strict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Strict, WithJsonSchema
 from sqlalchemy.orm import Mapper
 
 from kernelwatch.documents.base import moment
 from service.db.models import OfSeries
+from service.domain.text import within_calendar
 
 Made = TypeVar("Made", bound=BaseModel)
 
@@ -40,7 +41,12 @@ def _number(value: Any) -> Any:
 
 
 # What requests send, as the OpenAPI describes it.
-Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_instant),
+    AfterValidator(within_calendar),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
 Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]

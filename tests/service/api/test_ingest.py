@@ -1,5 +1,6 @@
 """Measurements made elsewhere are stored in bulk, whole or not at all, in series of their own."""
 
+import codecs
 import gzip
 import json
 from collections.abc import Iterable
@@ -44,6 +45,27 @@ def rows() -> tuple[int, int]:
         return tuple(session.scalar(select(func.count()).select_from(table)) for table in tables)
 
 
+@pytest.mark.parametrize(
+    ("provenance", "why"),
+    [
+        ({"tool": "t\0"}, "batch.tool"),
+        ({"machine": "a\nb"}, "batch.machine"),
+        ({"measured_at": "9999-12-31T23:59:59-12:00"}, "batch.measured_at: Value error, it is outside the years 1 to"),
+        ({"measured_at": "0001-01-01T00:00:00+14:00"}, "batch.measured_at: Value error, it is outside the years 1 to"),
+    ],
+)
+def test_provenance_that_no_database_keeps_is_refused(api: Api, provenance: dict[str, str], why: str) -> None:
+    refused = send(api, body(one(), batch=BATCH | provenance))
+    assert (refused.status_code, rows()) == (422, (0, 0))
+    assert why in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_the_first_and_the_last_time_of_the_calendar_are_read_again(api: Api, at: str) -> None:
+    made = send(api, codecs.BOM_UTF8 + body(one(), batch=BATCH | {"measured_at": at}))
+    assert (made.status_code, made.json()["measured_at"]) == (201, at)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_batch_is_stored_with_its_provenance_and_read_again(api: Api, compressed: bool) -> None:
     content = body(one(), one([8.0], revision="2.0.1", provider="quack"))
@@ -67,6 +89,8 @@ def test_a_batch_is_stored_with_its_provenance_and_read_again(api: Api, compress
         ([one(case="rmsnorm.fwd.big")], "Line 2: case: 'rmsnorm.fwd.big' is not a case; write op.direction.ROWSxCOLS"),
         ([one(), one(), one(extra=1)], "Line 4: extra: Extra inputs are not permitted"),
         ([one(revision="a b")], "Line 2: revision"),
+        ([one(provider="norms\0")], "Line 2: provider"),
+        ([one(case=f"{CASE}\0")], "Line 2: case"),
     ],
 )
 def test_a_line_with_a_mistake_is_named_and_nothing_is_stored(api: Api, lines: list[object], why: str) -> None:

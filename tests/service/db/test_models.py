@@ -8,9 +8,11 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from sqlalchemy import insert, select
 
 from service.db.engine import reading, transaction
-from service.db.models import Delivery, Stack, storable
+from service.db.models import Delivery, Stack, Target, storable
+from service.errors import BadInput
 
 # With what nobody expects: NUL bytes, and halves of characters such as `os.fsdecode` makes of odd file names.
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
@@ -72,3 +74,18 @@ def test_any_facts_are_stored(numbers: Iterator[str], facts: dict[str, Any]) -> 
 )
 def test_what_cannot_be_stored_leaves_a_mark(said: Any, stored: Any) -> None:
     assert storable(said) == stored
+
+
+@pytest.mark.parametrize("name", ["norms\0", "norms\ud800"])
+def test_a_name_that_no_database_stores_is_refused_where_it_is_written_and_where_it_is_sought(
+    either: str, name: str
+) -> None:
+    for statement in (
+        select(Target).where(Target.name == name),
+        insert(Delivery).values(guid=name, event="push", body=b"", received_at=0.0),
+    ):
+        with (
+            pytest.raises(BadInput, match="half of a surrogate pair, which no database stores"),
+            transaction() as session,
+        ):
+            session.execute(statement)

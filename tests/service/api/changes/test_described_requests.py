@@ -49,6 +49,7 @@ def described(method: str, path: str) -> dict[str, Any]:
         ("/bisections", {"target": "norms", "good": "a", "bad": "b", "max_runs": "9"}, "max_runs"),
         ("/runs", {"target": "norms", "revision": "main", "again": "yes"}, "again"),
         ("/regressions/1/due", {"due_at": 0}, "due_at"),
+        ("/regressions/1/due", {"due_at": "9999-12-31T23:59:59-12:00"}, "due_at"),
         ("/regressions/1/due", {"due_at": "2030-01-01"}, "due_at"),
         ("/regressions/1/due", {"due_at": "2030-01-01T00:00:00"}, "due_at"),
         ("/regressions/1/note", {"text": "  "}, "text"),
