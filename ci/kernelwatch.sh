@@ -131,7 +131,11 @@ if [ ! -f "$report/result.env" ]; then
   sentence=$(sed -n 's/^kernelwatch: //p' "$report/log.txt" | tail -n 1)
   stop error "$code" "${sentence:-The command ended with $code: see the log.}"
 fi
-[ ! -f "$report/report.md" ] || cat "$report/report.md" >> "$summary"
+if [ -f "$report/report.md" ]; then
+  cat "$report/report.md" >> "$summary"
+else # the wait took too long
+  printf '**kernelwatch**: %s: %s\n' "$(value headline)" "$(value url)" >> "$summary"
+fi
 if [ "$code" != 0 ]; then
   annotate error "$(value headline): $(value url)"
 elif [ "$(value outcome)" != pass ]; then

@@ -121,6 +121,17 @@ def test_a_wait_that_takes_too_long_ends(seeded: Seeded, kernelwatch: Run, clock
     assert clock.now() == 70
 
 
+def test_a_wait_that_takes_too_long_saves_what_is_waited_for(
+    seeded: Seeded, kernelwatch: Run, clock: Clock, tmp_path: Path
+) -> None:
+    done, queued = (str(seeded.runs[name]) for name in ("steady", "queued"))
+    assert kernelwatch("run", "wait", done, queued, "--timeout", "60", "--save", str(tmp_path))[0] == 2
+    values = dict(line.split("=", 1) for line in (tmp_path / "result.env").read_text().splitlines())
+    assert (values["runs"], values["outcome"], values["exit_code"]) == (f"{done} {queued}", "undecided", "2")
+    assert values["url"].endswith(f"/runs/{queued}")
+    assert values["headline"] == f"Run {queued} is still queued after 60 s, and goes on"
+
+
 def test_options_of_a_wait_need_a_wait(kernelwatch: Run) -> None:
     for option in ("--fail-on=never", "--timeout=5", "--save=folder"):
         code, _, said = kernelwatch("run", "start", "norms", "HEAD", option)

@@ -219,15 +219,16 @@ def test_a_strangers_commit_is_held_and_a_job_that_waits_too_long_ends(jobs: Job
     late = jobs.github(slow, timeout="1")
     [run] = jobs.story.runs(slow)
     assert late.code == 2
-    assert late.outputs | {"report": ""} == {
-        "runs": "",
-        "outcome": "error",
+    assert late.outputs["url"].endswith(f"/runs/{run.id}")
+    assert late.outputs | {"report": "", "url": ""} == {
+        "runs": str(run.id),
+        "outcome": "undecided",
         "exit-code": "2",
-        "headline": late.annotations[0][1],
+        "headline": f"Run {run.id} is still queued after 1 s, and goes on",
         "url": "",
         "report": "",
     }
-    assert late.annotations[0][1].startswith(f"Run {run.id} is still queued after 1 s, and goes on: ")
+    assert late.annotations[0][1] == f"{late.outputs['headline']}: {late.outputs['url']}"
     assert late.annotations[0][1] in late.summary
 
 
@@ -348,7 +349,7 @@ def test_a_job_that_loses_its_connection_is_started_again_without_a_second_run(j
 def test_the_next_job_repeats_a_cancelled_run_and_not_a_failed_one(jobs: Jobs) -> None:
     (jobs.story.repository / "broken").touch()
     sha = jobs.story.commit("does not build")
-    assert jobs.github(sha, timeout="1").outputs["outcome"] == "error"
+    assert jobs.github(sha, timeout="1").outputs["outcome"] == "undecided"
     [run] = jobs.story.runs(sha)
     with Client(jobs.story.address, jobs.key) as client:
         client.runs.cancel(run.id)

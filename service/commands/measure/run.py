@@ -69,7 +69,7 @@ def start(
         return view
     for said in view.parts:
         line(str(said), to=err)
-    return waiting.results(waiting.until_done([one.id for one in found], timeout), wanted, save)
+    return waiting.results(waiting.until_done([one.id for one in found], timeout, save), wanted, save)
 
 
 @run_app.verb("list")
@@ -103,7 +103,7 @@ def wait_for(
     from service.commands.measure import waiting
 
     wanted = read_findings(fail_on)
-    return waiting.results(waiting.until_done(runs, timeout), wanted, save)
+    return waiting.results(waiting.until_done(runs, timeout, save), wanted, save)
 
 
 @run_app.verb("logs")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -30,9 +30,16 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
     Raises:
         BadInput: The folder cannot be written.
     """
-    texts = {"report.json": as_json(view.document), "result.env": _values(runs, view.code)}
+    severity = {state: place for place, state in enumerate(MOST_SEVERE_FIRST)}
+    worst = min(runs, key=lambda run: severity.get(run.gate.state, 0))
+    values = _values(runs, worst.gate.state, view.code, worst.url, worst.headline)
+    texts = {"report.json": as_json(view.document), "result.env": values}
     if view.markdown is not None:
         texts["report.md"] = view.markdown()
+    _write(folder, texts)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -41,21 +48,20 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
         raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
 
 
-def _values(runs: Sequence["RunDocument"], code: int) -> str:
+def _values(runs: Sequence["RunDocument"], outcome: str, code: int, url: str, headline: str) -> str:
     """Values for shells; what a repository wrote into a headline stays in its line."""
-    severity = {state: place for place, state in enumerate(MOST_SEVERE_FIRST)}
-    worst = min(runs, key=lambda run: severity.get(run.gate.state, 0))
     values = {
         "runs": " ".join(str(run.id) for run in runs),
-        "outcome": worst.gate.state,
+        "outcome": outcome,
         "exit_code": str(code),
-        "url": worst.url,
-        "headline": worst.headline,
+        "url": url,
+        "headline": headline,
     }
     return "\n".join(f"{name}={one_line(value, 1000)}" for name, value in values.items())
 
 
 T = TypeVar("T")
+_ERROR = 2  # the exit code of a command that raises
 _BUSY = 503  # of the server, or of a proxy before it
 _GATEWAY = (502, 504)  # of a proxy; the server answers so, with a title, if a repository does not answer
 
@@ -95,14 +101,17 @@ def until_answered(ask: Callable[[], T], timeout_s: float | None = None, patienc
 
 
 def until_done(
-    ids: Sequence[int], timeout_s: float | None = None, patience: Patience | None = None
+    ids: Sequence[int],
+    timeout_s: float | None = None,
+    folder: Path | None = None,
+    patience: Patience | None = None,
 ) -> list[RunDocument]:
     """Wait until all runs have ended, or wait for approval, and return them.
 
     The server may be away for three minutes at a time.
 
     Raises:
-        StillRunning: After `timeout_s`.
+        StillRunning: After `timeout_s`; the runs are in result.env of the folder.
         KernelwatchError: The server refuses, or was away for longer.
     """
     patience = patience or PATIENCE
@@ -124,7 +133,11 @@ def until_done(
             else:
                 answered_at = patience.now()
                 if over:
-                    raise _too_late(waiting[0], timeout_s)
+                    run = waiting[0]
+                    late = f"Run {run.id} is still {run.state} after {timeout_s:g} s, and goes on"
+                    if folder is not None:
+                        _write(folder, {"result.env": _values(found, "undecided", _ERROR, run.url, late)})
+                    raise StillRunning(f"{late}: wait longer with --timeout, or look at {run.url}.")
                 for run in found:
                     shown.show(run.id, f"run {run.id}: {run.stage or run.state}", left_s.get(run.id))
             patience.sleep(patience.every_s)
@@ -135,13 +148,6 @@ def _is_away(error: KernelwatchError) -> bool:
     if isinstance(error, ApiError):
         return error.status == _BUSY or (error.status in _GATEWAY and not error.title)
     return isinstance(error, Unreachable)
-
-
-def _too_late(run: RunDocument, timeout_s: float | None) -> StillRunning:
-    return StillRunning(
-        f"Run {run.id} is still {run.state} after {timeout_s:g} s, and goes on: wait longer with --timeout, or look at "
-        f"{run.url}."
-    )
 
 
 def results(found: Sequence[RunDocument], wanted: frozenset[GateFinding] | None, folder: Path | None) -> View:
