@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -80,7 +81,8 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _REV = re.compile(r"\w[\w./+#=@~^,;!$%&'\"`()<>|-]{0,199}")  # what git allows in a name, in any script
 _PULL_REV = re.compile(r"(?:refs/)?((?:pull|merge-requests)/([1-9][0-9]{0,9})/head)([~^].*)?")
-_FORMAT = "%H%x00%P%x00%s%x00%an%x00%ct%x00"
+_FORMAT = "%H%x00%ct%x00%P%x00%an%x00%s%x00"  # what has no bound comes last
+_MAX_FIELDS = 8 * 1024  # bytes of one commit, where its paths are read apart
 
 # Nothing of the machine's or the user's configuration, no prompt, no LFS download, English messages.
 _ENVIRONMENT = {
@@ -322,22 +324,29 @@ class GitSource:
         return writer.finish()
 
     def _log(self, *arguments: str) -> list[Found]:
+        start = secrets.token_hex(8)  # random, so that no subject or path contains it
+        shown = (
+            "--first-parent",
+            "-z",
+            "--encoding=UTF-8",
+            "--reverse",
+            f"--format={start}{_FORMAT}",
+            *arguments,
+            "--",
+        )
         try:
-            return self._listed(_NAMES, *arguments, most=MAX_LIST_BYTES)
-        except SourceFailed:  # one of them may change more paths than git can hold, so read the paths one by one
-            commits = self._listed(_NO_NAMES, *arguments)
+            logged = self._git("log", *_NAMES, *shown, most=MAX_LIST_BYTES)
+            return [_found(record) for record in logged.split(start.encode())[1:]]
+        except SourceFailed:  # subjects may be long, and one commit may change more paths than git can hold
+            with self._asking("log", "--no-patch", *shown, limits=_ASK) as answer:
+                records = _beginnings(_pipe(answer.stdout), start.encode(), _MAX_FIELDS)
+                commits = [_found(record) for record in islice(records, 1, None)]
         ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
         for commit in commits:
             paths, more = self._first_paths(commit.sha) if time.monotonic() < ends and room > 0 else ((), True)
             room -= sum(map(len, paths))
             complete.append(replace(commit, paths=paths, more_paths=more))
         return complete
-
-    def _listed(self, names: tuple[str, ...], *arguments: str, most: int = MAX_OUTPUT) -> list[Found]:
-        start = secrets.token_hex(8)  # random, so that no subject or path contains it
-        options = ("--first-parent", *names, "-z", "--encoding=UTF-8", "--reverse", f"--format={start}{_FORMAT}")
-        logged = self._git("log", *options, *arguments, "--", most=most)
-        return [_found(record) for record in logged.split(start.encode())[1:]]
 
     def _first_paths(self, sha: str) -> tuple[tuple[str, ...], bool]:
         """The first of the paths that a commit changes, and whether there are more."""
@@ -696,19 +705,19 @@ def _failure(location: str, verb: str, said: str) -> SourceFailed:
     return SourceFailed(f"git {verb} failed on the mirror of {location}: {reason}.")
 
 
-_NO_NAMES = ("--no-patch",)
 _NAMES = ("--diff-merges=first-parent", "--no-renames", "--name-only", "--no-ext-diff")
 
 
 def _found(record: bytes) -> Found:
-    sha, parents, subject, author, committed, paths = record.split(b"\0", 5)
+    """One commit as it was printed, perhaps only the beginning of it."""
+    sha, committed, parents, author, subject, paths = (record + b"\0" * 5).split(b"\0", 5)
     return Found(
         sha.decode(),
         parents.decode().split(" ")[0] or None,
         _plain(subject, 500),
         _plain(author, 200),
         float(committed or 0),
-        *_first(paths.removeprefix(b"\0\n")),
+        *_first(paths.removeprefix(b"\0\n").rstrip(b"\0")),
     )
 
 
@@ -744,6 +753,18 @@ def _pieces(stream: IO[bytes], end: bytes) -> Iterator[bytes]:
         yield from whole
         if len(rest) > MIB:
             raise BadInput("A path of the tree is longer than 1 MiB.")
+
+
+def _beginnings(stream: IO[bytes], end: bytes, most: int) -> Iterator[bytes]:
+    """The pieces before each `end` and after the last, each cut to `most` bytes."""
+    piece = rest = b""
+    while chunk := stream.read(1 << 16):
+        *whole, rest = (rest + chunk).split(end)
+        for one in whole:
+            yield (piece + one)[:most]
+            piece = b""
+        piece, rest = (piece + rest[: -len(end)])[:most], rest[-len(end) :]
+    yield (piece + rest)[:most]
 
 
 def _blob(answer: subprocess.Popen[bytes], blob: str) -> Iterator[bytes]:

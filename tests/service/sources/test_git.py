@@ -371,6 +371,26 @@ def test_at_most_five_thousand_changed_paths_are_listed(repository):
     assert (len(found.paths), found.more_paths) == (5_000, True)
 
 
+def test_of_very_long_subjects_the_beginnings_are_listed(repository):
+    first = repository.commit("first", {"a": "1"})
+    words = "cafe\u0301 " * 150_000  # the accents have no width
+    subjects = [f"{number} {words}" for number in range(1, 71)]
+    commits = [
+        f"commit refs/heads/main\nmark :{at}\ncommitter ada <ada@example.org> {at} +0000\n"
+        f"data {len(subject.encode())}\n{subject}\n"
+        f"from {f':{at - 1}' if at > 1 else first}\nM 100644 inline b\ndata 2\n{at:02}\n"
+        for at, subject in enumerate(subjects, 1)
+    ]
+    repository.git("fast-import", "--quiet", given="".join(commits))
+
+    found = source_of(repository).mainline("main", 100)
+
+    assert [one.subject for one in found] == ["first", *(subject[:500] for subject in subjects)]
+    assert [(one.author, one.paths, one.more_paths) for one in found[1:]] == [("ada", ("b",), False)] * 70
+    assert [one.committed_at for one in found[1:]] == list(range(1, 71))
+    assert [one.parent for one in found[1:]] == [one.sha for one in found[:-1]]
+
+
 @pytest.mark.parametrize(("mode", "names"), [("160000", 200_001), ("120000", 10_001)])
 def test_too_many_submodules_or_links_are_refused_before_they_are_written(tmp_path, roots, mode, names):
     writer = TreeWriter(tmp_path / "tree", "norms")
