@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from http import HTTPStatus
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +15,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic.json_schema import models_json_schema
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import MutableHeaders
@@ -32,8 +32,10 @@ from service.api.common import ERRORS
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import exports, weekly
 from service.db.engine import describe
+from service.domain.ingest import LINE_MODELS
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
 from service.settings import settings
+from service.version import product_version
 
 log = structlog.get_logger()
 
@@ -47,6 +49,31 @@ _UNCAPPED = ("/webhooks/", "/healthz", "/readyz", "/metrics")
 _MAX_WAIT_S = 1.0  # for a place among the requests in progress
 _RETRY_AFTER_S = 1
 _FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/assets/")
+
+_DESCRIPTION = """\
+Reading needs no key, unless the server or a target is private; changes need one: `Authorization: Bearer kw_…`.  Lists
+have pages: pass `next` as `cursor`.  Errors are problem details (RFC 9457), whose `detail` says how to fix them.
+"""
+_TAGS = {
+    "targets": "Watched repositories and packages, their revisions, cases and histories.",
+    "runs": "Measurements of a revision on a device, their verdicts, and the queue.",
+    "regressions": "Confirmed regressions and incidents, and what people decide about them.",
+    "bisections": "Searches for the commit that made a case slower.",
+    "calibration": "How often equal code differs on a machine, and quarantined cases.",
+    "policies": "Versions of what counts as a change.",
+    "facts": "What the compiler says about the code of a revision.",
+    "weekly": "The weekly report.",
+    "studies": "Published results, measured again.",
+    "workers": "Machines that measure.",
+    "export": "Everything of one kind, as a file.",
+    "ingest": "Measurements made elsewhere.",
+    "subscriptions": "Who is notified of what.",
+    "keys": "Keys of programs.",
+    "people": "People who have signed in, and the audit log.",
+    "audit": "What was changed, when and by whom.",
+    "webhooks": "Deliveries of forges.",
+    "health": "Whether the service works.",
+}
 
 # Files come from this host only, and no script is inline.  The tables of comments have style attributes.
 _HEADERS = {
@@ -87,7 +114,12 @@ def _created(*pages: ModuleType) -> FastAPI:
     # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is served.
     app = FastAPI(
         title="kernelwatch",
-        version=_version(),
+        version=product_version(),
+        summary="Kernel performance regressions: a commit goes in, a verdict comes out.",
+        description=_DESCRIPTION,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "/", "description": "This server."}],
+        openapi_tags=[{"name": name, "description": words} for name, words in _TAGS.items()],
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
@@ -139,14 +171,23 @@ def _complete_description(app: FastAPI) -> None:
     describe_routes = app.openapi
 
     def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
         document = describe_routes()
         for found in document["paths"].values():
             for operation in found.values():
                 for one in operation.get("parameters", ()):
                     _without_null(one["schema"])
+        # FastAPI describes each event with `itemSchema`, which OpenAPI has from 3.2 on; it declares 3.1.
+        events = document["paths"][f"{_API}/runs/{{run_id}}/events"]["get"]["responses"]["200"]["content"]
+        for content in events.values():
+            content["schema"] = content.pop("itemSchema")["properties"]["data"]
         components = document.setdefault("components", {})
         components["securitySchemes"] = SECURITY_SCHEMES
-        components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        _, lines = models_json_schema(
+            [(one, "validation") for one in LINE_MODELS], ref_template="#/components/schemas/{model}"
+        )
+        components.setdefault("schemas", {}).update(lines["$defs"] | {"Problem": Problem.model_json_schema()})
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation asks
@@ -157,13 +198,6 @@ def _without_null(schema: dict[str, Any]) -> None:
     for one in (schema, *schema.get("anyOf", ()), schema.get("items", {})):
         if one.get("type") == "string" and not one.keys() & {"pattern", "enum", "const", "format"}:
             one["pattern"] = r"^[^\x00]*$"
-
-
-def _version() -> str:
-    try:
-        return version("kernelwatch")
-    except PackageNotFoundError:
-        return "0"
 
 
 @asynccontextmanager

@@ -49,21 +49,10 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from service.version import product_version
 
-        try:
-            print(NAME, version(NAME))  # noqa: T201
-        except PackageNotFoundError:  # a checkout that is not installed
-            print(NAME, _version_of_checkout())  # noqa: T201
+        print(NAME, product_version())  # noqa: T201
         raise typer.Exit
-
-
-def _version_of_checkout() -> str:
-    import tomllib
-    from pathlib import Path
-
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    return str(project["version"])
 
 
 @app.callback()

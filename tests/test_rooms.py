@@ -59,6 +59,7 @@ MAY: Mapping[str, set[str]] = {
     "service.errors": set(),
     "service.settings": {"service.errors"},
     "service.log": {"service.settings"},
+    "service.version": set(),
     "service.domain": {"service.domain", "service.errors", *_CASES, "kernels.studies"},
     "service.db": {"service.db", "service.domain", *_PLAIN, *_CASES},
     "service.sources": {"service.sources", *_SOURCES},

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.api.access import as_reader
+from service.api.access import BY_ANYBODY, as_reader
 from service.api.common import in_thread_of
 from service.db import check
 from service.db.engine import clock, reading
@@ -41,7 +41,7 @@ _THREADS = ThreadPoolExecutor(2, "health")  # these endpoints answer when all ot
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-@router.get("/healthz")
+@router.get("/healthz", openapi_extra=BY_ANYBODY)
 async def healthz() -> dict[str, str]:
     """Return 200 while the process responds."""
     return {"status": "ok"}
@@ -67,7 +67,9 @@ class Readiness:
     def router(self) -> APIRouter:
         routes = APIRouter(tags=["health"])
 
-        @routes.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
+        @routes.get(
+            "/readyz", responses={503: {"description": "Not ready; `reasons` says why."}}, openapi_extra=BY_ANYBODY
+        )
         async def readyz(response: Response) -> dict[str, Any]:
             """Return 200 if the database answers, has the schema of this version, and accepts a write."""
             reasons = await self.problems()
@@ -94,7 +96,7 @@ class Metrics:
     def router(self) -> APIRouter:
         routes = APIRouter(tags=["health"])
 
-        @routes.get("/metrics", response_class=Response)
+        @routes.get("/metrics", response_class=Response, openapi_extra=BY_ANYBODY)
         async def metrics(request: Request) -> Response:
             """Return the metrics for Prometheus; those of private targets need a key."""
             text = await in_thread_of(_THREADS, as_reader, request, lambda: generate_latest(self.registry))

@@ -11,7 +11,7 @@ from service.api.common import Cursor, Key, Limit, problems
 from service.db.engine import reading
 from service.db.models import Target
 from service.domain.access import Scope
-from service.domain.ingest import MAX_LINE, MAX_SAMPLES
+from service.domain.ingest import LINE_MODELS, MAX_LINE, MAX_SAMPLES
 from service.errors import UnsupportedMedia
 from service.ledger.ingest import batches
 from service.ledger.targets import target_named
@@ -31,7 +31,18 @@ _BODY: dict[str, Any] = {
             f"other one is a measurement with 1 to {MAX_SAMPLES} samples in the unit of its case. A line has at most "
             f"{MAX_LINE} bytes."
         ),
-        "content": {LINES: {"schema": {"type": "string"}, "example": _EXAMPLE}},
+        "content": {
+            LINES: {
+                "schema": {
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": {
+                        "anyOf": [{"$ref": f"#/components/schemas/{one.__name__}"} for one in LINE_MODELS]
+                    },
+                },
+                "example": _EXAMPLE,
+            }
+        },
     }
 }
 

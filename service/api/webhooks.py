@@ -13,6 +13,7 @@ import structlog
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
 
+from service.api.access import BY_ANYBODY
 from service.api.common import in_thread_of, problems
 from service.db.engine import transaction
 from service.domain.states import ForgeKind
@@ -136,6 +137,7 @@ def router() -> APIRouter:
         "/github",
         status_code=202,
         responses=_ERRORS,
+        openapi_extra=BY_ANYBODY,
     )
     async def github(
         request: Request,
@@ -155,7 +157,7 @@ def router() -> APIRouter:
                 )
             return await stores.store(Signed(ForgeKind.GITHUB, x_github_delivery, x_github_event, body))
 
-    @routes.post("/gitlab", status_code=202, responses=_ERRORS)
+    @routes.post("/gitlab", status_code=202, responses=_ERRORS, openapi_extra=BY_ANYBODY)
     async def gitlab(
         request: Request,
         x_gitlab_event: Annotated[str, Header()] = "",

@@ -39,7 +39,7 @@ class Provenance(BaseModel):
     notes: dict[str, Any] = Field(default_factory=dict, description="Anything else, for example the address of a job.")
 
 
-class _Line(BaseModel):
+class MeasurementLine(BaseModel):
     """One measurement as it is sent."""
 
     model_config = ConfigDict(extra="forbid")
@@ -50,10 +50,15 @@ class _Line(BaseModel):
     samples: Annotated[list[Sample], Field(min_length=1, max_length=MAX_SAMPLES)]
 
 
-class _First(BaseModel):
+class BatchLine(BaseModel):
+    """The first line of a batch."""
+
     model_config = ConfigDict(extra="forbid")
 
     batch: Provenance
+
+
+LINE_MODELS = (BatchLine, MeasurementLine)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Sent:
 def read_first(line: bytes) -> Provenance:
     """Read the line about the batch; a byte order mark before it is skipped.  Raises BadInput."""
     try:
-        return _First.model_validate_json(line.removeprefix(BOM_UTF8)).batch
+        return BatchLine.model_validate_json(line.removeprefix(BOM_UTF8)).batch
     except ValidationError as error:
         raise BadInput(f'Line 1 must be {{"batch": {{"tool", "machine", "device"}}}}: {_first_of(error)}') from None
 
@@ -87,7 +92,7 @@ def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
 
 def _read(number: int, line: bytes) -> Sent:
     try:
-        sent = _Line.model_validate_json(line)
+        sent = MeasurementLine.model_validate_json(line)
         case = _checked(sent.case)
         _check_samples(case, sent.samples)
     except ValidationError as error:
