@@ -39,6 +39,7 @@ _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _FORBIDDEN = (403, 404)
 _GONE = 404
+_MEDIA, _VERSION = "application/vnd.github+json", "2022-11-28"  # of the REST API
 
 
 @dataclass(frozen=True)
@@ -344,7 +345,8 @@ class GitHub(Forge):
         owner: str = "",
     ) -> tuple[Any, str | None]:
         """One request: the answer, and the address of the next page.  Raises ForgeFailed for everything else."""
-        headers = sansio.create_headers(REQUESTER, oauth_token=token, jwt=jwt)
+        headers = sansio.create_headers(REQUESTER, accept=_MEDIA, oauth_token=token, jwt=jwt)
+        headers["x-github-api-version"] = _VERSION
         url = self._address(path)
         try:
             # An empty `params` would take away what a link to the next page carries; None leaves it.

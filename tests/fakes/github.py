@@ -170,6 +170,8 @@ class FakeGitHub:
         self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any]
     ) -> Answer:
         self.requests.append((method, path))
+        assert headers["accept"] == "application/vnd.github+json"
+        assert headers["x-github-api-version"] == "2022-11-28", "without it, GitHub may answer as another version"
         fault = self._fault(method, path)
         if fault == "unreachable":
             raise httpx.ConnectError("the cable was cut")
