@@ -20,6 +20,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kernelwatch.documents.base import Problem
 from service.api import health, ingest, keys, progress, regressions, runs, studies, subscriptions, targets, webhooks
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
-from service.api.common import ERRORS
+from service.api.common import ERRORS, PRIVATE
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.reading import exports, weekly
 from service.db.engine import describe
@@ -74,6 +75,9 @@ _TAGS = {
     "webhooks": "Deliveries of forges.",
     "health": "Whether the service works.",
 }
+
+# Response headers that scripts of other sites may read.
+_EXPOSED = ("ETag", "Link", "RateLimit", "RateLimit-Policy", "Retry-After")
 
 # Files come from this host only, and no script is inline.  The tables of comments have style attributes.
 _HEADERS = {
@@ -129,6 +133,8 @@ def _created(*pages: ModuleType) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
     app.add_middleware(_Capped, limit=settings().requests_limit)
     app.add_middleware(RateLimited, rate=settings().rate_limit, below=f"{_API}/", refuse=_refusal)
+    if settings().cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings().cors_origins, expose_headers=_EXPOSED)
     app.add_middleware(CheckedHeads, refuse=_refusal)
     app.add_middleware(_Watched, metrics=metrics)
     app.add_exception_handler(ServiceError, _service_error)
@@ -229,6 +235,8 @@ class _Watched:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if headers.setdefault("Cache-Control", PRIVATE) == PRIVATE:
+                    headers.add_vary_header("Authorization, Cookie")
             await send(message)
 
         try:

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
         8, gt=0, description="Webhook bodies above 128 KiB received at once; they are kept on disk."
     )
     trusted_hosts: list[str] = Field(default_factory=list, description="Further host names for which the API answers.")
+    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
+        default_factory=list, description="Origins of sites whose scripts may read what is public; `*` for all."
+    )
     facts: bool = Field(True, description="Compile every pushed revision for the recipe's GPUs, without a GPU.")
     rate_limit: str = Field(
         "6000/minute", description="Requests to the API for each key, or address without one; empty for no limit."

@@ -10,6 +10,7 @@ from functools import partial, wraps
 from http import HTTPStatus
 from tempfile import TemporaryFile
 from typing import IO, Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
+from urllib.parse import quote, urlencode
 
 import structlog
 from fastapi import APIRouter, Request, Response, params
@@ -280,10 +281,21 @@ def _as_reader(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             done = sign_ins.unseal(sender.csrf_token, request.query_params.get(DONE))
             with hiding(hidden), as_actor(actor, credentials.address, sender.csrf_token, done):
                 found = endpoint(**names.passed(given, actor), **{session_name: session})
+        if not isinstance(found, BaseModel):
+            return found
         # A document was checked when it was made; FastAPI would check all of it again.
-        return _response(found, HTTPStatus.OK) if isinstance(found, BaseModel) else found
+        response = _response(found, HTTPStatus.OK)
+        if cursor := getattr(found, "next", None):
+            response.headers["Link"] = f'<{_with_cursor(request, cursor)}>; rel="next"'
+        return response
 
     return names.finish(run, without=(session_name,))
+
+
+def _with_cursor(request: Request, cursor: str) -> str:
+    """The address of the request with another cursor, relative to the server: a proxy may have another name."""
+    query = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+    return f"{quote(request.url.path)}?{urlencode([*query, ('cursor', cursor)])}"
 
 
 def as_reader(request: Request, read: Callable[[], Result]) -> Result:

@@ -29,6 +29,7 @@ from service.reports.schema.base import Instant
 from service.reports.schema.regressions import regression_item
 from service.reports.schema.runs import run_item
 
+PRIVATE = "private, no-cache"  # caching of what depends on who reads it, or changes
 LARGEST_KEY = 2**63 - 1
 Item = TypeVar("Item")
 Shown = TypeVar("Shown", bound=BaseModel)
@@ -103,7 +104,7 @@ def tagged(
     text: str | bytes,
     media_type: str,
     *,
-    caching: str = "no-cache",
+    caching: str = PRIVATE,
     modified: float | None = None,
     status: int = 200,
 ) -> Response:

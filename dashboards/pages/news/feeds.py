@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from dashboards.rendering import page
 from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
-from service.api.common import tagged
+from service.api.common import PRIVATE, tagged
 from service.db.models import Target
 from service.ledger.reading import board as facts
 from service.ledger.reading import news
@@ -62,7 +62,6 @@ def _feed(request: Request, session: Session, target: Target | None) -> Response
 
 
 KEPT_S = 300  # by proxies; shields.io keeps nothing for less
-_PRIVATE = "private, no-cache"
 
 Device = Annotated[str | None, Query(max_length=40)]
 Word = Annotated[str | None, Query(max_length=40)]
@@ -110,12 +109,12 @@ def sota(
 
 def _drawn(request: Request, form: Form, target: Target, badge: Badge) -> Response:
     public = settings().public_read and not target.private
-    return _response(request, form, badge, f"max-age={KEPT_S}" if public else _PRIVATE)
+    return _response(request, form, badge, f"max-age={KEPT_S}" if public else PRIVATE)
 
 
 def _not_found(request: Request, form: Form) -> Response:
     """The same for a target that does not exist and for one that the reader may not know of."""
-    return _response(request, form, badges.UNKNOWN, _PRIVATE, status=404)
+    return _response(request, form, badges.UNKNOWN, PRIVATE, status=404)
 
 
 def _response(request: Request, form: Form, badge: Badge, caching: str, *, status: int = 200) -> Response:

@@ -280,10 +280,14 @@ class RateLimited:
 
     def _headers(self, limit: RateLimitItem, client: str) -> dict[str, str]:
         window = self._counter.get_window_stats(limit, client)
+        reset_s = max(1, math.ceil(window.reset_time - time.time()))
         return {
+            "RateLimit-Policy": f'"default";q={limit.amount};w={limit.get_expiry()}',
+            "RateLimit": f'"default";r={window.remaining};t={reset_s}',
+            # Names of earlier drafts of the same header.
             "RateLimit-Limit": str(limit.amount),
             "RateLimit-Remaining": str(window.remaining),
-            "RateLimit-Reset": str(max(1, math.ceil(window.reset_time - time.time()))),
+            "RateLimit-Reset": str(reset_s),
         }
 
 

@@ -26,6 +26,8 @@ def test_beyond_the_rate_a_client_is_told_when_to_return(limited: Callable[[str]
     assert [one.status_code for one in answers] == [200, 200, 200, 429]
     assert [one.headers["ratelimit-remaining"] for one in answers] == ["2", "1", "0", "0"]
     refused = answers[-1]
+    assert refused.headers["ratelimit-policy"] == '"default";q=3;w=3600'
+    assert refused.headers["ratelimit"] == f'"default";r=0;t={refused.headers["ratelimit-reset"]}'
     assert 0 < int(refused.headers["retry-after"]) <= 3600
     assert refused.headers["content-type"] == "application/problem+json"
     assert "More than 3 per 1 hour requests; try again in" in refused.json()["detail"]
