@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 1 << 20
@@ -71,6 +71,9 @@ class Settings(BaseSettings):
         8, gt=0, description="Webhook bodies above 128 KiB received at once; they are kept on disk."
     )
     trusted_hosts: list[str] = Field(default_factory=list, description="Further host names for which the API answers.")
+    trusted_proxies: list[IPvAnyNetwork] = Field(
+        default_factory=list, description="Addresses or networks of proxies whose X-Forwarded-For is believed."
+    )
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
         default_factory=list, description="Origins of sites whose scripts may read what is public; `*` for all."
     )

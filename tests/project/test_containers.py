@@ -1,15 +1,24 @@
 """The files of the fleet: valid, and as careful as they claim to be."""
 
+import getpass
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from service.api.access import MAX_BODY
+from service.api.gateway.connections import server_options
+from service.app import create_app
+from service.settings import settings
 from tests import needs
+from tests.fakes.processes import free_port, served, until
 from tests.project.compose import ROOT, services
 
 COMPOSE = ROOT / "docker-compose.yml"
@@ -102,16 +111,65 @@ def test_what_the_images_copy_is_not_ignored() -> None:
     assert {path.split("/")[0] for path in copied} == let_through
 
 
-def test_the_proxy_of_the_documentation_is_a_configuration_of_nginx(tmp_path: Path) -> None:
+@pytest.fixture
+def proxy(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A client of nginx as the documentation configures it, in front of an API."""
     nginx = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
     if nginx is None:
         needs.skip("nginx")
+    monkeypatch.setenv("KERNELWATCH_PUBLIC_URL", "https://watch.example.com")
+    monkeypatch.setenv("KERNELWATCH_TRUSTED_PROXIES", '["127.0.0.1"]')
+    settings.cache_clear()
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subject = ["-subj", "/CN=watch.example.com", "-keyout", key, "-out", certificate]
     passes("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject)
-    text = (ROOT / "examples" / "proxy" / "nginx.conf").read_text()
-    for option, file in (("ssl_certificate", certificate), ("ssl_certificate_key", key)):
-        text, found = re.subn(rf"{option} /[^;]+;", f"{option} {file};", text)
-        assert found == 1
-    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/nginx.pid;\nerror_log stderr;\n{text}")
-    passes(nginx, "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf")
+    plain, encrypted = (free_port() for _ in range(2))
+    with served(create_app(), **server_options()) as address:
+        text = (ROOT / "examples" / "proxy" / "nginx.conf").read_text()
+        for pattern, here in (
+            (r"ssl_certificate /[^;]+", f"ssl_certificate {certificate}"),
+            (r"ssl_certificate_key /[^;]+", f"ssl_certificate_key {key}"),
+            (r"listen 80\b", f"listen 127.0.0.1:{plain}"),
+            (r"listen 443\b", f"listen 127.0.0.1:{encrypted}"),
+            (r"server 127.0.0.1:8712", f"server {address.removeprefix('http://')}"),
+            (r"\nhttp {", f"\nhttp {{\n access_log off;\n client_body_temp_path {tmp_path}/bodies;"),
+        ):
+            text, found = re.subn(pattern, here, text)
+            assert found, pattern
+        configuration = tmp_path / "nginx.conf"
+        head = f"user {getpass.getuser()};\ndaemon off;\npid {tmp_path}/nginx.pid;\nerror_log stderr;\n"
+        configuration.write_text(head + text)
+        passes(nginx, "-t", "-p", tmp_path, "-c", configuration)
+        command = [nginx, "-p", tmp_path, "-c", configuration, "-e", "stderr"]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: accepts(encrypted), limit_s=60, every_s=0.02)
+            with httpx.Client(base_url=f"https://127.0.0.1:{encrypted}", verify=False) as client:
+                yield client
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_proxy_of_the_documentation_passes_the_bodies_that_the_api_takes(proxy: httpx.Client) -> None:
+    def post(path: str, length: int) -> str:
+        answer = proxy.post(
+            path,
+            content=bytes(length),
+            headers={"Host": "watch.example.com"},
+            extensions={"sni_hostname": "watch.example.com"},
+        )
+        return f"{answer.status_code} {answer.headers['content-type']}"
+
+    of_api, of_nginx = "application/problem+json", "413 text/html"
+    assert post("/api/v1/targets/norms/ingested", 26 << 20) == f"401 {of_api}"
+    assert post("/webhooks/gitlab", 24 << 20) == f"403 {of_api}"
+    assert post("/webhooks/github", 24 << 20) == f"403 {of_api}"
+    assert post("/api/v1/runs", MAX_BODY) == f"401 {of_api}"
+    assert post("/api/v1/runs", MAX_BODY + 1) == of_nginx
+    assert post("/webhooks/gitlab", (25 << 20) + 1) == of_nginx

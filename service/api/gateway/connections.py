@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +39,18 @@ def connections_limit() -> int:
     """Return KERNELWATCH_CONNECTIONS_LIMIT, but at most half of the files that this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(settings().connections_limit, files // 2) if files > 0 else settings().connections_limit
+
+
+def server_options() -> dict[str, Any]:
+    """Options of uvicorn.  By default it would believe X-Forwarded-For of anybody on this machine."""
+    proxies = [str(one) for one in settings().trusted_proxies]
+    return {
+        "http": LimitedProtocol,
+        "ws": "none",
+        "limit_concurrency": connections_limit(),
+        "proxy_headers": bool(proxies),
+        "forwarded_allow_ips": proxies,
+    }
 
 
 class LimitedProtocol(H11Protocol):
@@ -244,25 +257,32 @@ def _without_body(send: Send) -> Send:
 
 
 TOO_MANY = 429
+KEY_FOUND = "kernelwatch.key_found"  # in the scope of a request: to be called once its key was found to be valid
 
 
 class RateLimited:
     """Refuse requests to the API beyond the rate (429, with Retry-After), and say in each response what is left.
 
-    A process counts by itself.  A key counts as it was sent, valid or not, so that no request waits for the database.
+    A process counts by itself.  A key counts as it was sent, so that no request waits for the database.  Until one was
+    found to be valid, its requests count for their address as well: keys that somebody makes up give no further rate.
     """
 
     def __init__(self, app: ASGIApp, *, rate: str, below: str, refuse: Refuse) -> None:
         self.app, self._below, self._refuse = app, below, refuse
         self._limit = _parsed(rate)
         self._counter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._known = set[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._limit is None or not scope["path"].startswith(self._below):
             await self.app(scope, receive, send)
             return
-        client = _client(scope)
-        allowed = self._counter.hit(self._limit, client)
+        address, key = scope["client"][0] if scope.get("client") else "unknown", _hashed_key(scope)
+        client = key or address
+        allowed = client in self._known or self._counter.hit(self._limit, address)
+        if key is not None:
+            allowed = allowed and self._counter.hit(self._limit, key)
+            scope[KEY_FOUND] = partial(self._known.add, key)
         headers = self._headers(self._limit, client)
 
         async def send_with_headers(message: Message) -> None:
@@ -299,9 +319,7 @@ def _parsed(rate: str) -> RateLimitItem | None:
         raise BadInput(f"KERNELWATCH_RATE_LIMIT is {rate!r}; write 600/minute, 10/second, or nothing.") from None
 
 
-def _client(scope: Scope) -> str:
+def _hashed_key(scope: Scope) -> str | None:
     """A key is counted by its hash: the storage of counts must not hold it."""
     key = Headers(scope=scope).get("authorization")
-    if key:
-        return hashlib.sha256(key.encode()).hexdigest()
-    return scope["client"][0] if scope.get("client") else "unknown"
+    return hashlib.sha256(key.encode()).hexdigest() if key else None

@@ -62,7 +62,7 @@ def api() -> None:
     """Serve the API and the dashboard."""
     import uvicorn
 
-    from service.api.gateway.connections import LimitedProtocol, connections_limit
+    from service.api.gateway.connections import server_options
     from service.app import create_app
 
     server_policy()
@@ -80,9 +80,7 @@ def api() -> None:
         app,
         host=settings().host,
         port=settings().port,
-        http=LimitedProtocol,
-        ws="none",
-        limit_concurrency=connections_limit(),
+        **server_options(),
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_SHUTDOWN_S,
         log_level="error",  # clients can cause warnings as often as they like

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 
+import httpx
 import pytest
 
+from service.api.gateway.connections import server_options
 from service.app import create_app
 from service.errors import BadInput
 from service.settings import settings
 from tests.fakes.api import Api
+from tests.fakes.processes import served
 
 
 @pytest.fixture
@@ -34,11 +37,30 @@ def test_beyond_the_rate_a_client_is_told_when_to_return(limited: Callable[[str]
 
 
 def test_each_key_has_a_rate_of_its_own_and_pages_have_none(limited: Callable[[str], Api]) -> None:
-    api = limited("1/hour")
-    first, second = api.with_key("read"), api.with_key("read")
-    for one in (api, first, second):
-        assert (one.get("/targets").status_code, one.get("/targets").status_code) == (200, 429)
+    api = limited("3/hour")
+    for one in (api.with_key("read"), api.with_key("read")):
+        assert [one.get("/targets").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert [api.get("/targets").status_code for _ in range(2)] == [200, 429]  # each new key counted here once
     assert {api.at(path).status_code for path in ("/", "/healthz", "/metrics")} == {200}
+
+
+def test_keys_that_somebody_makes_up_count_for_their_address(limited: Callable[[str], Api]) -> None:
+    api = limited("2/hour")
+    guesses = [Api(f"kw_{number}", api.app).get("/targets").status_code for number in range(4)]
+    assert guesses == [401, 401, 429, 429]
+    assert Api("kw_4", api.app).get("/nothing").status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("proxies", "statuses"), [("[]", [200, 429]), ('["127.0.0.1"]', [200, 200]), ('["10.0.0.0/8"]', [200, 429])]
+)
+def test_only_a_trusted_proxy_says_where_a_request_comes_from(
+    limited: Callable[[str], Api], monkeypatch: pytest.MonkeyPatch, proxies: str, statuses: list[int]
+) -> None:
+    monkeypatch.setenv("KERNELWATCH_TRUSTED_PROXIES", proxies)
+    with served(limited("1/hour").app, **server_options()) as address:
+        said = [{"X-Forwarded-For": f"192.0.2.{number}"} for number in range(2)]
+        assert [httpx.get(f"{address}/api/v1/targets", headers=one).status_code for one in said] == statuses
 
 
 def test_without_a_rate_nothing_is_counted(limited: Callable[[str], Api]) -> None:
