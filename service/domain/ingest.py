@@ -19,6 +19,7 @@ from service.errors import BadInput
 MAX_LINE = 256 << 10  # bytes
 MAX_SAMPLES = 10_000  # of one measurement
 _MAX_CASES = 65_536
+_MAX_EMPTY = 1_000  # lines; gzip makes of a million of them one kilobyte
 
 Text = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
 Sample = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -81,13 +82,18 @@ def read_first(line: bytes) -> Provenance:
 
 
 def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
-    """Read measurements, one JSON object a line; empty lines are skipped.
+    """Read measurements, one JSON object a line; a few empty lines are skipped.
 
     Raises BadInput that names the first line with a mistake.
     """
+    empty = 0
     for number, line in enumerate(lines, first):
         if line.strip():
             yield _read(number, line)
+            continue
+        empty += 1
+        if empty > _MAX_EMPTY:
+            raise BadInput(f"Line {number}: more than {_MAX_EMPTY} lines are empty; send one measurement a line.")
 
 
 def _read(number: int, line: bytes) -> Sent:

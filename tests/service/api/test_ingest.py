@@ -138,6 +138,13 @@ def test_a_bomb_of_zeros_stops_at_the_limit(api: Api, monkeypatch: pytest.Monkey
     assert rows() == (0, 0)
 
 
+def test_a_few_empty_lines_are_skipped_and_many_are_refused(api: Api) -> None:
+    assert send(api, body(one()) + b"\n" * 1_000).status_code == 201
+    refused = send(api, gzip.compress(body(one()) + b"\n" * (40 << 20)), Content_Encoding="gzip")
+    assert (refused.status_code, rows()) == (422, (1, 1))
+    assert "Line 1003: more than 1000 lines are empty" in refused.json()["detail"]
+
+
 def test_a_repeat_after_a_lost_response_stores_nothing_twice(api: Api) -> None:
     first, second = (send(api, body(one()), Idempotency_Key="job-17") for _ in range(2))
     assert first.json() == second.json()

@@ -5,11 +5,13 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
-from service.api.gateway.connections import LimitedProtocol
+from service.api.gateway.connections import LimitedProtocol, server_options
 from service.app import create_app
 from service.settings import settings
 from tests import world
@@ -76,3 +78,45 @@ def test_a_body_below_the_rate_is_refused_at_the_limit(
     status, _ = upload(address, [BODY[:first], *rest], 0.1)
     assert status == 408
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.fixture
+def narrow(state: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of an app that serves two requests at once."""
+    monkeypatch.setenv("KERNELWATCH_REQUESTS_LIMIT", "2")
+    settings.cache_clear()
+    world.target(name="norms")
+    with served(create_app(), **server_options()) as found:
+        yield found
+
+
+@contextmanager
+def stalled(address: str, body: bytes) -> Iterator[socket.socket]:
+    """A connection on which a body arrives that does not end."""
+    head = (
+        "POST /api/v1/targets/norms/ingested HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+        f"Authorization: Bearer {new_key('ingest:norms')}\r\nContent-Length: {1 << 20}\r\n\r\n"
+    )
+    url = urlsplit(address)
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
+        connection.sendall(head.encode() + body)
+        yield connection
+
+
+def test_bodies_that_do_not_arrive_keep_no_place_from_others(narrow: str) -> None:
+    with ExitStack() as opened:
+        for _ in range(4):
+            opened.enter_context(stalled(narrow, b"{"))
+        assert [httpx.get(f"{narrow}{path}").status_code for path in ("/", "/api/v1/targets")] == [200, 200]
+        assert httpx.post(f"{narrow}/api/v1/runs", headers={"Authorization": "Bearer kw_wrong"}).status_code == 401
+
+
+def test_of_too_many_long_bodies_the_oldest_is_refused(narrow: str) -> None:
+    with ExitStack() as opened:
+        connections = [opened.enter_context(stalled(narrow, bytes(200_000))) for _ in range(3)]
+        [answered], _, _ = select.select(connections, [], [], 60)
+        answer = answered.recv(10_000).decode()
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "Too many long bodies arrive at once; send this one again in 1 s." in answer
+        assert not select.select([one for one in connections if one is not answered], [], [], 0)[0]
+        assert httpx.get(f"{narrow}/api/v1/targets").status_code == 200
