@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import cache
 from http import HTTPStatus
 from types import ModuleType
@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -250,55 +250,113 @@ class _Watched:
         await do_afterwards(afterwards.values())
 
 
+class _Place:
+    """A place among the requests in progress."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._held = self._ended = False
+
+    async def take(self) -> None:
+        """Wait for it for a moment.  Raises TimeoutError."""
+        # Randomised, or requests that arrive together are refused together and return together.
+        async with asyncio.timeout(_MAX_WAIT_S * random.uniform(0.5, 1.5)):  # noqa: S311
+            await self._places.acquire()
+        self._held = True
+        if self._ended:
+            self.leave()
+
+    def leave(self) -> None:
+        if self._held:
+            self._places.release()
+        self._held = False
+
+    def end(self) -> None:
+        """Leave it for good, even if it is being waited for."""
+        self._ended = True
+        self.leave()
+
+
 class _Capped:
     """Serve at most `limit` requests for pages and API at once; further ones wait for a moment and then get 503.
 
-    A request is in progress until its response begins, so that clients on slow connections do not count.  A waiting
-    request holds neither a thread nor a connection.  Refusing without waiting would cost more than serving, because
-    clients that ignore Retry-After repeat the request at once.
+    A request is in progress until its response begins, except while its body arrives, so that clients on slow
+    connections do not count.  As many long bodies may arrive at once; the next replaces the oldest, which gets 503.  A
+    waiting request holds neither a thread nor a connection.  Refusing without waiting would cost more than serving,
+    because clients that ignore Retry-After repeat the request at once.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
         self.places = asyncio.Semaphore(limit)
+        self.bodies = webhooks.Places(limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_UNCAPPED):
             await self.app(scope, receive, send)
             return
+        for_program = scope["path"].startswith(_FOR_PROGRAMS)
+        place = _Place(self.places)
         try:
-            # Randomised, or requests that arrive together are refused together and return together.
-            async with asyncio.timeout(_MAX_WAIT_S * random.uniform(0.5, 1.5)):  # noqa: S311
-                await self.places.acquire()
+            await place.take()
         except TimeoutError:
-            await _busy(scope["path"].startswith(_FOR_PROGRAMS))(scope, receive, send)
+            await _busy(for_program)(scope, receive, send)
             return
-        in_progress = True
+        headers = Headers(scope=scope)
+        length, arrives = 0, "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
-        def leave() -> None:
-            nonlocal in_progress
-            if in_progress:
-                self.places.release()
-            in_progress = False
+        async def receive_without_place() -> Message:
+            nonlocal length, arrives
+            if not arrives:
+                return await receive()
+            place.leave()
+            message = await receive()
+            before, length = length, length + len(message.get("body", b""))
+            if not arrives:  # the response has begun meanwhile
+                return message
+            if message.get("more_body", False):
+                if before <= webhooks.IN_MEMORY < length:
+                    long_body.enter_context(self.bodies.one(deadline))
+            else:
+                arrives = False
+                long_body.close()
+                try:
+                    await place.take()
+                except TimeoutError:  # FastAPI lets no other error of a body through
+                    raise HTTPException(503, _BUSY, {"Retry-After": str(_RETRY_AFTER_S)}) from None
+            return message
 
         async def leave_and_send(message: Message) -> None:
-            leave()
+            nonlocal arrives
+            arrives = False
+            long_body.close()
+            place.end()
             await send(message)
 
         try:
-            await self.app(scope, receive, leave_and_send)
+            async with asyncio.timeout(None) as deadline:
+                with ExitStack() as long_body:
+                    await self.app(scope, receive_without_place, leave_and_send)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            detail = f"Too many long bodies arrive at once; send this one again in {_RETRY_AFTER_S} s."
+            answer = _error(scope["path"], 503, detail, {"Retry-After": str(_RETRY_AFTER_S)}, for_program=for_program)
+            await answer(scope, receive, send)
         finally:
-            leave()
+            place.end()
+
+
+_BUSY = (
+    f"Too many requests are in progress; try again in {_RETRY_AFTER_S} s. "
+    "KERNELWATCH_REQUESTS_LIMIT sets how many are served at once."
+)
 
 
 @cache
 def _busy(for_program: bool) -> Response:
     """Make the 503 response once: under load it is the most frequent one."""
-    detail = (
-        f"Too many requests are in progress; try again in {_RETRY_AFTER_S} s. "
-        "KERNELWATCH_REQUESTS_LIMIT sets how many are served at once."
-    )
-    return _error(None, 503, detail, {"Retry-After": str(_RETRY_AFTER_S)}, for_program=for_program)
+    return _error(None, 503, _BUSY, {"Retry-After": str(_RETRY_AFTER_S)}, for_program=for_program)
 
 
 def _answer(request: Request, status: int, detail: str, headers: dict[str, str] | None = None) -> Response:

@@ -36,7 +36,7 @@ _ERRORS = problems(
     }
 )
 _MAX_GUID, _MAX_EVENT = 80, 40
-_IN_MEMORY = 128 << 10  # bytes of a body; most deliveries are shorter
+IN_MEMORY = 128 << 10  # bytes of a body; most deliveries are shorter
 _AT_ONCE = 32  # deliveries of one transaction
 _THREAD = ThreadPoolExecutor(1, "webhooks")  # readers must not delay a delivery: GitHub waits for 10 s
 
@@ -149,7 +149,7 @@ def router() -> APIRouter:
         secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
         _check_head(request, secrets, x_hub_signature_256, x_github_delivery, x_github_event)
         signatures = Signatures(secrets)
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as body:
             await _receive(request, body, signatures.update, places)
             if not signatures.fit(x_hub_signature_256 or ""):
                 raise Unsigned(
@@ -178,7 +178,7 @@ def router() -> APIRouter:
             raise Unsigned(_why_unproved(x_gitlab_token, webhook_signature))
         stored_guid = guid and f"gitlab:{guid}"
         _check_delivery(request, stored_guid, x_gitlab_event, "Idempotency-Key or X-Gitlab-Event")
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as body:
             await _receive(request, body, signatures.update, places)
             if not proved and not signatures.fit(webhook_signature):
                 raise Unsigned(
@@ -234,7 +234,7 @@ async def _receive(request: Request, body: IO[bytes], update: Callable[[bytes], 
         async with asyncio.timeout(None) as deadline:
             with ExitStack() as place:
                 async for part in request.stream():
-                    if length <= _IN_MEMORY < length + len(part):
+                    if length <= IN_MEMORY < length + len(part):
                         place.enter_context(places.one(deadline))
                     length += len(part)
                     if length > settings().body_limit:
