@@ -398,6 +398,43 @@ def test_a_build_leaves_the_same_tree_with_a_file_system_of_its_own_and_without(
 
 
 @pytest.mark.skipif(not SANDBOXED, reason=needs.reason("bubblewrap"))
+def test_a_build_that_leaves_more_folders_than_its_disk_has_room_for_fails(norms, monkeypatch):
+    """A folder takes nothing in memory, and 4 KiB of the machine's disk."""
+    monkeypatch.setenv("KERNELWATCH_BUILD_DISK", str(8 * MIB))
+    settings.cache_clear()
+    sha = norms.commit({"norms.py": ""})
+    build(norms, sha, recipe("mkdir few; cd few; seq 1000 | xargs mkdir"))
+    many = recipe("mkdir many; cd many; seq 3000 | xargs mkdir; echo made")
+    with pytest.raises(BuildFailed, match="leaves more than 8 MiB beyond the revision") as failed:
+        build(norms, sha, many)
+    assert failed.value.log.endswith("made")
+    assert len(environments._keys()) == 1, "nothing of it is left"
+
+
+@pytest.mark.parametrize("program", ["cp", "chmod", "rm"])
+@pytest.mark.skipif(not SANDBOXED, reason=needs.reason("bubblewrap"))
+def test_a_build_ends_with_its_lease_while_a_tool_works_on_its_tree(norms, monkeypatch, tmp_path, program):
+    begun, slow = tmp_path / "begun", tmp_path / "bin" / program
+    slow.parent.mkdir()
+    slow.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 600\n")
+    slow.chmod(0o755)
+    sha = norms.commit({"norms.py": ""})
+
+    class Lost(Exception):
+        pass
+
+    def keep_going():
+        if begun.exists():
+            monkeypatch.setenv("PATH", usual)
+            raise Lost
+
+    usual = os.environ["PATH"]
+    monkeypatch.setenv("PATH", f"{slow.parent}:{usual}")
+    with pytest.raises(Lost):
+        build(norms, sha, recipe("true"), keep_going=keep_going)
+
+
+@pytest.mark.skipif(not SANDBOXED, reason=needs.reason("bubblewrap"))
 def test_a_build_that_fills_its_file_system_fails_with_that_reason(norms, monkeypatch):
     monkeypatch.setenv("KERNELWATCH_BUILD_DISK", str(8 * MIB))
     settings.cache_clear()

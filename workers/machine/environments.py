@@ -33,7 +33,7 @@ from service.sources.source import Exported, Source
 from workers.sandbox import sandbox
 from workers.sandbox.sandbox import Box, Limits
 from workers.sandbox.usage import MemoryDisk, used
-from workers.sandbox.walls import make_read_only, remove
+from workers.sandbox.walls import make_read_only, remove, tool
 
 LOG = "build.log.gz"
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
@@ -45,6 +45,10 @@ IN_USE_S = 3600.0  # an environment used so lately is not evicted
 _WHERE = (
     "import json,sys,sysconfig; p=sysconfig.get_path; "
     "print(json.dumps([sys.prefix, sys.base_prefix, p('purelib'), p('platlib'), sys.version]))"
+)
+_LEFT_TOO_MUCH = (
+    "The build leaves more than {:.0f} MiB beyond the revision, counted as on a disk, where each file and folder "
+    "takes at least 4 KiB: remove at its end what is not needed, or raise KERNELWATCH_BUILD_DISK."
 )
 _COMPILERS = ("cc", "c++", "nvcc")  # of the machine, not of a stack: an upgrade changes what a build makes
 
@@ -324,12 +328,15 @@ def _build(
             sandboxed=sandboxed,
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
-        with _disk_of_its_own(box, recipe.build.commands) as disk:
+        with _disk_of_its_own(box, recipe.build.commands, keep_going) as disk:
             own = replace(box, disk=disk)
             said = _run_commands(recipe.build.commands, own, exported, keep_going)
             _compile_modules(base, recipe.build.import_paths, own, keep_going)
+            # In memory a folder takes no room, and 4 KiB on the machine's disk.
+            if disk is not None and used([disk.content], disk.size) > disk.size:
+                raise BuildFailed(_LEFT_TOO_MUCH.format(settings().build_disk / MIB), _last_lines(said), said)
         (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
-        make_read_only(unfinished / "tree")
+        make_read_only(unfinished / "tree", keep_going)
         make_read_only(unfinished / "adapters")
         _put_in_place(unfinished, final)
     finally:
@@ -364,7 +371,7 @@ def _put_in_place(unfinished: Path, final: Path) -> None:
 
 
 @contextmanager
-def _disk_of_its_own(box: Box, commands: Sequence[str]) -> Iterator[MemoryDisk | None]:
+def _disk_of_its_own(box: Box, commands: Sequence[str], keep_going: Callable[[], None]) -> Iterator[MemoryDisk | None]:
     """Have the commands write to a file system of their own size in memory, and bring the result back to this disk.
 
     Where there is none, they write to this disk, and the watchdog checks how much.
@@ -375,19 +382,19 @@ def _disk_of_its_own(box: Box, commands: Sequence[str]) -> Iterator[MemoryDisk |
     tree, built = box.folder, box.folder.with_name("built")
     with sandbox.disk_in_memory(tree, used([tree], sys.maxsize) + settings().build_disk) as disk:
         if disk is not None:
-            _copy(tree, disk.content)
+            _copy(tree, disk.content, keep_going)
         yield disk
         if disk is None:
             return
-        _copy(disk.content, built)
-    remove(tree)
+        _copy(disk.content, built, keep_going)
+    remove(tree, keep_going)
     built.rename(tree)
 
 
-def _copy(tree: Path, into: Path) -> None:
+def _copy(tree: Path, into: Path, keep_going: Callable[[], None]) -> None:
     into.mkdir(exist_ok=True)
-    command = ["cp", "-dR", "--preserve=mode,timestamps,links", "--", f"{tree}/.", str(into)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    keep = "--preserve=mode,timestamps,links"
+    done = tool("cp", "-dR", keep, "--", f"{tree}/.", into, keep_going=keep_going)
     if done.returncode:
         _raise_if_full()
         raise BuildFailed("The tree that the build left cannot be copied.", _last_lines(done.stderr), done.stderr)
@@ -521,8 +528,8 @@ def _last_use(key: str) -> float:
 
 def _size(key: str) -> int:
     # Exact for any depth, where `used` takes a tree that is nested too deep for a full disk: others would be evicted.
-    folders = [str(folder) for folder in _belonging(key) if folder.exists()]
-    done = subprocess.run(["du", "-sk", "--", *folders], capture_output=True, text=True, check=False)
+    folders = [folder for folder in _belonging(key) if folder.exists()]
+    done = tool("du", "-sk", "--", *folders)
     return sum(int(line.split()[0]) << 10 for line in done.stdout.splitlines())
 
 

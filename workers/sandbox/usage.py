@@ -309,6 +309,7 @@ Spawn = Callable[[list[str]], "subprocess.Popen[bytes]"]
 class MemoryDisk:
     folder: Path  # where it is mounted in the namespaces of `pid`
     pid: int
+    size: int  # bytes
 
     @property
     def enter(self) -> tuple[str, ...]:
@@ -341,7 +342,7 @@ def mounted(folder: Path, size: int, bwrap: str | None, spawn: Spawn) -> Iterato
     with process:
         try:
             said = process.stdout.readline() if process.stdout else b""  # ends at the latest with the process
-            disk = MemoryDisk(folder, int(said)) if said else None
+            disk = MemoryDisk(folder, int(said), size) if said else None
             if disk is None or not _can_enter(disk):
                 disk = None
                 log.warning("this build gets no file system in memory; its use of the disk is checked from outside")

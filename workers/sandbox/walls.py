@@ -6,11 +6,13 @@ External programs do it, because Python's own functions recurse, and a build may
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from service.settings import MIB
 from workers.sandbox import seccomp
@@ -19,6 +21,7 @@ from workers.sandbox.usage import MemoryDisk
 
 _MEMORY, _MAX_MEMORY = (Path("/tmp"), Path("/dev/shm")), 1024 * MIB  # noqa: S108  # fresh ones, inside
 _SMALL = 1 * MIB  # of a file system that holds only links and mount points
+TOOL_LIMIT_S = 600  # of one program over a tree that a build left
 _UID = 1000  # inside; nothing in it needs to be root
 # What programs need of /etc.  Not all of it: as root the sandbox's user owns /etc/shadow outside.
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf")
@@ -198,19 +201,44 @@ def _machine(devices: Sequence[Path]) -> list[str]:
     return arguments
 
 
-def remove(folder: Path) -> None:
-    """Remove a tree, also one whose folders a build made unreadable.  Never raises; what cannot be removed stays."""
-    if folder.is_dir() and not folder.is_symlink():
-        _quietly("chmod", "-R", "u+rwx", "--", folder)
-    _quietly("rm", "-rf", "--", folder)
+def remove(folder: Path, keep_going: Callable[[], None] = lambda: None) -> None:
+    """Remove a tree, also one whose folders a build made unreadable.  What cannot be removed stays.
+
+    Raises nothing but what `keep_going` raises, which is called every half second.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        if folder.is_dir() and not folder.is_symlink():
+            tool("chmod", "-R", "u+rwx", "--", folder, keep_going=keep_going)
+        tool("rm", "-rf", "--", folder, keep_going=keep_going)
 
 
-def make_read_only(folder: Path) -> None:
-    """Make a tree readable by all users and writable by none, even without a sandbox."""
+def make_read_only(folder: Path, keep_going: Callable[[], None] = lambda: None) -> None:
+    """Make a tree readable by all users and writable by none, even without a sandbox.  Raises as `tool` does."""
     # No file may run as its owner outside of the sandbox, whose file systems ignore these bits.
     # GNU chmod does not follow links in the tree, and opens a folder only after it made that readable.
-    subprocess.run(["chmod", "-R", "a-w,a+rX,ug-s", "--", folder], check=True, capture_output=True)
+    tool("chmod", "-R", "a-w,a+rX,ug-s", "--", folder, keep_going=keep_going).check_returncode()
 
 
-def _quietly(*command: str | Path) -> None:
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+def tool(
+    *command: str | Path, keep_going: Callable[[], None] = lambda: None, limit_s: float = TOOL_LIMIT_S
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program of this machine over a tree that a build left, which decides how long that takes.
+
+    `keep_going` is called every half second; what it raises ends the program.  Raises TimeoutExpired after `limit_s`.
+    """
+    ends = time.monotonic() + limit_s
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
+        try:
+            while True:
+                try:
+                    said, complaints = process.communicate(timeout=0.5)
+                except subprocess.TimeoutExpired:
+                    keep_going()
+                    if time.monotonic() > ends:
+                        raise subprocess.TimeoutExpired(command, limit_s) from None
+                else:
+                    return subprocess.CompletedProcess(command, process.returncode, said, complaints)
+        except BaseException:
+            process.kill()
+            raise

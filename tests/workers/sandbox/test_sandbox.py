@@ -26,7 +26,7 @@ from service.settings import settings
 from tests import needs
 from workers.sandbox import cgroups, sandbox, seccomp, walls
 from workers.sandbox.sandbox import Box, Limits
-from workers.sandbox.walls import make_read_only, remove
+from workers.sandbox.walls import make_read_only, remove, tool
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -303,6 +303,11 @@ def test_folders_nested_too_deep_for_recursion_are_no_trouble(folder, sandboxed)
     make_read_only(folder)
     remove(folder)
     assert not folder.exists()
+
+
+def test_a_tool_that_takes_too_long_is_ended():
+    with pytest.raises(subprocess.TimeoutExpired):
+        tool("sleep", "600", limit_s=0)
 
 
 @works
