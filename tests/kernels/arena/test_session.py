@@ -950,6 +950,7 @@ class Bench:
 
     trouble = None
     begun = False
+    sets = 8
 
     def __init__(self, verdicts: Mapping[str, str] | Exception) -> None:
         self._verdicts = verdicts
