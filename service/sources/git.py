@@ -324,23 +324,23 @@ class GitSource:
         return writer.finish()
 
     def _log(self, *arguments: str) -> list[Found]:
+        # Git prints the newest first: with `--reverse` it keeps all messages in memory before it prints one.
         start = secrets.token_hex(8)  # random, so that no subject or path contains it
         shown = (
             "--first-parent",
             "-z",
             "--encoding=UTF-8",
-            "--reverse",
             f"--format={start}{_FORMAT}",
             *arguments,
             "--",
         )
         try:
             logged = self._git("log", *_NAMES, *shown, most=MAX_LIST_BYTES)
-            return [_found(record) for record in logged.split(start.encode())[1:]]
+            return [_found(record) for record in logged.split(start.encode())[:0:-1]]
         except SourceFailed:  # subjects may be long, and one commit may change more paths than git can hold
             with self._asking("log", "--no-patch", *shown, limits=_ASK) as answer:
                 records = _beginnings(_pipe(answer.stdout), start.encode(), _MAX_FIELDS)
-                commits = [_found(record) for record in islice(records, 1, None)]
+                commits = [_found(record) for record in islice(records, 1, None)][::-1]
         ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
         for commit in commits:
             paths, more = self._first_paths(commit.sha) if time.monotonic() < ends and room > 0 else ((), True)
