@@ -187,7 +187,7 @@ def _complete_description(app: FastAPI) -> None:
         # FastAPI describes each event with `itemSchema`, which OpenAPI has from 3.2 on; it declares 3.1.
         events = document["paths"][f"{_API}/runs/{{run_id}}/events"]["get"]["responses"]["200"]["content"]
         for content in events.values():
-            content["schema"] = content.pop("itemSchema")["properties"]["data"]
+            content["schema"] = content.pop("itemSchema")
         components = document.setdefault("components", {})
         components["securitySchemes"] = SECURITY_SCHEMES
         _, lines = models_json_schema(

@@ -46,6 +46,6 @@ def test_each_line_of_a_batch_and_each_event_has_a_schema() -> None:
         "MeasurementLine",
     ]
     sent = events["responses"]["200"]["content"]["text/event-stream"]["schema"]
-    assert sent["contentSchema"] == {"$ref": "#/components/schemas/ProgressItem"}
+    assert sent["properties"]["data"]["contentSchema"] == {"$ref": "#/components/schemas/ProgressItem"}
     names = re.findall('"#/components/schemas/([^"]+)"', json.dumps(document))
     assert set(names) <= document["components"]["schemas"].keys()
