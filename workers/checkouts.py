@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.engine import disconnect, reading, transaction
 from service.db.models import Run
 from service.domain.policy import recipes
@@ -152,7 +152,7 @@ def _forget() -> None:
 
 def _empty_ledger(state: Path) -> None:
     """A database without rows.  Migrations take seconds, so an empty one is kept for each version."""
-    database, empty = state / "kernelwatch.db", state / f"empty-{migrate.newest()}.db"
+    database, empty = state / "kernelwatch.db", state / f"empty-{schema.newest()}.db"
     for name in ("", "-wal", "-shm"):
         Path(f"{database}{name}").unlink(missing_ok=True)
     if not empty.exists():

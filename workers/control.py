@@ -10,6 +10,7 @@ from functools import cache
 import structlog
 from sqlalchemy.exc import DBAPIError
 
+from service.db import schema
 from service.db.engine import describe, transaction
 from service.ledger import stored_texts
 from service.ledger.bisections import advance, bisections
@@ -57,9 +58,11 @@ def work(on: str) -> int:
     if on != here().name:
         log.error("wake-up for another device", wanted=on, here=here().name)
         return 0
+    if not schema.fits():
+        return 0
     _report_predecessor()
     taken = 0
-    while not stopping.is_set() and (lease := _claim(on)):
+    while not stopping.is_set() and schema.fits() and (lease := _claim(on)):
         log.info("run leased", run=lease.run_id, attempt=lease.attempt)
         _lost.update(session.measure(lease, *_left()))
         taken += 1
@@ -125,6 +128,8 @@ _clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
 
 def run() -> None:
     """Run every periodic task once: deliveries, expired leases, bisections, change points, notifications."""
+    if not schema.fits():
+        return
     for task in (
         deliveries.process_due,
         sweep,
@@ -159,7 +164,8 @@ def start_polling() -> threading.Thread:
     def poll_until_stopped() -> None:
         while not stopping.is_set():
             try:
-                deliveries.poll_due()
+                if schema.fits():
+                    deliveries.poll_due()
             except Exception:  # e.g. without a database: retried at the next poll
                 log.exception("remotes could not be polled", pid=os.getpid())
             stopping.wait(settings().queue_poll_s)

@@ -36,7 +36,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import AddConstraint, DropConstraint
 from sqlalchemy.types import UserDefinedType
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.check import Checked, check, row_counts
 from service.db.engine import make_engine
 from service.errors import BadInput, Conflict
@@ -192,7 +192,7 @@ def _copy_file(live: Path, to: Path) -> None:
 def _copy_to_file(url: str, to: Path) -> None:
     with _opened(url) as engine, engine.connect().execution_options(isolation_level="REPEATABLE READ") as source:
         revision = migrate.revision_of(source)  # the first statement, which fixes the snapshot
-        if revision is None or not migrate.is_known(revision):
+        if revision is None or not schema.is_known(revision):
             raise BadInput(f"The database is at migration {revision}, which this version does not know.")
         migrate.upgrade(f"sqlite:///{to}", to=revision)
         with _opened(f"sqlite:///{to}") as file, file.begin() as target:

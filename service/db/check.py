@@ -10,7 +10,7 @@ from sqlalchemy import Connection, MetaData, and_, func, not_, select, text, upd
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import ForeignKeyConstraint
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.engine import clock, reading, transaction
 from service.db.models import Base, WriteProbe
 from service.settings import MIB, settings
@@ -19,8 +19,7 @@ log = structlog.get_logger()
 
 MIN_FREE = 64 * MIB  # more than two of the largest deliveries; SQLite may still accept small writes below it
 _ROW = 1
-_UPGRADE = "run `kernelwatch db upgrade`"
-_NO_TABLES = f"the database has no tables yet; {_UPGRADE}"
+_NO_TABLES = "the database has no tables yet; run `kernelwatch db upgrade`"
 _SHOWN = 5  # problems of one kind
 # Rows of these tables are made by an empty database, too.
 _OWN = frozenset({"alembic_version", "write_probes"})
@@ -38,8 +37,8 @@ def unready() -> list[str]:
         return [f"the database does not answer ({type(getattr(error, 'orig', None) or error).__name__})"]
     if current is None:
         return [_NO_TABLES]
-    if current != (newest := migrate.newest()):
-        return [f"the database is at migration {current}, and this version needs {newest}; {_UPGRADE}"]
+    if problem := schema.mismatch(current):
+        return [problem]
     if file is not None and (free := shutil.disk_usage(file.parent).free) < MIN_FREE:
         return [f"the disk of the database has {free // MIB} MiB left, less than {MIN_FREE // MIB} MiB"]
     try:
@@ -73,11 +72,11 @@ class Checked:
     @property
     def known(self) -> bool:
         """Whether this version can read it, after an upgrade if need be."""
-        return self.revision is not None and migrate.is_known(self.revision)
+        return self.revision is not None and schema.is_known(self.revision)
 
     @property
     def current(self) -> bool:
-        return self.revision == migrate.newest()
+        return self.revision == schema.newest()
 
     def problems(self) -> list[str]:
         """Damage, faults, and whether the schema is that of this version."""
@@ -91,7 +90,7 @@ class Checked:
             return ["it has no tables of kernelwatch"]
         if not self.known:
             return [f"it is at migration {self.revision}, which this version does not know"]
-        return [f"it is at migration {self.revision}; `kernelwatch db upgrade` brings it to {migrate.newest()}"]
+        return [f"it is at migration {self.revision}; `kernelwatch db upgrade` brings it to {schema.newest()}"]
 
 
 def check(connection: Connection) -> Checked:

@@ -1,14 +1,13 @@
-"""Bring a database to the schema of this version: `upgrade()`, and the questions `current()` and `newest()`."""
+"""Bring a database to the schema of this version: `upgrade()`, and the question `current()`."""
 
-from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, make_url, text
 
+from service.db import schema
 from service.db.engine import make_engine
 from service.errors import BadInput
 from service.settings import make_private, settings
@@ -32,7 +31,7 @@ def upgrade(url: str | None = None, to: str = "head") -> None:
         with engine.begin() as connection:  # on SQLite this is BEGIN IMMEDIATE, which is the lock
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            if (at := revision_of(connection)) and not is_known(at):
+            if (at := revision_of(connection)) and not schema.is_known(at):
                 raise BadInput(
                     f"The database is at migration {at}, which this version does not know: a newer version made it, or "
                     "one before the first release. Run that version, or choose another database or state folder."
@@ -60,19 +59,6 @@ def current(url: str | None = None) -> str | None:
 def revision_of(connection: Connection) -> str | None:
     """Return the current migration of the database behind a connection, or None before the first."""
     return MigrationContext.configure(connection).get_current_revision()
-
-
-@cache
-def newest() -> str:
-    """The migration that this code was written for."""
-    head = ScriptDirectory.from_config(configuration()).get_current_head()
-    assert head is not None, "the package came without its migrations"  # noqa: S101  # a broken installation
-    return head
-
-
-def is_known(revision: str) -> bool:
-    """Whether this version has the migration, so that it can bring a database from there to its own schema."""
-    return any(script.revision == revision for script in ScriptDirectory.from_config(configuration()).walk_revisions())
 
 
 def configuration() -> Config:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.engine import clock, reading, remedy
 from service.db.models import Target
 from service.domain.forges import NAMES
@@ -126,7 +126,7 @@ def _private(state: Path) -> Check:
 def _database() -> Check:
     kind = "SQLite" if settings().database_url is None else "the configured database"
     try:
-        at, newest = migrate.current(), migrate.newest()
+        at, newest = migrate.current(), schema.newest()
     except SQLAlchemyError as error:
         first = str(error.__cause__ or error).splitlines()[0]
         return Check(
@@ -138,8 +138,10 @@ def _database() -> Check:
         )
     if at is None and settings().database_url is None:
         return Check("database", True, f"{kind}, created at the first start")
-    schema = f"{kind}, at {at or 'no schema'}"
-    return Check("database", at == newest, schema, f"this version needs {newest}", "kernelwatch db upgrade")
+    found = f"{kind}, at {at or 'no schema'}"
+    newer = at is not None and not schema.is_known(at)
+    fix = "restart kernelwatch with the version that made it" if newer else "kernelwatch db upgrade"
+    return Check("database", at == newest, found, f"this version needs {newest}", fix)
 
 
 def _forge() -> list[Check]:

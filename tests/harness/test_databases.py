@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.engine import make_engine, reading, transaction
 from service.db.models import Target
 from tests import common
@@ -44,7 +44,7 @@ def test_what_is_done_to_a_copy_stays_in_it(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_newest_schema(tmp_path: Path) -> None:
     copy_migrated(tmp_path)
-    assert migrate.current(f"sqlite:///{tmp_path / FILE}") == migrate.newest()
+    assert migrate.current(f"sqlite:///{tmp_path / FILE}") == schema.newest()
 
 
 def test_what_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,22 @@ import json
 import socket
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
+from structlog.testing import capture_logs
 
+from service.db import schema
+from service.db.engine import clock as database_clock
 from service.db.engine import reading, transaction
-from service.db.models import Delivery, Target
+from service.db.models import Delivery, FactsCheck, Run, Target
+from service.domain.states import RunState
 from service.ledger import locking, targets
 from service.ledger.intake import deliveries
 from service.ledger.locking import Backoff
 from service.settings import settings
+from tests import world
 from tests.workers.conftest import RECIPE
 from workers import control
+from workers.compile import facts_worker
 
 
 @pytest.fixture
@@ -68,6 +74,46 @@ def test_all_tasks_run_on_an_empty_ledger(monkeypatch):
     for _ in range(2):
         control.run()
     assert failed == []
+
+
+def becomes(migration: str) -> None:
+    with transaction() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": migration})
+
+
+@pytest.mark.parametrize(
+    ("migration", "remedy"),
+    [
+        ("0001_release", "run `kernelwatch db upgrade`"),
+        ("9999_later", "restart this process with the version that made it"),
+    ],
+)
+@pytest.mark.usefixtures("either_nightly")
+def test_no_process_takes_work_from_a_database_of_another_version(monkeypatch, migration, remedy):
+    monkeypatch.setattr(schema, "_reported", None)
+    target = world.target()
+    with transaction() as session:
+        revision = world.commit(session, target.id, 0)
+        waiting = world.run(session, revision, created_at=database_clock(session)).id
+        lost = world.run(session, revision, device="h200", state=RunState.LEASED, attempt=1, lease_until=1.0).id
+    becomes(migration)
+    try:
+        with capture_logs() as said:
+            assert control.work("cpu") == 0
+            control.run()
+            assert facts_worker.compile_due() == 0
+    finally:
+        becomes(schema.newest())
+    with reading() as session:
+        assert session.get_one(Run, waiting).state is RunState.QUEUED
+        assert session.get_one(Run, lost).state is RunState.LEASED
+        assert session.scalars(select(FactsCheck)).all() == []
+    problem = f"the database is at migration {migration}, and this version needs {schema.newest()}; {remedy}"
+    assert [one["reason"] for one in said] == [problem], "once, however often it is asked"
+
+    control.run()
+    with reading() as session:
+        assert session.get_one(Run, lost).state is RunState.QUEUED
 
 
 @pytest.mark.usefixtures("state")

@@ -9,6 +9,7 @@ import time
 
 import structlog
 
+from service.db import schema
 from service.db.engine import reading, transaction
 from service.db.models import FactsCheck
 from service.domain.codefacts.findings import FactsReport, Findings
@@ -33,12 +34,12 @@ NICE = 10  # below everything that is measured on the same machine
 
 def compile_due() -> int:
     """Do the waiting checks, the newest first.  Returns how many there were."""
-    if not settings().facts:
+    if not settings().facts or not schema.fits():
         return 0
     with transaction() as session:
         facts_checks.plan(session)
     taken = 0
-    while not stopping.is_set() and (lease := _claim()) is not None:
+    while not stopping.is_set() and schema.fits() and (lease := _claim()) is not None:
         _take(lease)
         taken += 1
     return taken

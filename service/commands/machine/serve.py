@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from rich.markup import escape
 
 from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
 from service.commands.output.console import out
-from service.db import migrate, wakeups
+from service.db import check, migrate, wakeups
 from service.db.engine import reading, transaction
 from service.domain.access import SERVICE
 from service.domain.states import TargetKind
@@ -21,6 +22,8 @@ from service.ledger.acting import as_actor
 from service.ledger.intake import deliveries, samples
 from service.ledger.policies import server_policy
 from service.settings import settings
+
+log = structlog.get_logger()
 
 _BACKLOG = 256  # connections that asyncio accepts at a time, before the limit on them applies
 _SHUTDOWN_S = 10  # for the responses in progress
@@ -71,6 +74,8 @@ def api() -> None:
     # default of 5 ms and all threads busy, a webhook took 50 % longer.
     sys.setswitchinterval(0.001)
     app = create_app()
+    for problem in check.unready():  # it starts all the same, and /readyz says so
+        log.error("not ready", reason=problem)
     # What is loaded by now stays until the end.  With it a full collection stopped all requests for 200 ms.
     gc.freeze()
     # A page makes 20,000 objects and drops them at once.  Collecting after each 700, as is usual, takes 12 % of its

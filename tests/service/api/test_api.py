@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, text
 
 from service.api import health
 from service.app import create_app
-from service.db import check, migrate
+from service.db import check, schema
 from service.db.engine import disconnect, engine, reading, transaction
 from service.db.models import WriteProbe
 from service.settings import settings
@@ -136,7 +136,7 @@ def test_ready_when_the_database_is_there_and_migrated(get: Get, either: str) ->
         session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
     answer = get("/readyz")
     with transaction() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": migrate.newest()})
+        session.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": schema.newest()})
     assert answer.status_code == 503
     assert "is at migration 0000" in answer.json()["reasons"][0]
     assert get("/readyz").status_code == 200

@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select, text
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.db import backup, migrate
+from service.db import backup, migrate, schema
 from service.db.backup import check_backup, restore
 from service.db.check import check
 from service.db.engine import disconnect, reading, transaction
@@ -187,7 +187,7 @@ def test_a_backup_of_the_first_release_is_restored(either: str) -> None:
     assert restore(samples.FILE).current
     assert asking()("/api/v1/targets").json()["items"]
     with reading() as session:
-        assert migrate.revision_of(session.connection()) == migrate.newest()
+        assert migrate.revision_of(session.connection()) == schema.newest()
 
 
 def test_restore_refuses_a_database_with_rows(filled: str, tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, inspect, make_url, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
-from service.db import migrate
+from service.db import migrate, schema
 from service.db.engine import make_engine
 from service.db.models import Base
 from service.errors import BadInput
@@ -52,7 +53,14 @@ def test_it_knows_where_a_database_stands(url: str) -> None:
 
     migrate.upgrade(url)
 
-    assert migrate.current(url) == migrate.newest()
+    assert migrate.current(url) == schema.newest()
+
+
+def test_a_file_is_named_after_its_migration() -> None:
+    """So that a worker knows the newest without Alembic."""
+    scripts = ScriptDirectory.from_config(migrate.configuration())
+    assert schema.newest() == scripts.get_current_head()
+    assert all(schema.is_known(script.revision) for script in scripts.walk_revisions())
 
 
 def test_several_processes_may_start_at_once(url: str) -> None:
@@ -60,7 +68,7 @@ def test_several_processes_may_start_at_once(url: str) -> None:
         list(pool.map(migrate.upgrade, [url] * 4))
 
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.newest()
+    assert migrate.current(url) == schema.newest()
 
 
 def test_a_database_of_another_version_is_refused_and_stays(url: str) -> None:

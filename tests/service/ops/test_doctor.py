@@ -105,7 +105,7 @@ def test_what_is_merely_useful_does_not_fail(state: Path) -> None:
 
 
 def test_a_database_of_another_version(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.db.migrate.newest", lambda: "9999")
+    monkeypatch.setattr("service.db.schema.newest", lambda: "9999")
     database = by_name(doctor.checks(works, FINE))["database"]
     assert not database.ok
     assert database.effect == "this version needs 9999"
