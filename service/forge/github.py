@@ -7,7 +7,7 @@ time limits, a pause between writes, and no retry that could post twice.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -39,6 +39,7 @@ _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _FORBIDDEN = (403, 404)
 _GONE = 404
+_REFUSED = 422  # something in what was sent
 _MEDIA, _VERSION = "application/vnd.github+json", "2022-11-28"  # of the REST API
 
 
@@ -111,23 +112,36 @@ class GitHub(Forge):
         """See Forge.
 
         Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
-        An App that is not installed here yet is no reason for that: its installation may come.
+        An App that is not installed here yet is no reason for that: its installation may come.  A check whose content
+        is refused is sent with its title and a link alone, and becomes a status if that is refused as well.
         """
+        refused: ForgeFailed | None = None
         if repo not in self._without_checks and not (known_id or "").startswith("status:"):
-            try:
-                return self._put_check_run(repo, check, known_id)
-            except ForgeFailed as failure:
-                if failure.code not in _FORBIDDEN or failure.passing:
-                    raise
-                self._without_checks.add(repo)
+            for version in (check, _in_short(check)):
+                try:
+                    return self._put_check_run(repo, version, known_id)
+                except ForgeFailed as failure:
+                    if failure.code == _REFUSED:
+                        refused = failure
+                        continue
+                    if failure.code not in _FORBIDDEN or failure.passing:
+                        raise
+                    self._without_checks.add(repo)
+                    break
+        title = f"GitHub refused the check: {check.title}" if refused else check.title
         status = {
             "state": check.commit_status,
             "context": check.name,
-            "description": check.title[:_MAX_TITLE],
+            "description": title[:_MAX_TITLE],
             **({"target_url": check.url} if check.url else {}),
         }
         # Of the statuses with one context only the newest counts, so posting twice says the same.
-        posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, status)
+        try:
+            posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, status)
+        except ForgeFailed as failure:
+            if refused is None or failure.passing:
+                raise
+            raise refused from None  # an App may lack the right to write statuses, which is not what has to be mended
         return f"status:{posted['id']}"
 
     def permission(self, repo: str, login: str, user_id: int) -> str:  # noqa: ARG002
@@ -427,6 +441,13 @@ def _signed_by(app: App) -> str:
     except (ValueError, PyJWTError):  # the message may quote the key
         message = "KERNELWATCH_GITHUB_APP_KEY is not a private key in PEM format."
         raise ForgeFailed(message, passing=True, pause_s=SHUT_OUT_S) from None
+
+
+def _in_short(check: CheckRun) -> CheckRun:
+    """The check without what GitHub may refuse: its summary, buttons and annotations."""
+    where = f"They are at {check.url}" if check.url else "See the log of kernelwatch"
+    said = f"GitHub refused the details of this check. {where}."
+    return replace(check, summary=said, actions=(), annotations=())
 
 
 def _as_run(check: CheckRun) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class FakeGitHub:
     # -- what tests do and see
 
     def fail_next(self, fault: str, path: str = "/comments", method: str = "POST") -> None:
-        """Fail the next such request: 502, 502-after-commit, gone, unreachable, or a rate limit.
+        """Fail the next such request: 422, 502, 502-after-commit, gone, unreachable, or a rate limit.
 
         The rate limits are primary, secondary, and secondary for days.
         """
@@ -177,6 +177,8 @@ class FakeGitHub:
             raise httpx.ConnectError("the cable was cut")
         if fault == "502":
             return BROKEN
+        if fault == "422":
+            return Answer(422, {"message": "Invalid request."})
         if fault == "secondary":
             return SECONDARY
         if fault == "secondary for days":

@@ -20,6 +20,9 @@ THREADS = 5  # of the API that share a client: four writers, and one for what is
 MARKER = "<!-- kernelwatch:norms:7 -->"
 
 
+CHECK_TITLE = "Steady: no action needed"
+
+
 class Clock:
     """A clock that advances only during sleep."""
 
@@ -64,7 +67,7 @@ def check(
     summary: str = "All is well.",
 ) -> str:
     status = "completed" if conclusion else "in_progress"
-    title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
+    title, url = CHECK_TITLE, "http://kernelwatch/runs/1"
     said = CheckRun(
         sha,
         "kernelwatch / norms / h200",
@@ -217,6 +220,33 @@ def test_annotations_that_were_sent_in_part_are_completed(forge: FakeGitHub, app
     check(app, annotations=every)
     assert forge.annotations_of(REPO, SHA) == every
     assert len(forge.check_runs) == 1
+
+
+def test_a_check_that_is_refused_is_sent_again_with_its_title_and_a_link_only(forge: FakeGitHub, app: GitHub) -> None:
+    forge.fail_next("422", "/check-runs")
+    check(app, "failure", annotations=[remark(1)])
+    made = forge.checks[REPO, SHA]
+    assert (made["conclusion"], made["output"]["title"]) == ("failure", CHECK_TITLE)
+    assert made["details_url"] in made["output"]["summary"]
+    assert forge.annotations_of(REPO, SHA) == []
+    assert not forge.statuses[REPO, SHA]
+
+
+def test_a_check_that_is_refused_twice_becomes_a_status_that_says_so(forge: FakeGitHub, app: GitHub) -> None:
+    for _ in range(2):
+        forge.fail_next("422", "/check-runs")
+    known = check(app, "failure", commit_status="failure")
+    [status] = forge.statuses[REPO, SHA]
+    assert (known, status["state"]) == (f"status:{status['id']}", "failure")
+    assert status["description"] == f"GitHub refused the check: {CHECK_TITLE}"
+
+
+def test_what_is_refused_as_a_status_too_is_reported_as_the_check(forge: FakeGitHub, app: GitHub) -> None:
+    for path in ("/check-runs", "/check-runs", "/statuses"):
+        forge.fail_next("422", path)
+    with pytest.raises(ForgeFailed, match="check-runs") as refused:
+        check(app, "failure")
+    assert (refused.value.code, refused.value.passing) == (422, False)
 
 
 def test_a_commit_status_has_no_annotations(forge: FakeGitHub, client: GitHub) -> None:
