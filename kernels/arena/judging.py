@@ -19,7 +19,6 @@ from . import protocol
 from .channel import ContenderLost
 from .pool import Connection, Contender, reason_of
 
-DRAWN = 4  # outputs of a turn, each of another input set: of a kernel that skips some calls one is drawn soon
 MAX_ROWS, MAX_BYTES = 4, 1 << 15  # of an output that are drawn in a turn; at least one row
 MAX_STRIDE = 1 << 40
 BYTES = DTYPE_BYTES | OTHER_BYTES
@@ -132,11 +131,6 @@ class Examination:
         self._numbers: list[memoryview] = []  # parts of the pool
         self._examined: dict[str, _Examined] = {}
 
-    @property
-    def sets(self) -> int:
-        """Number of input sets."""
-        return len(self._base)
-
     def add(self, label: str, inputs: object, rounding: str) -> str | None:
         """Take part, with the `inputs` of the answer to `prepare`.  Returns why not, if they are not valid."""
         if not _are_addresses(inputs, len(self._base)):
@@ -173,24 +167,22 @@ class Examination:
         return found
 
     def take_outputs(self, label: str, connection: Connection, outputs: object) -> None:
-        """Draw outputs of the last turn, and some of their rows."""
+        """Draw an output of the last turn, and some of its rows."""
         one = self._examined[label]
         # Sums over all rows cost a float64 computation of all numbers, so they are drawn in one round of a case.
         sums = [name for name in self._case.outputs if name not in (*BY_ROW_OUT, *EACH_ROW)]
         names = sums if self._columns and sums else [name for name in self._case.outputs if name in BY_ROW_OUT]
-        if not isinstance(outputs, list) or len(outputs) != len(self._base):
-            one.wrong = one.wrong or "did not say where the outputs of its turn are"
+        if one.wrong is not None:
             return
-        for number in _random.sample(range(self.sets), 1 if names is sums else min(DRAWN, self.sets)):
-            if one.wrong is None:
-                self._take(one, connection, number, _random.choice(names), outputs[number])
-
-    def _take(self, one: _Examined, connection: Connection, number: int, name: str, outputs: Any) -> None:
-        """Read rows of an output of an input set, and see whether these rows of the input are still the drawn ones."""
-        if not _are_addresses(outputs, len(self._case.outputs)):
+        if not isinstance(outputs, list) or len(outputs) != len(self._base):
             one.wrong = "did not say where the outputs of its turn are"
             return
-        found_at = dict(zip(self._case.outputs, outputs, strict=True))
+        number = _random.randrange(len(outputs))
+        name = _random.choice(names)
+        if not _are_addresses(outputs[number], len(self._case.outputs)):
+            one.wrong = "did not say where the outputs of its turn are"
+            return
+        found_at = dict(zip(self._case.outputs, outputs[number], strict=True))
         address, stride, size = found_at[name]
         given_at = one.inputs[number]
         rows = self._drawn_rows() if name in BY_ROW_OUT else [0]

@@ -42,7 +42,7 @@ from .pool import (
     reason_of,
 )
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
-from .sizes import GRAPH_S, device_bytes, max_calls, single_pass
+from .sizes import GRAPH_S, device_bytes, max_calls
 from .tunings import MAX_KERNELS, MAX_TEXT, Tunings
 
 __all__ = [
@@ -556,10 +556,9 @@ class _Session:
             if not present:
                 return
             in_order = [by_label[label] for label in order(present, number, start)]
-            again = [process for process in in_order if _repeats_sets(process, case)]
-            if examination is not None and again and number % PASS_EVERY == 0:
+            if examination is not None and number % PASS_EVERY == 0:
                 examination.draw_numbers()
-                for process in again:
+                for process in in_order:
                     once = replace(pace, warm=0, timed=1)
                     self._turn(process, cells[process], once, books[process], examination, case, once=True)
             if examination is not None:
@@ -676,8 +675,6 @@ class _Session:
             examination.take_outputs(process.label, process.channel, answer.get("outputs"))
         # On a CPU the number of calls in a sample changes when all contenders are ready; in a graph it cannot.
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
-        if examination is not None and not _repeats_sets(process, case):
-            calls = examination.sets // (pace.warm + pace.timed)
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
         claimed = min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE)
         if process.contender.provider.get("inplace"):
@@ -831,11 +828,6 @@ def _are_compared(right: ContenderProcess, inexact: ContenderProcess) -> bool:
     if roles == {Role.HEAD, Role.PARENT}:
         return bool(right.contender.provider["name"] == inexact.contender.provider["name"])
     return right.contender.role is Role.HEAD and inexact.contender.role in (Role.SOTA, Role.RIVAL)
-
-
-def _repeats_sets(process: ContenderProcess, case: Case) -> bool:
-    """Whether its turns on a CPU use an input set several times, so that only a single pass bounds them."""
-    return bool(process.contender.provider.get("inplace")) or not single_pass(case)
 
 
 def _estimate(cell: Cell) -> Repeats | None:

@@ -4,8 +4,6 @@ Both depend only on the case and the device, never on a contender's speed: each 
 1.3 to 2.9 us, and equal code with 23 calls in one place and 46 in another differed by up to 1.8 % (H200, November).
 """
 
-import math
-
 from ..cases import Case, Direction
 
 GRAPH_S = 2e-3  # target time of one replay of a CUDA graph, for the same reason; the arena may ask for less
@@ -21,18 +19,6 @@ MAX_SETS = 768
 MAX_SET_BYTES = 5 << 30
 MAX_MEMORY_SHARE = 1 / 16  # of the device, for inputs; outputs take as much, and several contenders share the device
 COLD = 12  # times the L2
-# On a CPU a turn of a short case has this many samples, each of sets of its own: no call has numbers that another had
-# in the turn, so that nothing can be kept from call to call, and each output may be judged.
-SAMPLES_OF_A_TURN = 4
-CPU_SAMPLE_S = 2e-3  # of a good kernel, so that the clock's own cost and single interrupts stay negligible
-CPU_BYTES_S, CPU_LAUNCH_S = 8e9, 5e-6
-MAX_CPU_BYTES = 32 << 20  # of all inputs and outputs: of more, the times would be those of a memory that others use too
-MAX_SHORT_BYTES = 2 << 20  # of a call: a single pass over two sets of more is long enough to bound what is claimed
-
-
-def single_pass(case: Case) -> bool:
-    """Whether a turn on a CPU uses each input set once."""
-    return case.least_bytes <= MAX_SHORT_BYTES
 
 
 def max_calls(case: Case, graph_s: float = GRAPH_S) -> int:
@@ -49,12 +35,9 @@ def calls_in_graph(case: Case, sets: int, graph_s: float = GRAPH_S) -> int:
 def sets_needed(
     case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None, graph_s: float = GRAPH_S
 ) -> int:
-    """Number of input sets: one for each call of the graph, or on a CPU of a turn, if memory allows; at least 2."""
+    """Number of input sets: one for each call of the graph if memory allows; 2 on a CPU, where caches stay warm."""
     if l2_bytes is None:
-        if not single_pass(case):
-            return 2
-        calls = math.ceil(CPU_SAMPLE_S / (CPU_LAUNCH_S + case.least_bytes / CPU_BYTES_S))
-        return SAMPLES_OF_A_TURN * min(calls, MAX_CPU_BYTES // (SAMPLES_OF_A_TURN * case.least_bytes))
+        return 2
     allowed = min(MAX_SET_BYTES, int(MAX_MEMORY_SHARE * (memory_bytes or 16 * MAX_SET_BYTES))) // set_bytes
     return max(2, min(max_calls(case, graph_s), allowed))
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from ..arena.sizes import single_pass
 from ..cases import Case, Metric
 from ..checks.inputs import Inputs
 from ..providers.base import Bind
@@ -25,9 +24,7 @@ def clock_of(
     """
     match case.metric:
         case Metric.KERNEL:
-            if bench.stream is None:
-                return CpuClock(calls, single=single_pass(case))
-            return CudaClock(calls, bench.stream, case, graph_s)
+            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case, graph_s)
         case Metric.CALL:
             return CallClock(calls, bench.stream)
         case Metric.MEMORY:

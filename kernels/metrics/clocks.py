@@ -2,7 +2,7 @@
 
 import gc
 import math
-import os
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,17 +25,12 @@ Before = Callable[[int], None]
 _Event: Any = torch.cuda.Event
 event = partial(_Event, enable_timing=True)
 _record, _elapsed_ms = _Event.record, _Event.elapsed_time
-_urandom = os.urandom
-_collect, _disable, _enable = gc.collect, gc.disable, gc.enable
+_random_index = random.SystemRandom().randrange
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 MIN_SAMPLE_S = 2e-3  # of a timed sample on a CPU, so that the clock's own cost and single interrupts stay negligible
 MAX_REPLAY_S = 0.1  # reached by a kernel fifty times slower than a good one: then the graph gets fewer calls
 KEPT = 2  # calls that are checked after the timing; on a GPU the outputs of every set stay alive for that
-
-
-def _random_index(below: int) -> int:
-    return int.from_bytes(_urandom(8)) % below
 
 
 class NotCaptured(Exception):
@@ -67,24 +62,16 @@ def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[i
 
 
 class CpuClock:
-    """With `single` each input set is used once in a turn, and the outputs of all are kept.
-
-    Otherwise a sample is several passes over all sets, and the outputs of one pass are kept.
-    """
-
-    def __init__(self, calls: Sequence[Call], *, single: bool) -> None:
+    def __init__(self, calls: Sequence[Call]) -> None:
         self._bound = list(calls)
         self._restores = restores_of(calls)
-        self._single = single and not self._restores
         self.restoring_s = 0.0  # of the last turn, outside of its samples
         self._last: list[Any] = []
-        self.calls = len(self._bound)
-        self._alone = False
-        self.kept: list[Any] = []  # what a call with each set returned in the last turn
         for call in self._bound:
             call()
-        if not self._single:
-            self.calls = self._calls_per_sample()
+        self.calls = self._calls_per_sample()
+        self._alone = False
+        self.kept: list[Any] = []  # what a pass over all sets returned, in a timed sample of the last turn
 
     def _calls_per_sample(self) -> int:
         once = min(self._sample(len(self._bound)) for _ in range(3)) / len(self._bound)
@@ -93,45 +80,27 @@ class CpuClock:
 
     def turn(self, warm: int, timed: int, *, once: bool = False) -> list[float]:
         """With `once`, a sample is a single pass over the input sets."""
-        self.kept = []
-        _collect(0)
-        _disable()
-        try:
-            return self._turn_of_all(warm, timed) if self._single else self._turn_of_passes(warm, timed, once=once)
-        finally:
-            self._last = []
-            _enable()
-
-    def _turn_of_all(self, warm: int, timed: int) -> list[float]:
-        """Each sample uses the next sets, the last one all that are left."""
-        self.calls = max(1, len(self._bound) // (warm + timed))
-        taken, kept = [], self.kept
-        for number in range(warm + timed):
-            last = number == warm + timed - 1
-            bound = self._bound[number * self.calls :][: None if last else self.calls]
-            began = perf_counter_ns()
-            outputs = [call() for call in bound]
-            took_ns = perf_counter_ns() - began
-            kept += outputs
-            if number >= warm:
-                taken.append(took_ns / 1e3 / len(bound))
-        return taken
-
-    def _turn_of_passes(self, warm: int, timed: int, *, once: bool) -> list[float]:
         if not self._alone:  # until now the other contenders prepared on the same cores
             self._alone = True
             self.calls = self._calls_per_sample()
         calls = len(self._bound) if once else self.calls
         kept_sample = _random_index(timed)
+        self.kept = []
         self.restoring_s = 0.0
-        for _ in range(warm):
-            self._sample(calls)
-        taken = []
-        for number in range(timed):
-            taken.append(self._sample(calls) / calls * 1e6)
-            if number == kept_sample:
-                self.kept = self._last
-        return taken
+        gc.collect(0)
+        gc.disable()
+        try:
+            for _ in range(warm):
+                self._sample(calls)
+            taken = []
+            for number in range(timed):
+                taken.append(self._sample(calls) / calls * 1e6)
+                if number == kept_sample:
+                    self.kept = self._last
+            return taken
+        finally:
+            self._last = []
+            gc.enable()
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
         return one_by_one(self._bound, before)

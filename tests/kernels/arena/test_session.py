@@ -950,7 +950,6 @@ class Bench:
 
     trouble = None
     begun = False
-    sets = 8
 
     def __init__(self, verdicts: Mapping[str, str] | Exception) -> None:
         self._verdicts = verdicts
