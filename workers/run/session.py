@@ -210,17 +210,11 @@ def _examine(
 
 def _compared_before(run: Run, references: References, tally: Tally) -> frozenset[tuple[str, str]]:
     """The cases at which the parent's session on this stack compared it with all baselines that take part here."""
+    versions, _ = tally.stack
+    pinned = references.pinned.sha if references.pinned else None
     with reading() as session:
-        before = baselines.earlier(session, run, references.baseline)
-    if (
-        before is None
-        or len(references.parents) > 1
-        or (before.versions, before.pinned)
-        != (
-            tally.stack[0],
-            references.pinned and references.pinned.sha,
-        )
-    ):
+        before = baselines.earlier(session, run, references.baseline, versions, pinned)
+    if before is None or len(references.parents) > 1:
         return frozenset()
     return before.names - {name for one in references.last_good for name in one.names or ()}
 

@@ -14,6 +14,7 @@ Revisions may be measured in any order, and again: what counts is their place on
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased, selectinload
@@ -377,8 +378,6 @@ class Earlier:
     """The comparisons of a session that measured the parent: they hold for a head with the same code."""
 
     run_id: int
-    versions: Mapping[str, str]  # of the stack
-    pinned: str | None
     rows: Mapping[BaselineKind, Mapping[Name, VerdictRow]]
 
     @property
@@ -394,8 +393,13 @@ def _is_unsupported(row: VerdictRow) -> bool:
     return row.reason_code == ReasonCode.BASELINE_UNFIT and state == CellState.UNSUPPORTED
 
 
-def earlier(session: Session, run: Run, parent: str | None) -> Earlier | None:
-    """The newest session of the parent with the recipe of this run on its worker; None for a run that needs its own."""
+def earlier(
+    session: Session, run: Run, parent: str | None, versions: Mapping[str, Any], pinned: str | None
+) -> Earlier | None:
+    """The newest session of the parent with the recipe of this run on its worker; None for a run that needs its own.
+
+    So does one on another stack, of which `versions` are those of this run, or with another pinned revision.
+    """
     if run.purpose is not Purpose.WATCH or run.repeated or parent is None:
         return None
     last = session.execute(
@@ -408,13 +412,13 @@ def earlier(session: Session, run: Run, parent: str | None) -> Earlier | None:
         .limit(1)
         .options(selectinload(Run.stack), selectinload(Run.verdicts))
     ).scalar_one_or_none()
-    if last is None or last.stack is None:
+    if last is None or last.stack is None or (last.stack.versions, last.pinned) != (versions, pinned):
         return None
     rows: dict[BaselineKind, dict[Name, VerdictRow]] = {kind: {} for kind in AS_BEFORE}
     for row in last.verdicts:
         if row.baseline_kind in rows:
             rows[row.baseline_kind][row.provider, row.case] = row
-    return Earlier(last.id, last.stack.versions, last.pinned, rows)
+    return Earlier(last.id, rows)
 
 
 def _as_before(before: Earlier, row: VerdictRow) -> VerdictRow:
@@ -447,9 +451,8 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
         for name, verdict in decided.judged.items()
         if verdict.reason.code is ReasonCode.EQUAL_CODE and verdict.comparison is None
     }
-    before = earlier(session, decided.run, decided.result.baseline) if single else None
-    if before is not None and (before.versions, before.pinned) != (decided.result.stack, decided.result.pinned):
-        before = None
+    result = decided.result
+    before = earlier(session, decided.run, result.baseline, result.stack, result.pinned) if single else None
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
     offsets = {name: verdict.session_offset for name, verdict in decided.judged.items()}
     rows = list[VerdictRow]()

@@ -20,6 +20,7 @@ devices = ["cpu"]
 [providers.norms]
 rmsnorm.fwd = "norms:rmsnorm"
 """
+STACK = {"torch": "2.13.0"}
 SAME = {"kind": "triton", "code": "3f"}
 TIMES = {Role.HEAD: 100.0, Role.PARENT: 100.0, Role.CONTROL: 100.0, Role.SOTA: 50.0}
 
@@ -90,11 +91,13 @@ def test_a_session_knows_what_was_compared_before(target_id, unsupported):
     lease = world.leased()
     with reading() as session:
         run = session.get_one(Run, lease.run_id)
-        before = earlier(session, run, "c1")
+        before = earlier(session, run, "c1", STACK, None)
         assert before is not None
-        assert (before.names, before.versions) == ({("norms", CASE)}, {"torch": "2.13.0"})
-        assert earlier(session, run, "c0") is None, "nobody measured it"
+        assert before.names == {("norms", CASE)}
+        assert earlier(session, run, "c1", {"torch": "2.14.0"}, None) is None, "on another stack"
+        assert earlier(session, run, "c1", STACK, "c0") is None, "beside another pinned revision"
+        assert earlier(session, run, "c0", STACK, None) is None, "nobody measured it"
     with transaction() as session:
         run = session.get_one(Run, lease.run_id)
         run.repeated = True
-        assert earlier(session, run, "c1") is None, "a second session sees for itself"
+        assert earlier(session, run, "c1", STACK, None) is None, "a second session sees for itself"
