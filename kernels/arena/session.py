@@ -549,6 +549,7 @@ class _Session:
         start = trial_case.running.random.randrange(max(1, len(cells)))
         spare = max(1, pace.rounds // 2)  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
+        doubts: dict[ContenderProcess, str] = {}
         done, number, wanted = 0, 0, pace.rounds
         while done < wanted:
             # the order is balanced only among the contenders that still take part
@@ -574,18 +575,20 @@ class _Session:
             elif mhz := self.reading.get("gpu", {}).get("sm_mhz"):
                 clocks.append(mhz)
             done += 1
-            if done == wanted == pace.rounds and (doubts := self._doubts(cells, books, case)):
+            if done < wanted:
+                continue
+            doubts = self._doubts(cells, books, case)
+            if doubts and wanted == pace.rounds:
                 # On a busy host answers of an honest contender come late; more rounds show whether its clock is wrong.
                 wanted *= 2
                 trial.telemetry.append({"when": "asked for more rounds", "reasons": sorted(doubts.values())})
         timed = sum(sum(book.turns.claimed) for book in books.values())
         trial.seconds["timed"] = trial.seconds.get("timed", 0.0) + timed  # part of the rounds
-        wrong = self._doubts(cells, books, case)
         for process, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
             if cell.state == MEASURED:
-                reason = ran_while_frozen(books[process].frozen_cpu, self.device) or wrong.get(process)
+                reason = ran_while_frozen(books[process].frozen_cpu, self.device) or doubts.get(process)
                 if reason:
                     cell.becomes(INVALID, reason)
 
