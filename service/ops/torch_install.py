@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TORCH = "2.13.0"
-_COMPILE = "import compileall, sys; [compileall.compile_dir(folder, quiet=2, workers=0) for folder in sys.argv[1:]]"
-_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
+_COMPILE = (
+    "import compileall, sys, sysconfig\n"
+    "for folder in sys.argv[1:] or [sysconfig.get_path('purelib')]:\n"
+    "    compileall.compile_dir(folder, quiet=2, workers=0)"
+)
 EXTRA = ("numpy>=2", "packaging")  # torch warns without NumPy; Liger and Quack read versions
 
 
@@ -28,15 +31,14 @@ def install(python: Path, requirements: Sequence[str] = ()) -> None:
     for command in commands(python, wanted, own_torch=bool(torch)):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode == 0:
-            packages = subprocess.run([str(python), "-c", _PACKAGES], capture_output=True, text=True, check=True).stdout
-            compile_modules(python, [Path(packages.strip())])
+            compile_modules(python)
             return
         output = "\n".join(done.stdout.strip().splitlines()[-8:])
     raise RuntimeError(f"{' '.join(('torch', *requirements))} could not be installed for {python}:\n{output}")
 
 
-def compile_modules(python: Path, folders: Sequence[Path]) -> None:
-    """Compile the modules in these folders to byte code; those that cannot be written are left out.
+def compile_modules(python: Path, folders: Sequence[Path] = ()) -> None:
+    """Compile the modules in these folders, by default its packages, to byte code where that can be written.
 
     Contenders cannot write into a stack, so that without it each compiles torch's modules again: importing Inductor
     takes 4.2 s of CPU time with byte code, and 10.2 s without.  uv installs none.  All cores are used, where pip uses

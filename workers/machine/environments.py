@@ -331,10 +331,10 @@ def _build(
         with _disk_of_its_own(box, recipe.build.commands, keep_going) as disk:
             own = replace(box, disk=disk)
             said = _run_commands(recipe.build.commands, own, exported, keep_going)
-            _compile_modules(base, recipe.build.import_paths, own, keep_going)
             # In memory a folder takes no room, and 4 KiB on the machine's disk.
             if disk is not None and used([disk.content], disk.size) > disk.size:
                 raise BuildFailed(_LEFT_TOO_MUCH.format(settings().build_disk / MIB), _last_lines(said), said)
+            _compile_modules(base, recipe.build.import_paths, own, keep_going)
         (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
         make_read_only(unfinished / "tree", keep_going)
         make_read_only(unfinished / "adapters")
