@@ -18,19 +18,19 @@ class Tunings:
     """The choices of each revision and provider at each case, of trials that timed candidates."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Role, str, Case], list[Choice]] = {}
+        self._choices: dict[tuple[Role, str, Case], list[Choice]] = {}
 
     def add(self, contender: Contender, case: Case, choice: Choice) -> None:
-        self._found.setdefault(_at(contender, case), []).append(choice)
+        self._choices.setdefault(_at(contender, case), []).append(choice)
 
     def stable(self, contender: Contender, case: Case) -> Choice:
         """The choice that two tunings or more all made; empty if there is none.
 
         A kernel with several configurations has none that could be reused, and a cut text names none.
         """
-        first, *others = self._found.get(_at(contender, case), ()) or ({},)
+        first, *others = self._choices.get(_at(contender, case), ()) or ({},)
         agreed = bool(others) and all(other == first for other in others) and case.metric in REUSING
-        return first if agreed and not any(SEVERAL in one or len(one) == MAX_TEXT for one in first.values()) else {}
+        return first if agreed and not any(SEVERAL in text or len(text) == MAX_TEXT for text in first.values()) else {}
 
 
 def _at(contender: Contender, case: Case) -> tuple[Role, str, Case]:

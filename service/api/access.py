@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from service.api.common import WRITING_ERRORS, in_thread_of
-from service.api.gateway.connections import KEY_FOUND
+from service.api.gateway.connections import KEY_IS_VALID
 from service.db.engine import clock, reading, transaction
 from service.db.models import ApiKey, Target
 from service.db.visibility import hiding
@@ -119,7 +119,7 @@ class Credentials:
     unsafe: bool
     afterwards: Afterwards = field(repr=False)
     local: Actor | None = None
-    key_found: Callable[[], None] | None = field(default=None, repr=False)
+    note_valid_key: Callable[[], None] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, request: Request) -> "Credentials":
@@ -136,7 +136,7 @@ class Credentials:
             unsafe=request.method in _UNSAFE,
             afterwards=request.scope.get(AFTERWARDS, {}),
             local=request.scope.get(LOCAL),
-            key_found=request.scope.get(KEY_FOUND),
+            note_valid_key=request.scope.get(KEY_IS_VALID),
         )
 
 
@@ -156,8 +156,8 @@ def sender_of(session: Session, credentials: Credentials) -> Sender:
     if credentials.key is not None:
         actor, key = keys.actor_with(session, credentials.key)
         _note_use(session, key, credentials.afterwards)
-        if credentials.key_found is not None:
-            credentials.key_found()
+        if credentials.note_valid_key is not None:
+            credentials.note_valid_key()
         return Sender(actor, key.account_id)
     if credentials.cookie is not None:
         person = sign_ins.actor_with(session, credentials.cookie)

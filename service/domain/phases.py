@@ -9,7 +9,7 @@ from service.domain.roofline import number
 
 # A share needs no figure of one card or target.  Above a half, a GPU waits longer for processes than all else takes: so
 # it was in 8 of the 50 sessions on H200s of docs/measurements and of the sample (November).
-MOST = 0.5
+MOSTLY = 0.5
 
 
 def seconds_by_phase(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
@@ -24,8 +24,8 @@ def seconds_by_phase(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
     for part in parts:
         seconds = part.get("seconds") if isinstance(part, Mapping) else None
         for phase, spent in seconds.items() if isinstance(seconds, Mapping) else ():
-            if phase != "timed" and (known := number(spent)):
-                total[phase] += known
+            if phase != "timed" and (seconds_spent := number(spent)):
+                total[phase] += seconds_spent
     return dict(total)
 
 
@@ -37,7 +37,7 @@ def mean_seconds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def mostly_starts(seconds: Mapping[str, float]) -> bool:
     """Whether starting processes took more than everything else together."""
-    return seconds.get("start", 0.0) > MOST * math.fsum(seconds.values())
+    return seconds.get("start", 0.0) > MOSTLY * math.fsum(seconds.values())
 
 
 def in_words(seconds: Mapping[str, float]) -> str:

@@ -232,13 +232,13 @@ def tool(
         try:
             while True:
                 try:
-                    said, complaints = process.communicate(timeout=0.5)
+                    output, errors = process.communicate(timeout=0.5)
                 except subprocess.TimeoutExpired:
                     keep_going()
                     if time.monotonic() > ends:
                         raise subprocess.TimeoutExpired(command, limit_s) from None
                 else:
-                    return subprocess.CompletedProcess(command, process.returncode, said, complaints)
+                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
         except BaseException:
             process.kill()
             raise

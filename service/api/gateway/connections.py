@@ -257,7 +257,7 @@ def _without_body(send: Send) -> Send:
 
 
 TOO_MANY = 429
-KEY_FOUND = "kernelwatch.key_found"  # in the scope of a request: to be called once its key was found to be valid
+KEY_IS_VALID = "kernelwatch.key_is_valid"  # in the scope of a request: to be called once its key was seen to be valid
 
 
 class RateLimited:
@@ -271,7 +271,7 @@ class RateLimited:
         self.app, self._below, self._refuse = app, below, refuse
         self._limit = _parsed(rate)
         self._counter = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._known = set[str]()
+        self._valid_keys = set[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._limit is None or not scope["path"].startswith(self._below):
@@ -279,10 +279,10 @@ class RateLimited:
             return
         address, key = scope["client"][0] if scope.get("client") else "unknown", _hashed_key(scope)
         client = key or address
-        allowed = client in self._known or self._counter.hit(self._limit, address)
+        allowed = client in self._valid_keys or self._counter.hit(self._limit, address)
         if key is not None:
             allowed = allowed and self._counter.hit(self._limit, key)
-            scope[KEY_FOUND] = partial(self._known.add, key)
+            scope[KEY_IS_VALID] = partial(self._valid_keys.add, key)
         headers = self._headers(self._limit, client)
 
         async def send_with_headers(message: Message) -> None:
