@@ -4,12 +4,12 @@ The file is a backup of a service that watched it, which docs/measurements/2026-
 Nothing is changed but the name of the target, and what would make this service act for it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, RowMapping, Table, insert, select, update
 from sqlalchemy.orm import Session
 
 from service.db import backup
@@ -86,7 +86,11 @@ def _known(session: Session, wanted: list[str]) -> bool:
 
 @dataclass
 class _Copy:
-    """Copies rows table by table; each gets a new id, by which those that refer to it are found."""
+    """Copies rows table by table; each gets a new id, by which those that refer to it are found.
+
+    Workers that renew a lease wait meanwhile.  Executing a statement for each row held SQLite for 0.35 s (two cores,
+    November 2026); executing one for each table holds it for 0.11 s.
+    """
 
     source: Connection
     session: Session
@@ -102,12 +106,12 @@ class _Copy:
                 update(Target).where(Target.id == self.ids["targets"][row["id"]]).values(recipe_id=recipe)
             )
 
-    def _rows(self, table: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, table: str) -> Sequence[RowMapping]:
         rows = Base.metadata.tables[table]
         keys = list(rows.primary_key.columns)
-        return (dict(row) for row in self.source.execute(select(rows).order_by(*keys)).mappings())
+        return self.source.execute(select(rows).order_by(*keys)).mappings().all()
 
-    def _target(self, row: Mapping[str, Any]) -> int:
+    def _target(self, row: RowMapping) -> int:
         """A target that nothing is done for: paused, of no forge, not trusted."""
         now = clock(self.session)
         same = {name: row[name] for name in ("branch", "created_at", "poll_at")}
@@ -118,24 +122,33 @@ class _Copy:
         return made.id
 
     def _table(self, table: Table) -> None:
-        ids = self.ids.setdefault(table.name, {})
-        for row in self._rows(table.name):
-            parents = {
-                key.parent.name: self._new(key.column.table.name, row[key.parent.name]) for key in table.foreign_keys
-            }
-            values = row | parents
-            if table.name == "runs":
-                values["dedupe"] = f"{PREFIX}{row['dedupe']}"
-            if "id" not in table.c:
-                self.session.execute(insert(table).values(values))
-                continue
-            old = values.pop("id")
-            shared = (
-                self.session.scalar(select(table.c.id).where(table.c.digest == row["digest"]))
-                if table.name in _SHARED
-                else None
-            )
-            ids[old] = shared or self.session.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+        """Copy a table.  No row of it refers to another of its own, so that one statement takes many."""
+        rows = self._rows(table.name)
+        ids = self.ids[table.name] = self._known_here(table, rows) if table.name in _SHARED else {}
+        fresh = [row for row in rows if row.get("id") not in ids]
+        if not fresh:
+            return
+        values = [self._values(table, row) for row in fresh]
+        if "id" in table.c:
+            made = self.session.scalars(insert(table).returning(table.c.id, sort_by_parameter_order=True), values)
+            ids.update(zip((row["id"] for row in fresh), made, strict=True))
+        else:
+            self.session.execute(insert(table), values)
+
+    def _values(self, table: Table, row: RowMapping) -> dict[str, Any]:
+        parents = {
+            key.parent.name: self._new(key.column.table.name, row[key.parent.name]) for key in table.foreign_keys
+        }
+        values = dict(row) | parents
+        if table.name == "runs":
+            values["dedupe"] = f"{PREFIX}{row['dedupe']}"
+        values.pop("id", None)
+        return values
+
+    def _known_here(self, table: Table, rows: Sequence[RowMapping]) -> dict[int, int]:
+        """The ids of rows that this database has already, by those of the source."""
+        here = {row.digest: row.id for row in self.session.execute(select(table.c.digest, table.c.id))}
+        return {row["id"]: here[row["digest"]] for row in rows if row["digest"] in here}
 
     def _new(self, table: str, old: int | None) -> int | None:
         """The new id of a row; None if it stayed behind."""

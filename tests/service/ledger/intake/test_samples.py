@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from service.db.check import check
 from service.db.engine import engine, reading, transaction
@@ -50,6 +50,15 @@ def test_it_is_loaded_once_and_removed(either: str) -> None:
     assert samples.remove() == first.names
     assert rows() == before
     assert samples.remove() == ()
+
+
+def test_each_table_is_written_at_once(either: str) -> None:
+    """A worker renews its lease with a write, which waits for this one."""
+    executed = list[object]()
+    event.listen(engine(), "before_execute", lambda *given: executed.append(given[1]))
+    samples.load()
+    assert sum(rows().values()) > 1000
+    assert len(executed) < 120
 
 
 def test_the_numbers_are_those_that_were_measured(state: Path, tmp_path: Path) -> None:
