@@ -31,6 +31,7 @@ from service.api import health, ingest, keys, progress, regressions, runs, studi
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS, PRIVATE
 from service.api.gateway.connections import CheckedHeads, RateLimited
+from service.api.gateway.problems import problem
 from service.api.reading import exports, weekly
 from service.db.engine import describe
 from service.domain.ingest import LINE_MODELS
@@ -53,7 +54,8 @@ _FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/ope
 
 _DESCRIPTION = """\
 Reading needs no key, unless the server or a target is private; changes need one: `Authorization: Bearer kw_…`.  Lists
-have pages: pass `next` as `cursor`.  Errors are problem details (RFC 9457), whose `detail` says how to fix them.
+have pages: pass `next` as `cursor`.  Errors are problem details (RFC 9457): `detail` says how to fix
+them, and `type` is the page about errors of the kind, with a name that never changes.
 """
 _TAGS = {
     "targets": "Watched repositories and packages, their revisions, cases and histories.",
@@ -121,6 +123,7 @@ def _created(*pages: ModuleType) -> FastAPI:
         version=product_version(),
         summary="Kernel performance regressions: a commit goes in, a verdict comes out.",
         description=_DESCRIPTION,
+        contact={"name": "The operator of this server", "url": settings().address} if settings().public_url else None,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/", "description": "This server."}],
         openapi_tags=[{"name": name, "description": words} for name, words in _TAGS.items()],
@@ -359,9 +362,11 @@ def _busy(for_program: bool) -> Response:
     return _error(None, 503, _BUSY, {"Retry-After": str(_RETRY_AFTER_S)}, for_program=for_program)
 
 
-def _answer(request: Request, status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+def _answer(
+    request: Request, status: int, detail: str, headers: dict[str, str] | None = None, kind: str = ""
+) -> Response:
     path = request.url.path
-    return _error(path, status, detail, headers, for_program=path.startswith(_FOR_PROGRAMS))
+    return _error(path, status, detail, headers, for_program=path.startswith(_FOR_PROGRAMS), kind=kind)
 
 
 def _refusal(path: str, status: int, detail: str) -> Response:
@@ -369,12 +374,12 @@ def _refusal(path: str, status: int, detail: str) -> Response:
 
 
 def _error(
-    path: str | None, status: int, detail: str, headers: dict[str, str] | None, *, for_program: bool
+    path: str | None, status: int, detail: str, headers: dict[str, str] | None, *, for_program: bool, kind: str = ""
 ) -> Response:
     """Respond with JSON to programs and with a page to people."""
     if for_program:
-        problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, instance=path)
-        return Response(problem.model_dump_json(), status, headers, media_type="application/problem+json")
+        document = problem(status, detail, path, kind)
+        return Response(document.model_dump_json(), status, headers, media_type="application/problem+json")
     from dashboards.pages import error_page
 
     return error_page(status, detail, headers)
@@ -388,7 +393,7 @@ async def _service_error(request: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="kernelwatch"'
     if isinstance(error, Busy | StillHandled):
         headers["Retry-After"] = str(error.retry_after_s)
-    return _answer(request, error.status, str(error), headers)
+    return _answer(request, error.status, str(error), headers, error.kind)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -427,4 +432,4 @@ async def _late(request: Request, _: Exception) -> Response:
 async def _database_error(request: Request, error: Exception) -> Response:
     words = describe(error) if isinstance(error, DBAPIError) else str(error)
     log.error("database", error=words, path=request.url.path)
-    return _answer(request, 503, "The database reports an error; see /readyz.")
+    return _answer(request, 503, "The database reports an error; see /readyz.", kind="database")

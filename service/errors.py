@@ -5,9 +5,13 @@ from dataclasses import dataclass
 
 
 class ServiceError(Exception):
-    """An error that a person can act on.  The message is shown verbatim and must not hold secrets."""
+    """An error that a person can act on.  The message is shown verbatim and must not hold secrets.
+
+    `kind` is that of `service/api/gateway/problems.py`, where the status alone does not tell it.
+    """
 
     status = 500
+    kind = ""
 
 
 class NotFound(ServiceError):
@@ -74,6 +78,7 @@ class Stale(Conflict):
 class StillHandled(Conflict):
     """The first request with an idempotency key goes on; a repeat gets its response later."""
 
+    kind = "in-progress"
     retry_after_s = 1
 
 
@@ -97,6 +102,7 @@ class Unavailable(ServiceError):
     """This machine lacks a stack, a compiler or a sandbox.  The revision is not at fault."""
 
     status = 503
+    kind = "unavailable"
 
 
 class Busy(ServiceError):
@@ -110,6 +116,7 @@ class SandboxFailed(ServiceError):
     """The sandbox of this machine did not start a program.  The revision is not at fault."""
 
     status = 503
+    kind = "unavailable"
 
 
 class BuildFailed(ServiceError):

@@ -98,6 +98,7 @@ def ours(at: Places) -> list[Page]:
         Page("policy", "/targets/norms/policy?device=h200"),
         Page("calibration", "/calibration"),
         Page("statistics", "/statistics"),
+        Page("kind of error", "/problems/not-found"),
     ]
 
 

@@ -5,7 +5,19 @@ from collections.abc import Mapping
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, controls, health, pulls, runs, search, sign_in, studies, targets, workers
+from dashboards.pages import (
+    bisections,
+    controls,
+    health,
+    problems,
+    pulls,
+    runs,
+    search,
+    sign_in,
+    studies,
+    targets,
+    workers,
+)
 from dashboards.pages.admin import people, policies
 from dashboards.pages.history import boards, calibration, compare, facts, trends
 from dashboards.pages.news import feeds, weekly
@@ -40,6 +52,7 @@ PAGES = (
     studies,
     policies,
     people,
+    problems,
 )
 MODULES = (*PAGES, feeds, sign_in)  # each has a `router`
 

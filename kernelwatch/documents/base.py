@@ -56,7 +56,11 @@ class Document(BaseModel):
 class Problem(BaseModel):
     """An error, and how to fix it (RFC 9457)."""
 
-    type: str = Field("about:blank", description="`about:blank`: the status says what kind of problem it is.")
+    type: str = Field(
+        description="Path of this server's page about the kind of problem; it never changes.",
+        examples=["/problems/not-found"],
+        json_schema_extra={"format": "uri-reference"},
+    )
     title: str = Field(examples=["Not Found"])
     status: int
     detail: str = Field(description="What is wrong, and how to fix it.")

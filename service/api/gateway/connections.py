@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kernelwatch.documents.base import Problem
+from service.api.gateway.problems import problem
 from service.errors import BadInput
 from service.settings import settings
 
@@ -157,8 +156,7 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing() or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
-        body = problem.model_dump_json().encode()
+        body = problem(status, detail).model_dump_json().encode()
         headers = {"content-type": "application/problem+json", "content-length": str(len(body)), "connection": "close"}
         for event in (
             h11.Response(status_code=status, headers=list(headers.items())),
