@@ -89,6 +89,8 @@ def _run(outputs: tuple[int, ...]) -> None:
     except ModuleNotFoundError as missing:
         exit_for(missing)
     except Exception as error:
+        if mistakes.debugging():
+            traceback.print_exc()
         # Modules that were not loaded have raised nothing, and loading them here would slow down every mistake.
         if (client := sys.modules.get("kernelwatch.client.errors")) and isinstance(error, client.KernelwatchError):
             mistakes.fail(str(error))
@@ -96,9 +98,11 @@ def _run(outputs: tuple[int, ...]) -> None:
             from service.db.engine import describe
 
             mistakes.fail(describe(error))
+        if isinstance(error, OSError):
+            mistakes.fail(mistakes.of_the_machine(error))
         if not (isinstance(error, PipeClosed) and reader_left(outputs)):
-            traceback.print_exc()
-        sys.exit(2)  # Python's own 1 would mean a regression
+            mistakes.unexpected(error)
+        sys.exit(mistakes.USAGE)  # Python's own 1 would mean a regression
 
 
 if __name__ == "__main__":

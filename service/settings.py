@@ -8,8 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+
+from service.errors import BadInput
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -160,6 +171,23 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError('write JSON: {"name": "slack://…"}') from None
 
+    @field_validator("database_url")
+    @classmethod
+    def _of_a_known_kind(cls, written: SecretStr | None) -> SecretStr | None:
+        """Refuse what is no address of SQLite or PostgreSQL, before each command fails on it in another place."""
+        if written is None:
+            return None
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            kind = make_url(written.get_secret_value()).get_backend_name()
+        except (ArgumentError, ValueError):
+            kind = None
+        if kind not in ("sqlite", "postgresql"):
+            raise ValueError("write sqlite:////PATH or postgresql://USER@HOST/DATABASE")
+        return written
+
     @field_validator("state", "locks", "policy")
     @classmethod
     def _from_anywhere(cls, named: Path | None) -> Path | None:
@@ -193,10 +221,25 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """Return the settings of this process, which are read once."""
+    """Return the settings of this process, which are read once.  Raises BadInput that names each wrong one."""
     secrets = os.environ.get("KERNELWATCH_SECRETS_DIR")
+    if secrets and not Path(secrets).is_dir():
+        raise BadInput(f"KERNELWATCH_SECRETS_DIR: {secrets} is not a folder.")
     arguments: dict[str, Any] = {"_secrets_dir": secrets} if secrets else {}
-    return Settings(**arguments)
+    try:
+        return Settings(**arguments)
+    except ValidationError as error:
+        wrong = [
+            f"KERNELWATCH_{_place(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
+        ]
+        raise BadInput(f"Settings are wrong. {'; '.join(wrong)}.") from None
+    except SettingsError as error:
+        raise BadInput(f"""Settings are wrong: {error}. Write lists as JSON, such as '["/srv"]'.""") from None
+
+
+def _place(keys: tuple[int | str, ...]) -> str:
+    first, *inside = map(str, keys)
+    return " → ".join([first.upper(), *inside])
 
 
 def without_secrets(text: str) -> str:

@@ -4,9 +4,11 @@ SIGPIPE itself stays ignored: it would end workers and servers that write to pip
 """
 
 import contextlib
+import errno
 import os
 import select
 import sys
+import traceback
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -18,6 +20,18 @@ from service.domain.text import listed, printable
 from service.errors import BadInput
 
 USAGE = 2  # the exit code
+_NO_SPACE = " Free space on its disk."
+_NO_FOLDER = " Make its folder exist."
+_NO_RIGHT = " Let the user that runs kernelwatch write there."
+_REMEDIES = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.ENOENT: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+}
 
 
 class UnknownCommand(usage.UsageError):
@@ -51,6 +65,26 @@ def fail(message: str) -> NoReturn:
     from service.commands.output.console import err
 
     err.print(Text("kernelwatch: ", style="red"), printable(message), soft_wrap=True, markup=False, sep="")
+    sys.exit(USAGE)
+
+
+def debugging() -> bool:
+    """Whether the operator wants the traceback of each error."""
+    return os.environ.get("KERNELWATCH_DEBUG") == "1"
+
+
+def of_the_machine(error: OSError) -> str:
+    """Name the file, the error and its remedy."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}.{_REMEDIES.get(error.errno or 0, '')}"
+
+
+def unexpected(error: Exception) -> NoReturn:
+    """Print an error of kernelwatch itself: one line on a terminal, else a log gets the traceback."""
+    if sys.stderr.isatty() and not debugging():
+        fail(f"{type(error).__name__}: {error}. This is a mistake of kernelwatch; KERNELWATCH_DEBUG=1 shows the place.")
+    if not debugging():  # it was printed
+        traceback.print_exception(error)
     sys.exit(USAGE)
 
 

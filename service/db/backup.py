@@ -38,7 +38,7 @@ from sqlalchemy.types import UserDefinedType
 
 from service.db import migrate, schema
 from service.db.check import Checked, check, row_counts
-from service.db.engine import make_engine
+from service.db.engine import make_engine, remedy_of_sqlite
 from service.errors import BadInput, Conflict
 from service.settings import settings
 
@@ -186,7 +186,7 @@ def _copy_file(live: Path, to: Path) -> None:
             source.backup(target)  # all pages in one step: writers of the write-ahead log need not wait for it
         _single_file(to)
     except sqlite3.DatabaseError as error:
-        raise BadInput(f"The database is damaged, or another process holds its lock: {error}.") from None
+        raise BadInput(f"{live} cannot be copied to {to.parent}: {error}. {remedy_of_sqlite(error)}") from None
 
 
 def _copy_to_file(url: str, to: Path) -> None:

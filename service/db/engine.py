@@ -173,7 +173,7 @@ def _select_now(dialect: str) -> Select[Any]:
 def remedy(error: DBAPIError) -> str:
     """The step that fixes the error."""
     if isinstance(error.orig, sqlite3.Error):
-        return _SQLITE.get(getattr(error.orig, "sqlite_errorcode", 0) & _PRIMARY_CODE, _SCHEMA)
+        return remedy_of_sqlite(error.orig)
     match (getattr(error.orig, "sqlstate", None) or "")[:2]:  # the class of an answer; empty without one
         case "42":  # a table or column that is not there
             return _SCHEMA
@@ -183,7 +183,13 @@ def remedy(error: DBAPIError) -> str:
             return "Check that the server runs, and KERNELWATCH_DATABASE_URL."
 
 
+def remedy_of_sqlite(error: sqlite3.Error) -> str:
+    """The same for an error of the driver."""
+    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE, _SCHEMA)
+
+
 def describe(error: DBAPIError) -> str:
-    """The database, the error and its remedy, without the password."""
+    """The database, the error and its remedy in one line, without the password."""
     where = make_url(settings().database).render_as_string(hide_password=True)
-    return f"The database {where} reports an error: {str(error.orig).strip()}. {remedy(error)}"
+    what = str(error.orig).strip().partition("\n")[0]  # libpq adds questions, and servers the statement
+    return f"The database {where} reports an error: {what}. {remedy(error)}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import logging
@@ -43,7 +44,7 @@ def supervise(commands: Mapping[str, list[str]], state: Path, prepare: Callable[
             _say(_running_already(lock))
             return 0
         at = (settings().host, settings().port) if "api" in commands else None
-        if at and (trouble := _cannot_listen(*at)):
+        if at and (trouble := cannot_listen(*at)):
             _say(trouble)
             return 1
         lock.truncate(0)
@@ -254,7 +255,7 @@ def _running_already(lock: TextIO) -> str:
     return f"kernelwatch is already running {where}.\nStop it there (Ctrl-C), or {another}."
 
 
-def _cannot_listen(host: str, port: int) -> str | None:
+def cannot_listen(host: str, port: int) -> str | None:
     """Return why the address cannot be listened on, or None."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -262,10 +263,10 @@ def _cannot_listen(host: str, port: int) -> str | None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            return (
-                f"Cannot listen on {host}:{port} ({error.strerror}).\n"
-                f"Stop the process that uses it, or choose another port: KERNELWATCH_PORT={port + 1} make run"
-            )
+            remedy = f"Stop the process that uses it, or choose another port, such as KERNELWATCH_PORT={port + 1}"
+            if error.errno != errno.EADDRINUSE:
+                remedy = "Set KERNELWATCH_HOST to an address of this machine, and KERNELWATCH_PORT to a port above 1023"
+            return f"Cannot listen on {host}:{port} ({error.strerror}). {remedy}."
     return None
 
 

@@ -67,8 +67,11 @@ def api() -> None:
 
     from service.api.gateway.connections import server_options
     from service.app import create_app
+    from service.ops import supervisor
 
     server_policy()
+    if trouble := supervisor.cannot_listen(settings().host, settings().port):
+        raise BadInput(trouble)
     _send_wakeups()
     # The event loop competes with the endpoints' threads for the interpreter lock at each of its steps.  With the
     # default of 5 ms and all threads busy, a webhook took 50 % longer.
