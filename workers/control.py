@@ -15,6 +15,7 @@ from service.db.engine import describe, transaction
 from service.ledger import stored_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.changepoints import follow_up, scan
+from service.ledger.health.control import note_tick
 from service.ledger.intake import calibrations, deliveries, registry
 from service.ledger.notices import deliver
 from service.ledger.notices import happenings as silent_workers
@@ -121,6 +122,7 @@ _forget_logs = Throttled(stored_texts.forget_logs, 3600.0)
 _forget_code = Throttled(stored_texts.forget_code, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
 _note_starting_workers = Throttled(silent_workers.note_starting, 3600.0)  # once a day for each worker
+_note_tick = Throttled(note_tick, 10.0)
 _forget_notices = Throttled(deliver.forget_due, 3600.0)
 _clean_mirrors = Throttled(registry.clean_due, 3600.0)
 _clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
@@ -149,6 +151,7 @@ def run() -> None:
         deliver.batch_due,
         deliver.deliver_due,
         _forget_notices,
+        _note_tick,
     ):
         try:
             task()

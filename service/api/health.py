@@ -1,9 +1,11 @@
 """Health, readiness and Prometheus metrics."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -31,10 +33,11 @@ from service.db.models import (
 )
 from service.domain.states import BaselineKind, Purpose
 from service.ledger import phases
+from service.ledger.health import control, fleet
 from service.ledger.reading.queries import waiting, workers
+from service.settings import settings
 
 router = APIRouter(tags=["health"])
-DAY_S = 86_400.0
 FRESH_S = 2.0  # a probe of the database answers the requests of this time
 _PATIENCE_S = 5.0  # how long a request waits for a probe
 _THREADS = ThreadPoolExecutor(2, "health")  # these endpoints answer when all other threads are busy
@@ -141,6 +144,30 @@ def _families(session: Session) -> Iterator[Metric]:
     for (name, device), means in phases.mean_seconds_of_a_day(session, now).items():
         for phase, mean in means.items():
             seconds.add_metric((name, device, phase), mean)
+    busy = GaugeMetricFamily(
+        "kernelwatch_worker_busy_share_last_day",
+        "Share of the last 24 hours in which a worker held a run.",
+        labels=("worker", "device"),
+    )
+    for of, share in fleet.busy_shares(session, now).items():
+        busy.add_metric(of, share)
+    spread = GaugeMetricFamily(
+        "kernelwatch_equal_code_spread",
+        "Root mean square of the relative differences of equal code, of the last 30 days.",
+        labels=("worker", "device"),
+    )
+    here = {worker.name: worker.device for worker in workers(session)}
+    for name, nights in fleet.equal_code(session, here, now).items():
+        if nights.spread is not None:
+            spread.add_metric((name, here[name]), nights.spread)
+    tick = GaugeMetricFamily("kernelwatch_control_silence_seconds", "Time since control ran its periodic tasks.")
+    if (at := control.ticked_at(session)) is not None:
+        tick.add_metric((), max(0.0, now - at))
+    free = GaugeMetricFamily(
+        "kernelwatch_disk_free_bytes", "Free space where the API has its state folder.", labels=("folder",)
+    )
+    with suppress(OSError):  # an API of a fleet has no state folder
+        free.add_metric((str(settings().state),), shutil.disk_usage(settings().state).free)
     verdicts = GaugeMetricFamily(
         "kernelwatch_verdicts_last_day",
         "Verdicts against the parent, of the last 24 hours; without bisections and calibrations.",
@@ -150,7 +177,9 @@ def _families(session: Session) -> Iterator[Metric]:
         select(VerdictRow.outcome, Run.device, func.count())
         .join(Run, Run.id == VerdictRow.run_id)
         .where(
-            VerdictRow.baseline_kind == BaselineKind.PARENT, Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S
+            VerdictRow.baseline_kind == BaselineKind.PARENT,
+            Run.purpose == Purpose.WATCH,
+            Run.finished_at > now - phases.DAY_S,
         )
         .group_by(VerdictRow.outcome, Run.device)
     ):
@@ -213,6 +242,10 @@ def _families(session: Session) -> Iterator[Metric]:
         age,
         seen,
         seconds,
+        busy,
+        spread,
+        tick,
+        free,
         verdicts,
         messages,
         notices,

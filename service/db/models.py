@@ -218,7 +218,7 @@ class Delivery(Base):
 
 
 class WriteProbe(Base):
-    """One row, which /readyz updates to see whether the database accepts writes."""
+    """Rows of processes that show when they could last write: the first of /readyz, the second of control."""
 
     __tablename__ = "write_probes"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -25,6 +25,7 @@ from service.domain.health.overview import RunKind, ends_in_s, usual_durations
 from service.domain.roofline import number
 from service.domain.states import OutboxState, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_recent
+from service.ledger.phases import DAY_S
 from service.reports.health.facts import (
     DeviceQueue,
     DeviceReading,
@@ -249,7 +250,7 @@ def workers_lately(session: Session, names: Collection[str], now: float) -> dict
         .group_by(Run.worker)
     ).all()
     last = _last_runs(session, [run_id for *_, run_id in rows if run_id is not None])
-    spreads = _equal_code(session, names, now)
+    spreads = equal_code(session, names, now)
     ended = {name: (runs, broken, run_id) for name, runs, broken, run_id in rows}
     workers = dict[str, WorkerLately]()
     for name in names:
@@ -284,7 +285,7 @@ def _reading(text: str | None) -> DeviceReading:
     return DeviceReading(*(number(values.get(key)) for key in ("temperature_c", "sm_mhz", "memory_mhz", "power_w")))
 
 
-def _equal_code(session: Session, names: Collection[str], now: float) -> dict[str, EqualCodeSum]:
+def equal_code(session: Session, names: Collection[str], now: float) -> dict[str, EqualCodeSum]:
     """How much equal code differed on each worker."""
     rows = session.execute(
         select(
@@ -298,6 +299,30 @@ def _equal_code(session: Session, names: Collection[str], now: float) -> dict[st
         .group_by(Run.worker)
     )
     return {name or "": EqualCodeSum(count, alarmed, squares) for name, count, alarmed, squares in rows}
+
+
+_BUSY = (
+    select(
+        Attempt.worker,
+        Run.device,
+        func.sum(
+            func.coalesce(Attempt.finished_at, bindparam("now"))
+            - case((Attempt.started_at > bindparam("since"), Attempt.started_at), else_=bindparam("since"))
+        ),
+    )
+    .join(Run, Run.id == Attempt.run_id)
+    .where(
+        (Run.finished_at > bindparam("since")) | (Run.state == RunState.LEASED),
+        func.coalesce(Attempt.finished_at, bindparam("now")) > bindparam("since"),
+    )
+    .group_by(Attempt.worker, Run.device)
+)
+
+
+def busy_shares(session: Session, now: float) -> dict[tuple[str, str], float]:
+    """The share of the last 24 hours in which each worker and device held a run, as far as the reader knows of it."""
+    rows = session.execute(_BUSY, {"now": now, "since": now - DAY_S})
+    return {(worker, device): busy_s / DAY_S for worker, device, busy_s in rows}
 
 
 def known_runs(session: Session, ids: Collection[int | None]) -> set[int | None]:
