@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -114,6 +115,15 @@ def _turn(item: pytest.Item) -> int:
     """Long files first, so that two processes end together: the demo, what compiles, stories, and the short rest."""
     marks = {mark.name for mark in item.iter_markers()}
     return 0 if "alone" in marks else 1 if "torch" in marks else 3 if "service" in item.path.parts else 2
+
+
+@pytest.fixture(autouse=True)
+def _forges_were_real() -> Iterator[None]:
+    """No request to a fake forge, and no answer of it, was one that the real forge does not know."""
+    yield
+    if used := sys.modules.get("tests.fakes.contracts.contract"):
+        broken, used.BROKEN[:] = [*used.BROKEN], []
+        assert broken == []
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from tests.fakes.contracts.contract import contract
 
 BOT = {"login": "kernelwatch-bot", "type": "User", "id": 9001}
 APP = {"login": "kernelwatch[bot]", "type": "Bot", "id": 9002}
@@ -125,10 +127,10 @@ class FakeGitHub:
         """The body of a `check_run` webhook: somebody pressed "Re-run", or a button of the check's own."""
         known = self.check_runs[check]
         if identifier is None:
-            return {"action": "rerequested", "check_run": known, "sender": self.person(by)}
+            return {"action": "rerequested", "check_run": self._shown(known), "sender": self.person(by)}
         assert identifier in [one["identifier"] for one in known["actions"]], "there is no such button"
         asked = {"requested_action": {"identifier": identifier}}
-        return {"action": "requested_action", "check_run": known, "sender": self.person(by), **asked}
+        return {"action": "requested_action", "check_run": self._shown(known), "sender": self.person(by), **asked}
 
     def installation_event(self, action: str) -> dict[str, Any]:
         """The body of an `installation` webhook, after it happened: deleted, suspend, created, unsuspend."""
@@ -172,6 +174,13 @@ class FakeGitHub:
         self.requests.append((method, path))
         assert headers["accept"] == "application/vnd.github+json"
         assert headers["x-github-api-version"] == "2022-11-28", "without it, GitHub may answer as another version"
+        contract("github").check_request(method, path, query, said)
+        answer = self._answered(method, path, query, headers, said)
+        return replace(answer, said=contract("github").answer(method, path, answer.status, answer.said))
+
+    def _answered(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any]
+    ) -> Answer:
         fault = self._fault(method, path)
         if fault == "unreachable":
             raise httpx.ConnectError("the cable was cut")
@@ -315,11 +324,12 @@ class FakeGitHub:
         runs = [one for one in found if name in (None, one["name"])]
         if query.get("filter", "latest") == "latest":  # one of each name, which is what people see
             runs = list({one["name"]: one for one in runs}.values())
-        return Answer(200, {"total_count": len(runs), "check_runs": runs})
+        paged = self._paged(f"/repos/{repo}/commits/{sha}/check-runs", [self._shown(one) for one in runs], query)
+        return replace(paged, said={"total_count": len(runs), "check_runs": paged.said})
 
     def _one_check(self, repo: str, check: str, **_: Any) -> Answer:
         known = self.check_runs.get(int(check))
-        return NOT_FOUND if known is None or known["repo"] != repo else Answer(200, known)
+        return NOT_FOUND if known is None or known["repo"] != repo else Answer(200, self._shown(known))
 
     def _post_check(self, repo: str, *, said: dict[str, Any], **_: Any) -> Answer:
         if said["status"] == "completed" and not said.get("conclusion"):
@@ -328,13 +338,18 @@ class FakeGitHub:
         if (refused := self._changed(check, said)) is not None:
             return refused
         self.check_runs[check["id"]] = check
-        return Answer(201, check)
+        return Answer(201, self._shown(check))
 
     def _edit_check(self, repo: str, check: str, *, said: dict[str, Any], **_: Any) -> Answer:
         known = self.check_runs.get(int(check))
         if known is None or known["repo"] != repo:
             return NOT_FOUND
-        return self._changed(known, said) or Answer(200, known)
+        return self._changed(known, said) or Answer(200, self._shown(known))
+
+    def _shown(self, check: dict[str, Any]) -> dict[str, Any]:
+        """A check as GitHub tells it: how many annotations it has, and nothing of its buttons."""
+        output = {**check.get("output", {}), "annotations_count": len(self.annotations[check["id"]])}
+        return {**{key: check[key] for key in check.keys() - {"repo", "actions"}}, "output": output}
 
     def _changed(self, check: dict[str, Any], said: dict[str, Any]) -> Answer | None:
         """Change a check; what is wrong with the request otherwise.  Annotations are added to those that it has."""

@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from tests.fakes.contracts.contract import contract
+
 CLIENT, SECRET = "kernelwatch", "a-secret-of-the-client"
 
 
@@ -71,7 +73,7 @@ class FakeIdentity:
 
     async def _user(self, request: Request) -> Response:
         assert request.headers["authorization"] == "Bearer of-a-person"
-        return JSONResponse(self.person)
+        return JSONResponse(contract("github").answer("GET", "/user", 200, self.person))
 
     async def _permission(self, request: Request) -> Response:
         self.asked += 1
@@ -82,7 +84,8 @@ class FakeIdentity:
         if role is None:
             return JSONResponse({"message": "Not Found"}, 404)
         plain = {"maintain": "write", "triage": "read"}.get(role, role)
-        return JSONResponse({"permission": plain, "role_name": role})
+        said = {"permission": plain, "role_name": role}
+        return JSONResponse(contract("github").answer("GET", request.url.path, 200, said))
 
     async def _describe(self, _: Request) -> Response:
         of = self.issuer
