@@ -22,10 +22,12 @@ NEEDS = {
     "postgresql": (
         "start one with `docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:18`"
     ),
+    "promtool": "`apt-get install prometheus`",
     "providers": "install the Python packages of the built-in providers",
     "rabbitmq": "start one with `docker run -p 5672:5672 rabbitmq:4`",
     "root": "run it as root",
     "setpriv": "`apt-get install util-linux`",
+    "systemd": "`apt-get install systemd`",
     "triton": "Triton supports Linux only",
     "two-gpus": "run it on a machine with two NVIDIA GPUs",
 }
