@@ -2,8 +2,7 @@
 
 It makes the bodies of its webhooks as well, numbers everything as GitLab does, and carries out quick actions in notes.
 
-`FakeGitLab().app` is served by a real server.  The real one answers the same requests with the same bodies, as far as
-kernelwatch reads them: see lib/api/{notes,award_emoji,members,commit_statuses,merge_requests}.rb of GitLab.
+`FakeGitLab().app` is served by a real server.  Each request and answer is checked by `contracts/gitlab.json`.
 """
 
 import itertools
@@ -12,7 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +19,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from tests.fakes.contracts.contract import contract
 
 TOKEN = "glpat-a-token"
 US = {"id": 9001, "username": "kernelwatch-bot", "name": "kernelwatch", "state": "active"}
@@ -245,6 +246,15 @@ class FakeGitLab:
         self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any], base: str
     ) -> Answer:
         self.requests.append((method, path))
+        contract("gitlab").check_request(method, path, query, said)
+        answer = self._answered(method, path, query, headers, said, base)
+        if answer.text is not None:
+            return answer
+        return replace(answer, said=contract("gitlab").answer(method, path, answer.status, answer.said))
+
+    def _answered(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any], base: str
+    ) -> Answer:
         fault = self._fault(method, path)
         now = int(time.time())
         limits = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": str(now + 30)}
@@ -280,7 +290,7 @@ class FakeGitLab:
         routes: list[tuple[str, str, Callable[..., Answer]]] = [
             ("GET", r"/user", lambda **_: Answer(200, US)),
             ("GET", r"/users/(\d+)", self._user),
-            ("GET", r"/projects/([^/]+)", lambda project, **_: Answer(200, self._project(project))),
+            ("GET", r"/projects/([^/]+)", self._show_project),
             ("GET", r"/projects/([^/]+)/members/all/(\d+)", self._member),
             ("GET", pull, self._pull),
             ("GET", f"{pull}/notes", self._list_notes),
@@ -302,6 +312,10 @@ class FakeGitLab:
                 return handle(*parts, query=query, said=said, url=f"{base.rstrip('/')}{path}")
         return NOT_FOUND
 
+    def _show_project(self, project: str, **_: Any) -> Answer:
+        shown = {key: value for key, value in self._project(project).items() if key != "visibility_level"}
+        return Answer(200, {**shown, "visibility": "private"})
+
     def _user(self, user: str, **_: Any) -> Answer:
         found = next((one for one in self.people.values() if one["id"] == int(user)), None)
         return Answer(200, found) if found else Answer(404, {"message": "404 User Not Found"})
@@ -309,19 +323,26 @@ class FakeGitLab:
     def _member(self, project: str, user: str, **_: Any) -> Answer:
         found = next((one for one in self.people.values() if one["id"] == int(user)), None)
         level = self.access_levels.get((project, found["username"]), 0) if found else 0
-        return Answer(200, {**(found or {}), "access_level": level, "expires_at": None}) if level else NOT_FOUND
+        if found is None or not level:
+            return NOT_FOUND
+        return Answer(200, {**_basic(found), "access_level": level, "expires_at": None})
 
     def _pull(self, project: str, iid: str, **_: Any) -> Answer:
         known = self.pulls.get((project, int(iid)))
         if known is None:
             return NOT_FOUND
+        # As in a webhook, but for these: there the time is written in another way, and the last commit is an object.
+        of_webhook = ("last_commit", "author_id", "updated_at")
+        shared = {key: value for key, value in self._pull_attributes(project, known).items() if key not in of_webhook}
         found = {
-            **self._pull_attributes(project, known),
+            **shared,
+            "project_id": self.projects[project],
+            "updated_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known.updated_at)),
             "sha": known.sha,
-            "author": known.author,
+            "author": _basic(known.author),
             "squash_commit_sha": known.squash_commit_sha,
         }
-        return Answer(200, {key: value for key, value in found.items() if key not in ("last_commit", "author_id")})
+        return Answer(200, found)
 
     def _list_notes(self, project: str, iid: str, *, query: dict[str, str], url: str, **_: Any) -> Answer:
         every = [one for one in self.notes.values() if (one.project, one.iid) == (project, int(iid))]
@@ -382,7 +403,8 @@ class FakeGitLab:
             return Answer(404, {"message": "404 Award Emoji Name has already been taken Not Found"})
         award = next(self._ids)
         known.awards.append((int(str(US["id"])), said["name"], award))
-        return Answer(201, {"id": award, "name": said["name"], "user": US})
+        about = {"awardable_id": known.id, "awardable_type": "Note"}
+        return Answer(201, {"id": award, "name": said["name"], "user": _basic(US), **about})
 
     def _post_status(self, project: str, sha: str, *, said: dict[str, Any], **_: Any) -> Answer:
         wanted, name, ref = said.get("state"), said.get("name", "default"), said.get("ref", "main")
@@ -419,13 +441,19 @@ def _refused(said: dict[str, Any]) -> Answer | None:
     return None
 
 
+def _basic(user: dict[str, Any]) -> dict[str, Any]:
+    """A user as part of another answer: it does not say whether they are a bot."""
+    return {key: user[key] for key in ("id", "username", "name", "state")}
+
+
 def _note(note: Note) -> dict[str, Any]:
     return {
         "id": note.id,
         "type": None,
         "body": note.body,
-        "author": note.author,
+        "author": _basic(note.author),
         "system": note.system,
         "noteable_type": "MergeRequest",
+        "noteable_id": 10_000 + note.iid,
         "noteable_iid": note.iid,
     }

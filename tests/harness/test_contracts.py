@@ -13,6 +13,7 @@ from tests.fakes.contracts.reduce import reduced
 from tests.fakes.github import FakeGitHub
 
 CHECKS, SHA = "/repos/acme/norms/check-runs", "a" * 40
+MERGE_REQUEST = "/api/v4/projects/acme%2Fnorms/merge_requests/7"
 CHECK = {"name": "kernelwatch", "head_sha": SHA, "status": "queued"}
 
 
@@ -45,6 +46,39 @@ def test_a_request_that_github_does_not_know_is_found(
     with pytest.raises(AssertionError, match=why):
         contract("github").check_request(method, path, query, body)
     assert len(contracts.BROKEN) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "body", "why"),
+    [
+        ("POST", f"{MERGE_REQUEST}/notes", {}, {"text": "x"}, "body"),
+        ("POST", f"{MERGE_REQUEST}/notes", {}, {"body": "x" * 1_000_001}, "1000000"),
+        ("GET", f"{MERGE_REQUEST}/notes", {"per_page": "101"}, {}, "100"),
+        ("GET", f"{MERGE_REQUEST}/notes", {"activity_filter": "comments"}, {}, "only_comments"),
+        ("POST", f"/api/v4/projects/7/statuses/{SHA}", {}, {"state": "failure"}, "failure"),
+        ("POST", f"/api/v4/projects/7/statuses/{SHA}", {}, {"state": "failed", "description": "x" * 256}, "255"),
+        ("GET", "/api/v4/projects/7/merge_requests/last", {}, {}, "merge_request_iid"),
+    ],
+)
+def test_a_request_that_gitlab_does_not_know_is_found(
+    method: str, path: str, query: dict[str, str], body: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(AssertionError, match=why):
+        contract("gitlab").check_request(method, path, query, body)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"updated_at": "2026-11-23 07:00:00 UTC"}, "date-time"),
+        ({"state": "open"}, "open"),
+        ({"last_commit": {"id": SHA}}, "last_commit"),
+    ],
+)
+def test_what_gitlab_never_answers_is_found(said: dict[str, Any], why: str) -> None:
+    assert contract("gitlab").answer("GET", MERGE_REQUEST, 200, {"iid": 7})["iid"] == 7
+    with pytest.raises(AssertionError, match=why):
+        contract("gitlab").answer("GET", MERGE_REQUEST, 200, said)
 
 
 def test_an_answer_gets_the_fields_that_a_test_does_not_care_for() -> None:

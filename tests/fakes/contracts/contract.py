@@ -1,6 +1,7 @@
 """What a forge takes and answers, by its OpenAPI document: checks requests, completes answers and checks them.
 
-`github.json` and `gitlab.json` have the operations that kernelwatch uses.
+`github.json` has the operations that kernelwatch uses, reduced from GitHub's own document by `reduce.py`.
+`gitlab.json` is written by hand: names, types and limits of the same operations of GitLab.
 """
 
 import json
