@@ -187,10 +187,12 @@ def _complete_description(app: FastAPI) -> None:
             for operation in found.values():
                 for one in operation.get("parameters", ()):
                     _without_null(one["schema"])
-        # FastAPI describes each event with `itemSchema`, which OpenAPI has from 3.2 on; it declares 3.1.
+        # FastAPI describes each event with `itemSchema`, which OpenAPI has from 3.2 on; it declares 3.1, where the
+        # stream is a text.
         events = document["paths"][f"{_API}/runs/{{run_id}}/events"]["get"]["responses"]["200"]["content"]
         for content in events.values():
-            content["schema"] = content.pop("itemSchema")
+            event = content.pop("itemSchema")
+            content["schema"] = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": event}
         components = document.setdefault("components", {})
         components["securitySchemes"] = SECURITY_SCHEMES
         _, lines = models_json_schema(

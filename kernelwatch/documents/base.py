@@ -74,6 +74,10 @@ class Page(BaseModel, Generic[Item]):
     next: str | None = None
 
 
+# Readers of the OpenAPI that know no `prefixItems` look for `items`.
+_Lines = Annotated[tuple[int, int], Field(json_schema_extra={"items": {"type": "integer"}})]
+
+
 class SourceItem(Document):
     """A definition in the files of the head.  `line` is that of the `def`, `first_line` that of its decorators."""
 
@@ -81,7 +85,7 @@ class SourceItem(Document):
     line: int
     first_line: int = Field(validation_alias="first")
     last_line: int = Field(validation_alias="last")
-    changed: tuple[int, int] | None = Field(description="The first range of lines in it that the head changed.")
+    changed: _Lines | None = Field(description="The first range of lines in it that the head changed.")
 
 
 class _Open:

@@ -10,6 +10,17 @@ from typing import Any
 from tests.fakes.api import app_openapi
 
 
+def schemas(part: Any) -> Iterator[dict[str, Any]]:
+    """Every schema within a part of the document."""
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from schemas(one)
+
+
 def operations() -> Iterator[dict[str, Any]]:
     for found in app_openapi()["paths"].values():
         yield from found.values()
@@ -46,6 +57,15 @@ def test_each_line_of_a_batch_and_each_event_has_a_schema() -> None:
         "MeasurementLine",
     ]
     sent = events["responses"]["200"]["content"]["text/event-stream"]["schema"]
-    assert sent["properties"]["data"]["contentSchema"] == {"$ref": "#/components/schemas/ProgressItem"}
+    assert sent["type"] == "string", "a client that takes the stream for JSON cannot read it"
+    assert sent["contentSchema"]["properties"]["data"]["contentSchema"] == {
+        "$ref": "#/components/schemas/ProgressItem"
+    }
     names = re.findall('"#/components/schemas/([^"]+)"', json.dumps(document))
     assert set(names) <= document["components"]["schemas"].keys()
+
+
+def test_every_list_says_what_it_holds() -> None:
+    lists = [one for one in schemas(app_openapi()) if one["type"] == "array"]
+    assert len(lists) > 100
+    assert [one for one in lists if "items" not in one] == []
