@@ -25,7 +25,7 @@ from service.ledger.runs import queue
 from service.settings import settings
 from workers.machine import device
 from workers.run import heartbeat, session
-from workers.run.heartbeat import stopping
+from workers.run.heartbeat import draining, stopping
 from workers.sandbox import sandbox
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ def work(on: str) -> int:
         return 0
     _report_predecessor()
     taken = 0
-    while not stopping.is_set() and schema.fits() and (lease := _claim(on)):
+    while not (stopping.is_set() or draining.is_set()) and schema.fits() and (lease := _claim(on)):
         log.info("run leased", run=lease.run_id, attempt=lease.attempt)
         _lost.update(session.measure(lease, *_left()))
         taken += 1

@@ -15,7 +15,7 @@ from service.settings import make_private, settings
 from workers import control
 from workers.compile import facts_worker
 from workers.machine.device import exclusive
-from workers.run.heartbeat import stopping
+from workers.run.heartbeat import draining, stopping
 
 log = structlog.get_logger()
 _ENDING_S = 6.0  # how long control waits for its facts check to be given back; the supervisor kills it after 10
@@ -23,19 +23,20 @@ _SOONEST_S = 0.2  # between two looks, however often somebody wakes it: a storm 
 
 
 def until_stopped(task: Callable[[], object], every_s: float, queue: str) -> None:
-    """Run `task` every `every_s` seconds, and when `queue` is woken, until SIGTERM or SIGINT.
+    """Run `task` every `every_s` seconds, and when `queue` is woken, until a signal.
 
+    SIGTERM and SIGINT set `stopping`, at which a task ends early; with SIGUSR1 the loop ends after the task.
     Errors of the database and of the machine are logged, and the task is retried.
     """
     waiter = wakeups.LocalWaiter(queue)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
+    def stop(number: int, _frame: FrameType | None) -> None:
+        (draining if number == signal.SIGUSR1 else stopping).set()
         waiter.wake()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    while not stopping.is_set():
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, stop)
+    while not (stopping.is_set() or draining.is_set()):
         began = time.monotonic()
         try:
             task()

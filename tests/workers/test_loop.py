@@ -11,15 +11,16 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
 
 from workers import loop
-from workers.run.heartbeat import stopping
+from workers.run.heartbeat import draining, stopping
 
 
 @pytest.fixture(autouse=True)
 def signals(state: object) -> Iterator[None]:
     """The handlers of this process, and the event that they set, as they were before."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     yield
     stopping.clear()
+    draining.clear()
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -57,3 +58,14 @@ def test_a_mistake_of_ours_ends_the_process() -> None:
     task, _ = failing(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         loop.until_stopped(task, 0.0, "cpu")
+
+
+def test_a_drained_worker_is_not_told_to_stop_its_task() -> None:
+    told = list[bool]()
+
+    def task() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        told.append(stopping.is_set())
+
+    loop.until_stopped(task, 0.0, "cpu")
+    assert told == [False]

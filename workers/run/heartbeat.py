@@ -39,6 +39,7 @@ log = structlog.get_logger()
 
 
 stopping = threading.Event()  # this worker was asked to stop: its run goes back to the queue
+draining = threading.Event()  # it was asked to end its run first
 
 
 class Stopped(Exception):
