@@ -1,8 +1,9 @@
 """Detect performance regressions of GPU kernels.
 
-Exit codes: 0 success; 1 a regression; 2 an infrastructure or usage error; 3 undecided: nothing bad was found, but not
-every case could be decided; 125 the revision cannot be measured; 141 the reader closed the output.  With several
-devices, the first of 1, 125, 2 and 3 that occurs.  For `facts`: 1 a limit is broken, 125 the head does not build.
+Exit codes: 0 success, or a gate that warns; 1 a regression; 2 an infrastructure or usage error; 3 undecided: nothing
+bad was found, but not every case could be decided; 125 the revision cannot be measured; 141 the reader closed the
+output.  With several devices, the first of 1, 125, 2 and 3 that occurs.  For `facts`: 1 a limit is broken, 125 the
+head does not build.
 """
 
 import gc

@@ -37,13 +37,10 @@ _MOST_SEVERE_FIRST = (
     GateKind.NEW_FAR_BEHIND,
     GateKind.BEHIND_SOTA,
 )
-_EXIT_CODES = {
-    GateKind.REGRESSION: REGRESSED,
+_EXIT_CODES = {  # of those that fail the gate; of the others REGRESSED
     GateKind.INVALID: UNFIT,
     GateKind.FAILED: UNFIT,
     GateKind.INCONCLUSIVE: UNDECIDED,
-    GateKind.SLOWER_THAN_WRONG: REGRESSED,
-    GateKind.NEW_FAR_BEHIND: REGRESSED,
 }
 
 
@@ -64,14 +61,10 @@ class GateReason:
 
     @property
     def exit_code(self) -> int:
-        """0 if known before.  A finding without an exit code of its own counts if it fails the gate."""
-        if self.known_before:
+        """0 unless it fails the gate: a check that passes stands beside a job that passes."""
+        if self.known_before or self.action is not GateAction.FAIL:
             return 0
-        if self.kind in _EXIT_CODES:
-            return _EXIT_CODES[self.kind]
-        if self.action is not GateAction.FAIL:
-            return 0
-        return UNDECIDED if self.is_open else REGRESSED
+        return UNDECIDED if self.is_open else _EXIT_CODES.get(self.kind, REGRESSED)
 
 
 # A commit status has no neutral.  What lets a required check pass is a success: a status that stays pending holds up a

@@ -69,7 +69,8 @@ def served_by(transport: httpx.BaseTransport, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("run", "fail_on", "code"),
     [
-        ("slow", None, 1),
+        ("slow", None, 0),
+        ("slow", "regression", 1),
         ("slow", "inconclusive", 3),
         ("slow", "behind-sota", 1),
         ("slow", "invalid,failed", 0),
@@ -93,7 +94,17 @@ def test_fail_on_changes_the_exit_code_and_not_the_output(
     options = ["--fail-on", fail_on] if fail_on else []
     _, usual, _ = kernelwatch("report", number)
     assert kernelwatch("report", number, *options)[:2] == (code, usual)
-    assert kernelwatch("run", "wait", number, *options)[:2] == (code, usual)
+    waited, shown, said = kernelwatch("run", "wait", number, *options)
+    assert (waited, shown) == (code, usual)
+    assert (f"Exit code {code}" in said) == (code != 0)
+
+
+def test_the_console_says_what_decided_the_exit_code(seeded: Seeded, kernelwatch: Run) -> None:
+    slow, wrong = str(seeded.runs["slow"]), str(seeded.runs["wrong"])
+    assert kernelwatch("run", "wait", slow, "--fail-on", "regression,invalid")[2] == (
+        "Exit code 1, by --fail-on: regression\n"
+    )
+    assert kernelwatch("report", wrong)[2] == "Exit code 125, by the policy: invalid\n"
 
 
 def test_results_are_saved_for_the_steps_that_come_after(seeded: Seeded, kernelwatch: Run, tmp_path: Path) -> None:
@@ -232,7 +243,8 @@ def test_a_wait_goes_on_while_the_server_is_restarted(
     away = f"run {number}: the server does not answer, trying again"
     lines = said.splitlines()
     assert lines[0].startswith(f"run {number}: ")
-    assert lines[1::2] == [away, away]
+    assert lines[1:-1:2] == [away, away]
+    assert lines[-1] == "Exit code 2: not-measured"
     assert clock.now() == 380
 
 

@@ -56,7 +56,7 @@ def test_a_login_is_checked_stored_privately_and_used_by_every_noun(
         assert kernelwatch(*words.split())[0] == 0, words
     for words in ("regression list", "incident list", "bisection list", "calibration show", "key list", "audit"):
         assert kernelwatch(*words.split())[0] == 0, words
-    assert kernelwatch("report", str(seeded.runs["slow"]))[0] == 1, "the exit code is the verdict"
+    assert kernelwatch("report", str(seeded.runs["wrong"]))[0] == 125, "the exit code is that of the gate"
     assert "norms" in kernelwatch("target", "list")[1]
     assert kernelwatch("logout")[0] == 0
     code, _, why = kernelwatch("target", "list")
@@ -70,11 +70,11 @@ def test_a_ci_job_names_the_server_and_the_key_in_its_environment(
     monkeypatch.setenv("KERNELWATCH_KEY", new_key("read"))
     number = str(seeded.runs["slow"])
     code, printed, _ = kernelwatch("report", number, "--format", "json")
-    assert (code, json.loads(printed)["id"]) == (1, seeded.runs["slow"])
+    assert (code, json.loads(printed)["id"]) == (0, seeded.runs["slow"])
     rows = list(csv.DictReader(io.StringIO(kernelwatch("report", number, "--format", "csv")[1], newline="")))
     assert {row["run_id"] for row in rows} == {number}
     assert kernelwatch("report", number, "--format", "md")[1].count("<!-- kernelwatch") == 1
-    assert kernelwatch("run", "wait", number, "--format", "json")[0] == 1
+    assert kernelwatch("run", "wait", number, "--format", "json", "--fail-on", "regression")[0] == 1
     assert not logins.path().exists(), "nothing is stored"
 
 

@@ -1,6 +1,7 @@
 """`kernelwatch compare`, `isolate` and `facts`: measure or compile two revisions on this machine, without a server."""
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from service.commands import views
 from service.commands.arguments import read_recipe
 from service.commands.connection import client
+from service.commands.measure.fail_on import VERDICTS, exit_code
 from service.commands.noun import Where, single
 from service.commands.output.views import View
 from service.errors import BadInput, BuildFailed
@@ -58,7 +60,9 @@ def compare(
     with only_warnings(), checkouts.prepared(wanted), progress() as shown:
         run_id = checkouts.measured(wanted, lambda said: shown.show(0, said, None))
         comment = client().runs.comment(run_id)
-        return views.reports.report(client().runs.get(run_id), every=every, markdown=lambda: comment, page=False)
+        run = client().runs.get(run_id)
+        view = views.reports.report(run, every=every, markdown=lambda: comment, page=False)
+        return replace(view, code=exit_code([run], VERDICTS))
 
 
 compare_app = single(compare, where=Where.HERE)

@@ -1,4 +1,4 @@
-"""Which findings of runs make a command fail.  Pure: documents of runs in, an exit code out."""
+"""Which findings of runs make a command fail: documents of runs in, an exit code and its reason out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.domain.states import NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, RunState, worst_exit_code
+from service.domain.states import NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, GateAction, RunState, worst_exit_code
 from service.errors import BadInput
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ EXIT_CODES = {
     GateFinding.NOT_MEASURED: NOT_MEASURED,
 }
 
+# Without a gate, as in `compare`, a verdict counts also where the policy only warns of it.
+VERDICTS = frozenset(GateFinding) - {GateFinding.BEHIND_SOTA, GateFinding.UNREPEATABLE}
+
 FailOn = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,6 +77,28 @@ def exit_code(runs: "Iterable[RunDocument]", wanted: frozenset[GateFinding] | No
     if wanted is None:
         return worst_exit_code(run.gate.exit_code for run in runs)
     return worst_exit_code(code for run in runs for finding, code in findings(run) if finding in wanted)
+
+
+def explain(runs: "Sequence[RunDocument]", wanted: frozenset[GateFinding] | None) -> None:
+    """Print what decided the exit code, unless it is 0: `Exit code 1, by the policy: regression`."""
+    from service.commands.output.console import err, line
+
+    code = exit_code(runs, wanted)
+    if not code:
+        return
+    if wanted is None:
+        found = {one for run in runs for one in _failing(run)}
+        by = ", by the policy" if all(run.state == RunState.DONE for run in runs) else ""
+    else:
+        found = {str(one) for run in runs for one, _ in findings(run) if one in wanted}
+        by = ", by --fail-on"
+    line(f"Exit code {code}{by}: {', '.join(sorted(found))}", to=err)
+
+
+def _failing(run: "RunDocument") -> Iterator[str]:
+    if run.state == RunState.DONE:
+        return (one.kind for one in run.gate.reasons if one.action == GateAction.FAIL and not one.known_before)
+    return (str(one) for one, _ in findings(run))
 
 
 def findings(run: "RunDocument") -> Iterator[tuple[GateFinding, int]]:

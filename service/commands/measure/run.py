@@ -10,7 +10,7 @@ import typer
 from service.commands import views
 from service.commands.arguments import RunNumber, first
 from service.commands.connection import client
-from service.commands.measure.fail_on import FailOn, exit_code, read_findings
+from service.commands.measure.fail_on import FailOn, exit_code, explain, read_findings
 from service.commands.noun import Noun, single
 from service.commands.output.views import View
 from service.domain.states import RunState
@@ -181,12 +181,14 @@ def report(
 ) -> View:
     """Print the result of a run.
 
-    Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
+    Exit codes: 0 passed or warned, 1 a confirmed regression that fails the gate, 2 not measured, 3 undecided where
+    that fails the gate, 125 the revision cannot be measured.
     """
     wanted = read_findings(fail_on)
     runs = client().runs
     found = runs.get(run_id, tables=tables or None)
     view = views.reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    explain([found], wanted)
     return replace(view, code=exit_code([found], wanted))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreachable
 from kernelwatch.client.models import RunDocument
 from service.commands.connection import client
-from service.commands.measure.fail_on import GateFinding, exit_code
+from service.commands.measure.fail_on import GateFinding, exit_code, explain
 from service.commands.output.console import progress
 from service.commands.output.formats import as_json
 from service.commands.output.views import View
@@ -152,6 +152,7 @@ def _is_away(error: KernelwatchError) -> bool:
 
 def results(found: Sequence[RunDocument], wanted: frozenset[GateFinding] | None, folder: Path | None) -> View:
     """Their results with the most severe exit code of the `wanted` findings; also written into the folder."""
+    explain(found, wanted)
     view = reports.several(found, exit_code(found, wanted), lambda: comment([one.id for one in found]))
     if folder is not None:
         save(folder, view, found)
