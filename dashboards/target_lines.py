@@ -15,7 +15,7 @@ from service.ledger.health.mainline import MainlineRevision
 from service.ledger.regressions.grouped import ACCEPTED
 from service.reports.health.facts import OpenIncident, RecentRun, TargetLately
 from service.reports.health.lately import BEHIND, LEVEL
-from service.reports.health.needs import MIN_POLL_FAILURES, CommitAddress, Link
+from service.reports.health.needs import MAX_CAUSE, MIN_POLL_FAILURES, CommitAddress, Link
 
 _SIGNS = {
     Mark.SLOWER: ("slower", "▲"),
@@ -143,6 +143,7 @@ class RegressionLine:
     count: int
     what: str  # "9 regressions"
     target: str
+    sample: bool
     devices: str
     size: str  # of the worst case
     detail: str
@@ -179,18 +180,19 @@ def _line(one: OpenIncident, target: Target, commit: CommitAddress, now: float) 
         count=total,
         what=f"{total} {'accepted' if accepted else closed.value if closed else 'regression' + 's' * (total != 1)}",
         target=target.name,
+        sample=one.sample,
         devices=listed(sorted(one.devices)),
         size=percent(worst.ratio, metric_of(worst.case)) if worst else "",
         detail="; ".join(_detail(one)),
         subject=one.subject,
         since=_since(one, target, commit),
         opened_at=one.opened_at,
-        owner=owner if owner or not (closed or accepted) else "",
+        owner=owner if owner or not (closed or accepted or one.sample) else "",
         open=0 if closed or owner is None else one.count - one.assigned,
         due=_due(one, now),
         overdue=one.due_at is not None and one.due_at < now,
         stake_us=one.stake_us,
-        act=Link("Open" if owner or closed or accepted else "Triage", f"/regressions/{number}"),
+        act=Link("Open" if owner or closed or accepted or one.sample else "Triage", f"/regressions/{number}"),
         params=(("target", target.name), *params),
     )
 
@@ -212,12 +214,12 @@ def _tone(one: OpenIncident) -> str:
 
 
 def _detail(one: OpenIncident) -> list[str]:
-    """The worst case, the cause, and what happens to it."""
+    """The cause, the worst case, and what happens to it."""
     parts = []
     if one.worst:
-        parts.append(f"worst {one.worst.case}" if one.states.total() > 1 else one.worst.case)
         if one.worst.cause:
-            parts.append(one_line(one.worst.cause))
+            parts.append(one_line(one.worst.cause, MAX_CAUSE))
+        parts.append(f"worst {one.worst.case}" if one.states.total() > 1 else one.worst.case)
     if one.found_by == {FoundBy.PINNED}:
         parts.append("in small steps")
     if one.states[RegressionState.BISECTING]:

@@ -31,7 +31,7 @@ def health(session: Reading) -> str:
         "health.html",
         now=facts.now,
         headline=needs.headline(found, facts),
-        summary=needs.summary(found),
+        summary=needs.summary(found, facts),
         needs=found,
         fine=lately.fine(facts, lines, here),
         add=add_link(),

@@ -17,7 +17,6 @@ from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger.health import fleet, mainline
-from service.ledger.intake import samples
 from service.ledger.reading import queries
 from service.ledger.regressions.grouped import RegressionFilter, grouped
 from service.ledger.targets import target_named
@@ -57,7 +56,7 @@ def target(
         "target.html",
         now=now,
         target=found,
-        sample=found.location in samples.ORIGINS,
+        sample=found.is_sample,
         href=f"/targets/{quote(found.name, safe='')}",
         verdict=target_lines.verdict(lately, causes.found, behind),
         address=address,

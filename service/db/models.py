@@ -156,6 +156,13 @@ def _references(name: str, column: str) -> Index:
     return Index(name, column, sqlite_where=there, postgresql_where=there)
 
 
+# What the targets of the sample have instead of a location, in the present version and in an older one.
+SAMPLE_LOCATIONS = (
+    "measured on an NVIDIA H200 on 2026-11-28, and loaded as a sample",
+    "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample",
+)
+
+
 class Target(Base):
     __tablename__ = "targets"
     __table_args__ = (_references("ix_targets_recipe", "recipe_id"),)
@@ -181,6 +188,11 @@ class Target(Base):
     mirror_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of control's copy of the repository
     private: Mapped[bool] = mapped_column(default=False)  # only those who were granted it know of it
     recipe: Mapped["RecipeRow | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether it is only there to be looked at: nobody has to act on it, and it is counted apart."""
+        return self.location in SAMPLE_LOCATIONS
 
 
 class RecipeRow(Base):

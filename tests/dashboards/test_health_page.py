@@ -15,7 +15,7 @@ def test_what_needs_somebody_comes_first_and_in_order(get: Get, seeded: Seeded) 
     parts = (
         "7 items need attention",
         "1 unassigned · first: 1 regression, norms on h200, 8.7 % slower",
-        "▲ 1 regression norms on h200: 8.7 % slower at rmsnorm.bwd.32768x4096.bf16-fp32",
+        "▲ 1 regression norms on h200: 8.7 % slower; rmsnorm.bwd.32768x4096.bf16-fp32",
         "✕ 2 wrong or failed cases norms on h200, at its newest revision",
         "‖ 1 run waits for approval",
         "Nobody takes runs of cpu 1 run waits, the oldest for 3.0 h: cpu-box was last heard 15 min ago",

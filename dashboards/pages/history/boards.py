@@ -25,7 +25,6 @@ from service.db.models import RunTotals, Target
 from service.domain import roofline
 from service.domain.policy.policy import Policy
 from service.domain.text import short
-from service.ledger.intake import samples
 from service.ledger.policies import effective
 from service.ledger.reading import board as reading
 from service.ledger.targets import all_targets, target_named
@@ -208,7 +207,7 @@ def board_values(
         "devices": devices,
         "past": past,
         "past_bars": _past_bars(past, address, shown.revision),
-        "sample": target.location in samples.ORIGINS,
+        "sample": target.is_sample,
         "steps": boards.STEPS,
         "best": boards.BEST,
         "short_number": boards.short_number,

@@ -39,6 +39,8 @@ def _page(session: Session, week: Week, target: str, device: str) -> str:
     of = target_named(session, target) if target else None
     chosen = {name: value for name, value in (("target", target), ("device", device)) if value}
     report = compose(weekly.facts(session, week, of, device or None))
+    targets = all_targets(session)
+    samples = [one for one in targets if one.is_sample] if of is None else []
     return page(
         "weekly.html",
         now=clock(session),
@@ -47,7 +49,8 @@ def _page(session: Session, week: Week, target: str, device: str) -> str:
         facts_address=facts_address,
         previous=_address(week.previous, chosen),
         next=_address(week.next, chosen) if report.finished else None,
-        targets=[one.name for one in all_targets(session)],
+        targets=[one.name for one in targets],
+        samples=[compose(weekly.facts(session, week, one, device or None)) for one in samples],
         devices=weekly.devices(session),
         query=f"?{urlencode({'week': str(week), **chosen})}",
     )

@@ -22,7 +22,7 @@ from service.domain.access import Actor, Scope
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger import audit
 from service.ledger.acting import acting
-from service.ledger.intake import deliveries, registry, samples
+from service.ledger.intake import deliveries, registry
 from service.ledger.intake.registry import Holdings
 from service.ledger.targets import find, target_named
 
@@ -44,7 +44,7 @@ class TargetVerb(Verb):
 def forms_of_target(target: Target) -> Sequence[ActionForm]:
     """The forms that the state of a target allows; that of its removal is for links alone."""
     first = PAUSE if target.paused_at is None else RESUME
-    verbs = (REMOVE,) if target.location in samples.ORIGINS else (first, RENAME, BACKFILL, REMOVE)
+    verbs = (REMOVE,) if target.is_sample else (first, RENAME, BACKFILL, REMOVE)
     return [_form(target.name, target, verb) for verb in verbs]
 
 

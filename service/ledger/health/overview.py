@@ -27,7 +27,6 @@ from service.domain.health.overview import REVISIONS, DeviceResult, StripRevisio
 from service.domain.states import Priority, RegressionState, RunState
 from service.domain.verdicts.totals import SotaMean
 from service.ledger.health import fleet
-from service.ledger.intake import samples
 from service.ledger.reading.histories import UNEXPLAINED
 from service.ledger.regressions import grouped
 from service.reports.health.facts import (
@@ -305,7 +304,7 @@ def health_facts(session: Session) -> HealthFacts:
     now = clock(session)
     since = now - DAY_S
     targets = targets_lately(session, now)
-    watched = [lately for lately in targets if lately.row.location not in samples.ORIGINS]
+    watched = [lately for lately in targets if not lately.row.is_sample]
     return HealthFacts(
         now=now,
         since=since,
@@ -321,5 +320,4 @@ def health_facts(session: Session) -> HealthFacts:
         fixed=fixed_since(session, since),
         drifted=drifted_since(session, since),
         stacks=stack_changes(session, targets),
-        samples={lately.row.id for lately in targets if lately.row.location in samples.ORIGINS},
     )

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.db import backup
 from service.db.engine import clock, transaction
-from service.db.models import Base, Target
+from service.db.models import SAMPLE_LOCATIONS, Base, Target
 from service.domain.states import TargetKind
 from service.errors import Conflict
 from service.ledger import audit, targets
@@ -22,8 +22,6 @@ from service.ledger.intake import registry
 
 FILE = Path(__file__).parents[2] / "samples" / "liger-h200.db.gz"
 PREFIX = "sample-"
-ORIGIN = "measured on an NVIDIA H200 on 2026-11-28, and loaded as a sample"  # instead of the location
-ORIGINS = (ORIGIN, "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample")  # with that of an older version
 
 # Parents first.  Workers, webhooks and messages to the forge stay behind: nothing is to happen for a sample.
 _COPIED = (
@@ -67,19 +65,20 @@ def load() -> Loaded:
 def remove() -> tuple[str, ...]:
     """Delete the targets of the sample with everything of them.  Returns their names, none if there are none."""
     with transaction() as session:
-        names = tuple(session.scalars(select(Target.name).where(Target.location.in_(ORIGINS)).order_by(Target.id)))
+        ours = select(Target.name).where(Target.location.in_(SAMPLE_LOCATIONS)).order_by(Target.id)
+        names = tuple(session.scalars(ours))
     for name in names:
         registry.remove(name)
     return names
 
 
 def is_loaded(session: Session) -> bool:
-    return session.scalar(select(Target.id).where(Target.location.in_(ORIGINS)).limit(1)) is not None
+    return session.scalar(select(Target.id).where(Target.location.in_(SAMPLE_LOCATIONS)).limit(1)) is not None
 
 
 def _known(session: Session, wanted: list[str]) -> bool:
     found = [target for name in wanted if (target := targets.find(session, name))]
-    if other := [target.name for target in found if target.location != ORIGIN]:
+    if other := [target.name for target in found if target.location != SAMPLE_LOCATIONS[0]]:
         raise Conflict(f"Target {other[0]} is not of the sample: rename it with `kernelwatch target rename`.")
     return bool(found)
 
@@ -114,8 +113,8 @@ class _Copy:
     def _target(self, row: RowMapping) -> int:
         """A target that nothing is done for: paused, of no forge, not trusted."""
         now = clock(self.session)
-        same = {name: row[name] for name in ("branch", "created_at", "poll_at")}
-        made = Target(name=PREFIX + row["name"], kind=TargetKind.GIT, location=ORIGIN, paused_at=now, **same)
+        values = {name: row[name] for name in ("branch", "created_at", "poll_at")} | {"location": SAMPLE_LOCATIONS[0]}
+        made = Target(name=PREFIX + row["name"], kind=TargetKind.GIT, paused_at=now, **values)
         self.session.add(made)
         self.session.flush()
         audit.record(self.session, "target.add", target=made.name, of=f"target {made.name}", details={"sample": True})

@@ -14,6 +14,7 @@ from service.db.engine import clock
 from service.db.models import (
     CHANGED,
     OPEN_ONES,
+    SAMPLE_LOCATIONS,
     WATCHED,
     Calibration,
     ConfigurationDrift,
@@ -52,32 +53,37 @@ class _EndedRun:
     ordinal: int | None
 
 
+_SAMPLES = select(Target.id).where(Target.location.in_(SAMPLE_LOCATIONS))
+
+
 @dataclass(frozen=True)
 class _Scope:
-    """Which part of the ledger, and which week."""
+    """Which part of the ledger, and which week.  The sample is no part of all targets."""
 
     week: Week
     target: Target | None
     device: str | None
 
     def runs(self) -> Iterator[ColumnElement[bool]]:
-        if self.target is not None:
-            yield Run.target_id == self.target.id
+        yield self._has(Run.target_id)
         if self.device is not None:
             yield Run.device == self.device
 
     def series(self) -> Iterator[ColumnElement[bool]]:
-        if self.target is not None:
-            yield Series.target_id == self.target.id
+        yield self._has(Series.target_id)
         if self.device is not None:
             yield Series.device == self.device
+
+    def _has(self, target_id: Any) -> ColumnElement[bool]:
+        wanted: ColumnElement[bool] = target_id.not_in(_SAMPLES)
+        return wanted if self.target is None else target_id == self.target.id
 
     def contains(self, column: Any) -> ColumnElement[bool]:
         return and_(column >= self.week.start, column < self.week.end)
 
 
 def facts(session: Session, week: Week, target: Target | None = None, device: str | None = None) -> WeekFacts:
-    """What happened in the week to a target, or to all that the reader may see."""
+    """What happened in the week to a target, or to all that the reader may see, without the sample."""
     scope = _Scope(week, target, device)
     runs = _runs(session, scope)
     events = _events(session, scope)

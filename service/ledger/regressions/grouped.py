@@ -15,7 +15,17 @@ from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, exist
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.db.models import OPEN_ONES, Gap, Incident, RegressionRow, Revision, Run, Series, Target
+from service.db.models import (
+    OPEN_ONES,
+    SAMPLE_LOCATIONS,
+    Gap,
+    Incident,
+    RegressionRow,
+    Revision,
+    Run,
+    Series,
+    Target,
+)
 from service.db.paging import ResultPage, page_of_values
 from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.reports.health.facts import OpenIncident, WorstCase
@@ -100,6 +110,7 @@ _alone = case((RegressionRow.incident_id.is_(None), RegressionRow.run_id))
 _overdue = case((RegressionRow.due_at < bindparam("now"), 1), else_=0)
 _of = (
     Series.target_id,
+    Target.location,
     Series.device,
     RegressionRow.incident_id,
     Incident.revision_id,
@@ -124,6 +135,7 @@ _COUNTED = (
     )
     .select_from(RegressionRow)
     .join(Series, Series.id == RegressionRow.series_id)
+    .join(Target, Target.id == Series.target_id)
     .outerjoin(Incident, Incident.id == RegressionRow.incident_id)
     .outerjoin(Gap, Gap.series_id == RegressionRow.series_id)
     .group_by(*_of)
@@ -149,8 +161,10 @@ class GroupedRegressions:
 
     groups: ResultPage[OpenIncident]
     of_groups: int
+    causes: int  # groups without those of the sample
     found: int  # regressions that fit
-    unassigned: int  # groups with a case that nobody is assigned to
+    of_sample: int  # of them; nobody has to act on these
+    unassigned: int  # groups with a case that nobody is assigned to, without the sample
     counts: Mapping[str, Counter[Any]] = field(default_factory=dict)
 
 
@@ -175,8 +189,11 @@ def grouped(
     every = _groups(chosen)
     page = page_of_values(every, _KEYS[order], cursor, limit)
     detail(session, page.items, [*scope, *which.conditions(now)])
-    unassigned = sum(incident.count > incident.assigned for incident in every) if not closed else 0
-    return GroupedRegressions(page, len(every), sum(row.cases for row in chosen), unassigned, counts)
+    watched = [incident for incident in every if not incident.sample]
+    unassigned = sum(incident.count > incident.assigned for incident in watched) if not closed else 0
+    found = sum(row.cases for row in chosen)
+    of_sample = found - sum(incident.states.total() for incident in watched)
+    return GroupedRegressions(page, len(every), len(watched), found, of_sample, unassigned, counts)
 
 
 def in_group(target_id: int, revision_id: int | None, run_id: int) -> ColumnElement[bool]:
@@ -254,7 +271,7 @@ def _groups(rows: Any) -> list[OpenIncident]:
     incidents = dict[tuple[int, int | None, int | None], OpenIncident]()
     for row in rows:
         key = row.target_id, row.revision_id, row.alone
-        incident = incidents.setdefault(key, OpenIncident(*key))
+        incident = incidents.setdefault(key, OpenIncident(*key, sample=row.location in SAMPLE_LOCATIONS))
         _count(incident, row)
     return list(incidents.values())
 
@@ -263,15 +280,21 @@ def _place(incident: OpenIncident) -> tuple[int, int, int]:
     return incident.target_id, incident.revision_id or 0, incident.run_id or 0
 
 
-# Whole numbers, which a cursor holds exactly: severity in millionths, times in ns and in ms.
+# Whole numbers, which a cursor holds exactly: severity in millionths, times in ns and in ms.  The sample comes last.
 _KEYS = {
-    GroupOrder.SEVERITY: lambda group: (-round(group.severity * 1e6), -round(group.high * 1e6), *_place(group)),
+    GroupOrder.SEVERITY: lambda group: (
+        int(group.sample),
+        -round(group.severity * 1e6),
+        -round(group.high * 1e6),
+        *_place(group),
+    ),
     GroupOrder.TIME: lambda group: (
+        int(group.sample),
         -round((group.stake_us or 0.0) * 1e3),
         -round(group.severity * 1e6),
         *_place(group),
     ),
-    GroupOrder.NEWEST: lambda group: (-round(group.opened_at * 1e3), *_place(group)),
+    GroupOrder.NEWEST: lambda group: (int(group.sample), -round(group.opened_at * 1e3), *_place(group)),
 }
 
 

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -84,6 +84,7 @@ class OpenIncident:
     target_id: int
     revision_id: int | None  # None where they belong to no incident; they are those of a run then
     run_id: int | None
+    sample: bool = False
     devices: set[str] = field(default_factory=set)
     incidents: set[int] = field(default_factory=set)
     states: Counter[RegressionState] = field(default_factory=Counter)
@@ -315,4 +316,18 @@ class HealthFacts:
     fixed: Sequence[FixedCases]
     drifted: Sequence[DriftedCases]
     stacks: Sequence[StackChange]
-    samples: Collection[int] = ()  # targets of the sample, for which nothing is to be done
+
+    @cached_property
+    def of_sample(self) -> "HealthFacts":
+        """The targets and incidents of the sample, on which nobody has to act; what is not of a target is left out."""
+        return self._of(sample=True)
+
+    @cached_property
+    def watched(self) -> "HealthFacts":
+        """Without the sample."""
+        return self._of(sample=False)
+
+    def _of(self, *, sample: bool) -> "HealthFacts":
+        targets = [one for one in self.targets if one.row.is_sample == sample]
+        ids = {one.row.id for one in targets}
+        return replace(self, targets=targets, incidents=[one for one in self.incidents if one.target_id in ids])

@@ -10,7 +10,7 @@ from service.domain.states import TargetKind
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts import totals
 from service.reports.health.facts import EqualCodeSum, HealthFacts, TargetLately
-from service.reports.health.needs import MIN_POLL_FAILURES, Disk, control_silent_since
+from service.reports.health.needs import MIN_POLL_FAILURES, Disk, control_polls
 
 LEVEL = 0.008  # a change of the mean over a week that is not worth a word
 BEHIND = 1.02  # a mean against SOTA that is
@@ -34,6 +34,7 @@ class TargetLine:
     measured_at: float | None
     tone: str  # of the state; empty where nothing is to be said
     state: str
+    sample: bool
 
     @property
     def behind(self) -> bool:
@@ -75,6 +76,7 @@ def target_line(one: TargetLately, slower: int) -> TargetLine:
         measured_at=max(measured, default=None),
         tone=tone,
         state=state,
+        sample=one.row.is_sample,
     )
 
 
@@ -108,11 +110,12 @@ def _state(one: TargetLately, slower: int) -> tuple[str, str]:
 
 def fine(facts: HealthFacts, lines: Sequence[TargetLine], disk: Disk) -> list[str]:
     """What is fine, in a few words each; `lines` are those of the targets."""
-    steady = sum(one.tone in ("", "behind") for one in lines)
+    own = [one for one in lines if not one.sample]
+    steady = sum(one.tone in ("", "behind") for one in own)
     workers = [one for queue in facts.queues.devices for one in queue.workers]
     online = sum(one.online for one in workers)
-    parts = [f"{steady} of {len(lines)} targets steady"] if steady else []
-    if lines and control_silent_since(facts) is None:
+    parts = [f"{steady} of {len(own)} targets steady"] if steady else []
+    if control_polls(facts):
         parts.append("control polls")
     if not facts.unsent:
         parts.append("no message waits")
@@ -123,7 +126,7 @@ def fine(facts: HealthFacts, lines: Sequence[TargetLine], disk: Disk) -> list[st
     if spread is not None:
         parts.append(f"A/A {spread * 100:.2f} %")
     parts.append(f"disk {disk.used * 100:.0f} % full")
-    accepted = sum(one.accepted for one in facts.incidents)
+    accepted = sum(one.accepted for one in facts.watched.incidents)
     if accepted:
         parts.append(f"{accepted} regression{'s' * (accepted != 1)} accepted")
     return parts

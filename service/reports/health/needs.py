@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from service.db.models import Target
 from service.domain.metrics import metric_of, percent
 from service.domain.states import FoundBy, OutboxState, RegressionState
 from service.domain.stats import counts
-from service.domain.text import in_bytes, lasted, listed, one_line, short
+from service.domain.text import counted, in_bytes, lasted, listed, one_line, short
 from service.reports.health.facts import (
     DeviceQueue,
     FailedHead,
@@ -23,6 +23,7 @@ from service.reports.health.facts import (
 
 MAX_NEEDS = 8  # lines that are shown at once
 MAX_INCIDENTS = 4  # of them
+MAX_CAUSE = 1000  # characters: the page cuts what does not fit, and shows the rest where the pointer rests
 SILENT_S = 300.0  # control polls every target once a minute
 RETIRED_S = 14 * 86_400.0  # a worker that was not seen for so long has left the fleet
 MIN_POLL_FAILURES = 3
@@ -89,7 +90,7 @@ def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
 
     Where there is too much for one screen, further incidents give way to what else there is.  The sample needs nobody.
     """
-    facts = _without_samples(facts)
+    facts = facts.watched
     names = {one.row.id: one.row for one in facts.targets}
     incidents = [_incident(one, names[one.target_id], commit, facts.now) for one in facts.incidents if one.count]
     others = [
@@ -114,12 +115,6 @@ def needs(facts: HealthFacts, disk: Disk, commit: CommitAddress) -> Needs:
     return Needs(tuple(shown), tuple(rest), unassigned)
 
 
-def _without_samples(facts: HealthFacts) -> HealthFacts:
-    targets = [one for one in facts.targets if one.row.id not in facts.samples]
-    incidents = [one for one in facts.incidents if one.target_id not in facts.samples]
-    return replace(facts, targets=targets, incidents=incidents)
-
-
 def of_target(one: TargetLately, failed: Sequence[FailedHead], held: Sequence[HeldRuns]) -> list[Need]:
     """What a person must handle in one target, except its regressions."""
     return [*_wrong([one]), *_failed(failed, None), *_held(held)]
@@ -136,11 +131,13 @@ def _incident(one: OpenIncident, target: Target, commit: CommitAddress, now: flo
     if one.count > 1 and f"{one.low:.3f}" != f"{one.high:.3f}":
         most = f"{counts.difference(one.low) if metric.counts else f'{(one.low - 1) * 100:.1f}'} to {most}"
     place = f"{name} on {listed(sorted(one.devices))}"
-    parts = [f"{place}: {most}" + (f", worst {case}" if one.count > 1 and case else f" at {case}" if case else "")]
+    parts = [f"{place}: {most}"]
     if one.due_at is not None and one.due_at < now:
         parts.insert(0, f"overdue for {lasted(now - one.due_at)}")
     if one.worst and one.worst.cause:
-        parts.append(one_line(one.worst.cause))
+        parts.append(one_line(one.worst.cause, MAX_CAUSE))
+    if case:
+        parts.append(f"worst {case}" if one.count > 1 else case)
     if one.states[RegressionState.BISECTING]:
         parts.append("a bisection is running")
     if one.accepted:
@@ -274,6 +271,11 @@ def control_silent_since(facts: HealthFacts) -> float | None:
     return max(due) if due and max(due) < facts.now - SILENT_S else None
 
 
+def control_polls(facts: HealthFacts) -> bool:
+    """Whether a target is watched, and was polled when it was due."""
+    return any(one.row.paused_at is None for one in facts.targets) and control_silent_since(facts) is None
+
+
 def _control(facts: HealthFacts) -> Iterator[Need]:
     silent = control_silent_since(facts)
     if silent is not None:
@@ -386,12 +388,17 @@ def headline(found: Needs, facts: HealthFacts) -> str:
         return "No targets yet"
     if found.count:
         return f"{found.count} item{'s need' if found.count != 1 else ' needs'} attention"
-    return f"{len(facts.targets)} target{'s' * (len(facts.targets) != 1)}, and nothing needs attention"
+    watched = len(facts.watched.targets)
+    if not watched:
+        return "The sample is loaded, and no target is watched yet"
+    return f"{watched} target{'s' * (watched != 1)}, and nothing needs attention"
 
 
-def summary(found: Needs) -> str:
-    """How much of it is nobody's, and the first line in short."""
+def summary(found: Needs, facts: HealthFacts) -> str:
+    """How much of it is nobody's, the first line in short, and what the sample has besides."""
     first: Sequence[Need] = found.shown[:1]
     parts = [f"{found.unassigned} unassigned"] if found.unassigned else []
     parts += [f"first: {one.what}" + (f", {one.of}" if one.of else "") for one in first]
+    of_sample = sum(one.count for one in facts.of_sample.incidents)
+    parts += [f"{counted(of_sample, 'regression')} of the sample"] if of_sample else []
     return " · ".join(parts)

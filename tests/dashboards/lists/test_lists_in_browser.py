@@ -1,8 +1,12 @@
 """The lists in a real browser: near, narrow, dark, without script, folded and unfolded."""
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from service.ledger.intake import samples
+from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import CONTRAST, barriers
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
@@ -31,6 +35,18 @@ def test_the_first_regression_is_near(page: Page, big: str) -> None:
     assert page.locator(".causes .act.primary").count() == 1
     within = "document.querySelector('[data-needs]').contains(document.activeElement)"
     assert next(n for n in range(1, 30) if page.keyboard.press("Tab") or page.evaluate(within)) <= 15
+
+
+def test_a_cause_has_two_lines_and_the_pointer_shows_all_of_it(state: Path, page: Page) -> None:
+    samples.load()
+    page.set_viewport_size(WIDE)  # type: ignore[arg-type]
+    with reachable() as address:
+        page.goto(f"{address}/regressions")
+        detail = page.locator(".causes .detail").first
+        expect(detail).to_contain_text("slower, perhaps because its configuration is num_warps=8 instead of")
+        height = detail.evaluate("one => one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)")
+        assert round(height) == 2
+        assert "shared memory instead of 16; worst " in (detail.get_attribute("title") or "")
 
 
 def test_a_line_unfolds_with_the_keyboard_and_a_filter_stays_in_the_address(page: Page, big: str) -> None:

@@ -12,6 +12,7 @@ from service.db.check import check
 from service.db.engine import engine, reading, transaction
 from service.db.models import Base, Measurement, OutboxMessage, Run, Target, VerdictRow, unpack
 from service.domain.states import OPEN_STATES
+from service.domain.weekly.weeks import Week
 from service.errors import Conflict
 from service.ledger.intake import samples
 from tests import world
@@ -128,3 +129,30 @@ def test_the_command_and_the_pages(state: Path) -> None:
     assert attempt("sample", "remove").output == "Removed sample-liger.\n"
     assert attempt("sample", "remove").output == "There is no sample.\n"
     assert "sample-" not in get("/board").text
+
+
+def test_it_is_counted_apart_on_every_page(state: Path) -> None:
+    """A page that says that nothing needs attention does not count its regressions elsewhere."""
+    samples.load()
+    get = asking()
+    assert "The sample is loaded, and no target is watched yet" in words(get("/"))
+    assert "2 regressions of the sample" in words(get("/"))
+    assert "control polls" not in words(get("/"))
+    listed = words(get("/regressions"))
+    assert "No open regressions" in listed
+    assert "2 of the sample" in listed
+    assert "unassigned" not in listed.partition("Find")[0]
+    assert "No fixed regressions 3 of the sample" in words(get("/regressions?state=fixed"))
+
+    world.target("[providers]", name="mine")
+    assert "1 item needs attention first: Control is silent · 2 regressions of the sample" in words(get("/"))
+    with reading() as session:
+        measured = Week.at(session.scalars(select(Run.finished_at).limit(1)).one() or 0.0)
+    weekly = words(get(f"/weekly/{measured}"))
+    assert "Nothing was measured" in weekly
+    assert "sample-liger sample counts apart: 5 regressions opened and 3 fixed" in weekly
+    assert get(f"/api/v1/weekly?week={measured}").json()["counts"]["opened"] == 0
+    for page in ("/", "/regressions"):
+        assert '<span class="badge" title="real measurements to look at; they are counted apart">sample</span>' in (
+            get(page).text
+        )
