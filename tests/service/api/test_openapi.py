@@ -58,9 +58,7 @@ def test_each_line_of_a_batch_and_each_event_has_a_schema() -> None:
     ]
     sent = events["responses"]["200"]["content"]["text/event-stream"]["schema"]
     assert sent["type"] == "string", "a client that takes the stream for JSON cannot read it"
-    assert sent["contentSchema"]["properties"]["data"]["contentSchema"] == {
-        "$ref": "#/components/schemas/ProgressItem"
-    }
+    assert sent["contentSchema"]["properties"]["data"]["contentSchema"] == {"$ref": "#/components/schemas/ProgressItem"}
     names = re.findall('"#/components/schemas/([^"]+)"', json.dumps(document))
     assert set(names) <= document["components"]["schemas"].keys()
 
