@@ -20,7 +20,7 @@ from kernelwatch.documents.regressions import RegressionItem
 from kernelwatch.documents.runs import RunItem
 from service.db.models import Target
 from service.db.paging import MAX_CURSOR, ResultPage
-from service.domain.states import RegressionState, RunState
+from service.domain.states import Purpose, RegressionState, RunState
 from service.ledger.reading import queries, runs
 from service.ledger.reading.queries import Glance
 from service.ledger.reading.runs import CaseFilter, RunFilter
@@ -35,9 +35,9 @@ Item = TypeVar("Item")
 Shown = TypeVar("Shown", bound=BaseModel)
 Given = ParamSpec("Given")
 
-Key = Annotated[int, Path(ge=1, le=LARGEST_KEY)]
+Key = Annotated[int, Path(ge=1, le=LARGEST_KEY, description="The id that lists and documents show.")]
 Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next` of the previous page.")]
-Limit = Annotated[int, Query(ge=1, le=200)]
+Limit = Annotated[int, Query(ge=1, le=200, description="The most items of a page.")]
 
 
 CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "The version named by If-None-Match is current."}}
@@ -147,6 +147,7 @@ Since = Annotated[
 RegressionStates = Annotated[list[RegressionState] | None, Query(description="May be repeated; all by default.")]
 WithEvents = Annotated[list[Literal["events"]] | None, Query(description="`events` adds the history of each.")]
 RunStates = Annotated[list[RunState] | None, Query(description="May be repeated; all by default.")]
+Purposes = Annotated[Purpose | None, Query(description="Only runs for this purpose; all by default.")]
 TargetName = Annotated[str | None, Query(description="Only this target.", max_length=80)]
 DeviceName = Annotated[str | None, Query(description="Only this device.", max_length=40)]
 RevisionName = Annotated[str | None, Query(max_length=100, description="A sha or its beginning, or a version.")]
@@ -163,9 +164,9 @@ def seconds(since: datetime | None) -> float | None:
 
 
 async def _cases(
-    provider: Annotated[str | None, Query(max_length=80)] = None,
+    provider: Annotated[str | None, Query(max_length=80, description="For example norms or quack.")] = None,
     op: Annotated[str | None, Query(max_length=80, description="For example rmsnorm.")] = None,
-    metric: Metric | None = None,
+    metric: Annotated[Metric | None, Query(description="What was measured of a case; all by default.")] = None,
     case: Annotated[
         str | None, Query(max_length=120, description="A case, or with * and ? several: `rmsnorm.*.bf16*`.")
     ] = None,

@@ -8,6 +8,7 @@ from kernelwatch.documents.base import Page
 from kernelwatch.documents.targets import BatchItem, IngestedSeriesDocument
 from service.api.access import Acting, Reading, Upload, api_router, needs, permit
 from service.api.common import Cursor, Key, Limit, problems
+from service.api.objects import AnyName
 from service.db.engine import reading
 from service.db.models import Target
 from service.domain.access import Scope
@@ -58,7 +59,7 @@ router = api_router("ingest")
     max_body_size=MAX_UPLOAD,
 )
 @needs(Scope.INGEST)
-def ingest(name: str, request: Request, body: Upload, actor: Acting) -> BatchItem:
+def ingest(name: AnyName, request: Request, body: Upload, actor: Acting) -> BatchItem:
     """Store measurements that were made elsewhere: all of them, or none if a line has a mistake.
 
     They form series of their own, which nothing that kernelwatch measures or decides takes into account.  Send an
@@ -82,7 +83,7 @@ def _permitted(name: str, actor: Acting) -> Target:
 
 
 @router.get("/targets/{name}/ingested", response_model=Page[BatchItem])
-def list_batches(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[BatchItem]:
+def list_batches(name: AnyName, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[BatchItem]:
     """List batches of measurements made elsewhere, the newest first."""
     page = batches.listed(session, target_named(session, name), cursor, limit)
     return Page(items=[batch_item(row, name) for row in page.items], next=page.next)
@@ -90,11 +91,11 @@ def list_batches(name: str, session: Reading, cursor: Cursor = None, limit: Limi
 
 @router.get("/targets/{name}/ingested/series", response_model=IngestedSeriesDocument)
 def get_ingested_series(
-    name: str,
+    name: AnyName,
     session: Reading,
-    case: Annotated[str, Query(max_length=120)],
-    provider: Annotated[str, Query(max_length=80)],
-    device: Annotated[str, Query(max_length=40)],
+    case: Annotated[str, Query(max_length=120, description="As it was sent.")],
+    provider: Annotated[str, Query(max_length=80, description="As it was sent.")],
+    device: Annotated[str, Query(max_length=40, description="As it was sent.")],
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> IngestedSeriesDocument:

@@ -53,7 +53,7 @@ class PersonChange(StrEnum):
 
 
 router = api_router("keys")
-Login = Annotated[str, Path(max_length=120)]
+Login = Annotated[str, Path(max_length=120, description="As the provider names the person.")]
 Which = Annotated[str, Path(max_length=40, description="An id, or the prefix of the key.")]
 
 
@@ -87,7 +87,9 @@ def list_people(session: Reading, actor: Acting, cursor: Cursor = None, limit: L
 
 @router.post("/people/{login}/{change}", response_model=PersonItem, tags=["people"])
 @needs(Scope.ADMIN)
-def change_person(login: Login, change: PersonChange, actor: Acting) -> PersonItem:
+def change_person(
+    login: Login, change: Annotated[PersonChange, Path(description="What is done.")], actor: Acting
+) -> PersonItem:
     """Keep a person out, from their next request on, or let them in again."""
     permit(actor, Scope.ADMIN)
     with transaction() as session:

@@ -17,7 +17,8 @@ from service.domain.text import ONE_LINE
 from service.errors import NotFound
 from service.ledger import targets
 
-TargetName = Annotated[str, Path(max_length=80, pattern=ONE_LINE)]
+TargetName = Annotated[str, Path(max_length=80, pattern=ONE_LINE, description="The name of the target.")]
+AnyName = Annotated[str, Path(description="The name of the target.")]  # one that no target can have is not found
 
 
 def permitted_target(actor: Actor, scope: Scope, name: str) -> Target:

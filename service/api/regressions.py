@@ -26,6 +26,7 @@ from service.api.access import Acting, Reading, api_router, needs, permit
 from service.api.common import (
     CACHED,
     Cursor,
+    DeviceName,
     Key,
     Limit,
     RegressionStates,
@@ -35,8 +36,8 @@ from service.api.common import (
     page_of_regressions,
     tagged_json,
 )
+from service.api.objects import AnyName, document, permitted_target
 from service.api.objects import TargetName as TargetPath
-from service.api.objects import document, permitted_target
 from service.db.engine import clock, reading, transaction
 from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
@@ -142,8 +143,8 @@ def get_calibration(
     request: Request,
     session: Reading,
     target: TargetName = None,
-    device: Annotated[str | None, Query(max_length=40)] = None,
-    worker: Annotated[str | None, Query(max_length=120)] = None,
+    device: DeviceName = None,
+    worker: Annotated[str | None, Query(max_length=120, description="Only this worker.")] = None,
     days: Annotated[int, Query(ge=1, le=3650, description="Only comparisons of the last days.")] = 90,
     limit: Annotated[int | None, Query(ge=1, description="At most so many cases; all by default.")] = None,
 ) -> Response:
@@ -171,7 +172,7 @@ def list_quarantines(
 
 @router.get("/targets/{name}/incidents", response_model=Page[IncidentItem], tags=["regressions"])
 def list_incidents(
-    name: str,
+    name: AnyName,
     session: Reading,
     closed: WithClosed = False,
     cursor: Cursor = None,
@@ -184,10 +185,10 @@ def list_incidents(
 
 @router.get("/targets/{name}/change-points", response_model=Page[ChangePointItem], tags=["targets"])
 def list_change_points(
-    name: str,
+    name: AnyName,
     session: Reading,
-    device: Annotated[str | None, Query(max_length=40)] = None,
-    state: PointState | None = None,
+    device: DeviceName = None,
+    state: Annotated[PointState | None, Query(description="Only steps in this state.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ChangePointItem]:

@@ -29,6 +29,7 @@ from service.api.common import (
     Key,
     Limit,
     PullNumber,
+    Purposes,
     RevisionName,
     RunStates,
     Since,
@@ -44,7 +45,7 @@ from service.api.objects import document, permitted_run, permitted_target
 from service.db.engine import clock, reading, transaction
 from service.db.models import Run
 from service.domain.access import Actor, Scope
-from service.domain.states import BaselineKind, CellState, Outcome, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, Outcome, RunState
 from service.domain.text import ONE_LINE, printable
 from service.errors import Conflict
 from service.ledger import phases, stored_texts
@@ -80,7 +81,7 @@ def list_all_runs(
     target: TargetName = None,
     device: DeviceName = None,
     state: RunStates = None,
-    purpose: Purpose | None = None,
+    purpose: Purposes = None,
     pull: PullNumber = None,
     revision: RevisionName = None,
     since: Since = None,
@@ -110,8 +111,8 @@ def list_measurements(
     run_id: Key,
     session: Reading,
     cases: Cases,
-    role: Role | None = None,
-    state: CellState | None = None,
+    role: Annotated[Role | None, Query(description="Only contenders in this role.")] = None,
+    state: Annotated[CellState | None, Query(description="Only measurements in this state.")] = None,
     tables: Tables = False,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -127,7 +128,7 @@ def list_verdicts(
     session: Reading,
     cases: Cases,
     outcome: Annotated[list[Outcome] | None, Query(description="May be repeated; all by default.")] = None,
-    baseline_kind: BaselineKind | None = None,
+    baseline_kind: Annotated[BaselineKind | None, Query(description="Only against this kind of baseline.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VerdictItem]:
@@ -220,7 +221,7 @@ def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> P
 
 _KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "All of its runs were there already."}}
 # The name of a worker holds a slash: HOST/DEVICE-NUMBER.
-WorkerName = Annotated[str, Path(max_length=120, pattern=ONE_LINE)]
+WorkerName = Annotated[str, Path(max_length=120, pattern=ONE_LINE, description="The name of the worker.")]
 
 
 @router.post("/runs", response_model=RequestedRunsDocument, status_code=201, responses=_KNOWN, tags=["runs"])

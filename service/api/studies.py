@@ -83,7 +83,7 @@ def _figure(one: Any) -> StudyFigureItem:
 
 router = api_router("studies")
 
-StudyName = Annotated[str, Path(max_length=40, examples=["s3"])]
+StudyName = Annotated[str, Path(max_length=40, description="The name of the study.", examples=["s3"])]
 
 
 @router.get("/studies", response_model=Page[StudyItem])

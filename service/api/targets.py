@@ -31,6 +31,7 @@ from service.api.common import (
     Expanded,
     Limit,
     PullNumber,
+    Purposes,
     RegressionStates,
     RevisionName,
     RunStates,
@@ -44,12 +45,12 @@ from service.api.common import (
     seconds,
     tagged_json,
 )
-from service.api.objects import TargetName, document, permitted_target
+from service.api.objects import AnyName, TargetName, document, permitted_target
 from service.db.engine import reading
 from service.db.paging import page_of_values
 from service.domain.access import Scope
 from service.domain.policy import recipes
-from service.domain.states import FactsState, MovedBy, Purpose
+from service.domain.states import FactsState, MovedBy
 from service.errors import BadInput
 from service.ledger.intake import deliveries, registry
 from service.ledger.policies import effective
@@ -92,7 +93,7 @@ def list_targets(
 
 
 @router.get("/targets/{name}", response_model=TargetDocument, responses=CACHED)
-def get_target(request: Request, name: str, session: Reading) -> Response:
+def get_target(request: Request, name: AnyName, session: Reading) -> Response:
     """Get one target with its recipe and the numbers of its open regressions and cases behind SOTA."""
     target = target_named(session, name)
     regressions, behind = queries.open_counts(session, [target.id])[target.id]
@@ -101,7 +102,7 @@ def get_target(request: Request, name: str, session: Reading) -> Response:
 
 @router.get("/targets/{name}/revisions", response_model=Page[RevisionItem])
 def list_revisions(
-    name: str,
+    name: AnyName,
     session: Reading,
     expand: Annotated[list[Literal["runs"]] | None, Query(description="`runs` adds its runs, with counts.")] = None,
     cursor: Cursor = None,
@@ -118,7 +119,7 @@ def list_revisions(
 @router.get("/targets/{name}/revisions/{revision}", response_model=RevisionDocument, responses=CACHED)
 def get_revision(
     request: Request,
-    name: str,
+    name: AnyName,
     revision: Annotated[str, Path(max_length=100, description="A sha or its beginning, or a version.")],
     session: Reading,
 ) -> Response:
@@ -129,11 +130,11 @@ def get_revision(
 
 @router.get("/targets/{name}/runs", response_model=Page[RunItem])
 def list_runs(
-    name: str,
+    name: AnyName,
     session: Reading,
     device: DeviceName = None,
     state: RunStates = None,
-    purpose: Purpose | None = None,
+    purpose: Purposes = None,
     pull: PullNumber = None,
     revision: RevisionName = None,
     since: Since = None,
@@ -149,7 +150,7 @@ def list_runs(
 
 @router.get("/targets/{name}/regressions", response_model=Page[RegressionItem])
 def list_regressions(
-    name: str,
+    name: AnyName,
     session: Reading,
     state: RegressionStates = None,
     expand: WithEvents = None,
@@ -161,14 +162,14 @@ def list_regressions(
 
 
 @router.get("/targets/{name}/gaps", response_model=Page[GapItem])
-def list_gaps(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[GapItem]:
+def list_gaps(name: AnyName, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[GapItem]:
     """List its mainline cases that are slower than SOTA, the largest gap first."""
     return page_of(queries.gaps(session, target_named(session, name), cursor, limit), gap_item)
 
 
 @router.get("/targets/{name}/drifts", response_model=Page[DriftItem])
 def list_drifts(
-    name: str,
+    name: AnyName,
     session: Reading,
     device: DeviceName = None,
     by: Annotated[MovedBy | None, Query(description="What changed the configuration.")] = None,
@@ -183,7 +184,7 @@ def list_drifts(
 
 @router.get("/targets/{name}/cases", response_model=Page[CaseItem])
 def list_cases(
-    name: str,
+    name: AnyName,
     session: Reading,
     cases: Cases,
     device: DeviceName = None,
@@ -199,11 +200,11 @@ def list_cases(
 @router.get("/targets/{name}/series", response_model=SeriesDocument, responses=CACHED)
 def get_series(
     request: Request,
-    name: str,
+    name: AnyName,
     session: Reading,
     case: Annotated[str, Query(max_length=120, description="For example rmsnorm.fwd.4096x1024.bf16-fp32.")],
-    provider: Annotated[str, Query(max_length=80)],
-    device: Annotated[str, Query(max_length=40)],
+    provider: Annotated[str, Query(max_length=80, description="For example norms or quack.")],
+    device: Annotated[str, Query(max_length=40, description="For example h200.")],
     since: Annotated[Instant | None, Query(description="Only revisions committed at this time or later.")] = None,
     limit: Annotated[int, Query(ge=1, le=queries.MAX_SERIES, description="At most the newest so many revisions.")] = (
         queries.MAX_SERIES
@@ -218,7 +219,7 @@ def get_series(
 
 @router.get("/targets/{name}/series/keys", response_model=Page[SeriesItem])
 def list_series(
-    name: str,
+    name: AnyName,
     session: Reading,
     cases: Cases,
     device: DeviceName = None,
@@ -234,10 +235,10 @@ def list_series(
 
 @router.get("/targets/{name}/facts", response_model=Page[FactsCheckItem], tags=["facts"])
 def list_facts(
-    name: str,
+    name: AnyName,
     session: Reading,
     revision: RevisionName = None,
-    state: FactsState | None = None,
+    state: Annotated[FactsState | None, Query(description="Only checks in this state.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[FactsCheckItem]:
@@ -250,7 +251,7 @@ def list_facts(
 @router.get("/targets/{name}/facts/diff", response_model=FactsDiffDocument, responses=CACHED, tags=["facts"])
 def get_facts_diff(
     request: Request,
-    name: str,
+    name: AnyName,
     session: Reading,
     base: Annotated[str, Query(max_length=100, description="A sha or its beginning, or a version.")],
     head: Annotated[str, Query(max_length=100, description="A sha or its beginning, or a version.")],
@@ -276,11 +277,11 @@ Side = Annotated[str, Query(max_length=100, description=_SIDE)]
 @router.get("/targets/{name}/compare", response_model=CompareDocument, responses=CACHED | _NOT_COMPARABLE)
 def get_comparison(
     request: Request,
-    name: str,
+    name: AnyName,
     session: Reading,
     base: Side,
     head: Side,
-    device: Annotated[str, Query(max_length=40)],
+    device: Annotated[str, Query(max_length=40, description="For example h200.")],
     cases: Cases,
 ) -> Response:
     """Compare two revisions, releases or pull requests by what was measured: paired where a session measured both."""

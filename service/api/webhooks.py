@@ -141,9 +141,9 @@ def router() -> APIRouter:
     )
     async def github(
         request: Request,
-        x_hub_signature_256: Annotated[str | None, Header()] = None,
-        x_github_delivery: Annotated[str, Header()] = "",
-        x_github_event: Annotated[str, Header()] = "",
+        x_hub_signature_256: Annotated[str | None, Header(description="The HMAC of the body.")] = None,
+        x_github_delivery: Annotated[str, Header(description="The id of the delivery.")] = "",
+        x_github_event: Annotated[str, Header(description="What the delivery is about.")] = "",
     ) -> Accepted:
         """Store a delivery of GitHub.  The response follows the commit; a repeated delivery is harmless."""
         secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
@@ -160,13 +160,13 @@ def router() -> APIRouter:
     @routes.post("/gitlab", status_code=202, responses=_ERRORS, openapi_extra=BY_ANYBODY)
     async def gitlab(
         request: Request,
-        x_gitlab_event: Annotated[str, Header()] = "",
-        x_gitlab_token: Annotated[str, Header()] = "",
-        webhook_id: Annotated[str, Header()] = "",
-        webhook_timestamp: Annotated[str, Header()] = "",
-        webhook_signature: Annotated[str, Header()] = "",
-        idempotency_key: Annotated[str, Header()] = "",
-        x_gitlab_webhook_uuid: Annotated[str, Header()] = "",
+        x_gitlab_event: Annotated[str, Header(description="What the delivery is about.")] = "",
+        x_gitlab_token: Annotated[str, Header(description="The secret token, where one is set.")] = "",
+        webhook_id: Annotated[str, Header(description="The id that is signed.")] = "",
+        webhook_timestamp: Annotated[str, Header(description="The time that is signed.")] = "",
+        webhook_signature: Annotated[str, Header(description="Signatures by the signing token.")] = "",
+        idempotency_key: Annotated[str, Header(description="The same at each attempt to deliver.")] = "",
+        x_gitlab_webhook_uuid: Annotated[str, Header(description="The id of the webhook.")] = "",
     ) -> Accepted:
         """Store a delivery of GitLab.  The response follows the commit; a repeated delivery is harmless."""
         secrets = _gitlab_secrets()

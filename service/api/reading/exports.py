@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import DBAPIError
 from starlette.types import Send
@@ -141,7 +141,7 @@ def router() -> APIRouter:
 
     async def response_of(
         request: Request,
-        what: Exportable,
+        what: Annotated[Exportable, Path(description="What the rows are.")],
         target: TargetName = None,
         device: DeviceName = None,
         revision: RevisionName = None,

@@ -67,3 +67,12 @@ def test_every_list_says_what_it_holds() -> None:
     lists = [one for one in schemas(app_openapi()) if one["type"] == "array"]
     assert len(lists) > 100
     assert [one for one in lists if "items" not in one] == []
+
+
+def test_every_parameter_is_described() -> None:
+    assert [
+        (one["operationId"], parameter["name"])
+        for one in operations()
+        for parameter in one.get("parameters", ())
+        if not parameter.get("description")
+    ] == []
