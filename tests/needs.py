@@ -19,6 +19,7 @@ NEEDS = {
     "gpu": "run it on a machine with an NVIDIA GPU",
     "index": "give pip a package index",
     "nginx": "`apt-get install nginx-light`",
+    "npm": "install Node.js 20 or later with npm, and give npm a registry",
     "postgresql": (
         "start one with `docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:18`"
     ),
