@@ -3,17 +3,41 @@
 A session that serves somebody runs inside `hiding(...)`, so that no query needs a condition of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, bindparam, event, select
+from sqlalchemy import BindParameter, Column, ColumnElement, bindparam, event, exists, true
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
-from sqlalchemy.sql.base import ExecutableOption
 
-from service.db.models import Base, OfSeries, Series, Target
+from service.db.models import (
+    Account,
+    ApiKey,
+    AuditEntry,
+    Base,
+    ChannelHealth,
+    Delivery,
+    PolicyRow,
+    RepeatableRequest,
+    SignIn,
+    Stack,
+    StudyRecord,
+    StudySession,
+    Target,
+    Worker,
+    WriteProbe,
+)
+
+# Tables whose rows belong to no target.  Who reads them is decided where they are read: most are for administrators,
+# a worker's run is looked up in `runs`, and stacks and policies are shared by whatever was measured with them.
+OF_NO_TARGET: frozenset[type[Base]] = frozenset(
+    {
+        *(Account, ApiKey, AuditEntry, ChannelHealth, Delivery, PolicyRow, RepeatableRequest, SignIn, Stack),
+        *(StudyRecord, StudySession, Worker, WriteProbe),
+    }
+)
 
 _hidden: ContextVar[tuple[int, ...]] = ContextVar("hidden targets", default=())
 
@@ -31,39 +55,71 @@ def hiding(target_ids: Iterable[int]) -> Iterator[None]:
 @event.listens_for(Session, "do_orm_execute")
 def _leave_out_hidden(state: ORMExecuteState) -> None:
     if _hidden.get() and state.is_select and not state.is_column_load:
-        state.statement = state.statement.options(*_criteria())
+        state.statement = state.statement.options(_CRITERIA)
 
 
 # Read when a statement is executed, so that each condition below is compiled once for all readers.
 _HIDDEN: BindParameter[Any] = bindparam("hidden_targets", callable_=_hidden.get, expanding=True)
-_SERIES = Series.__table__.c
+
+
+def _visible(entity: Any) -> ColumnElement[bool]:
+    """The condition on a table, or on an alias of it."""
+    mapper = getattr(entity, "__mapper__", None)  # None for Base itself, with which SQLAlchemy calls this first
+    if mapper is None or mapper.class_ in OF_NO_TARGET:
+        return true()
+    first, *rest = ways()[mapper.class_]
+    key = getattr(entity, first.key)
+    if rest:
+        return ~_belongs_to_hidden(key, rest)
+    shown: ColumnElement[bool] = key.not_in(_HIDDEN)
+    return key.is_(None) | shown if first.nullable else shown
+
+
+def _belongs_to_hidden(key: Any, way: Sequence[Column[Any]]) -> ColumnElement[bool]:
+    """Whether the parent that `key` refers to belongs to a hidden target: one row of each table on the way is read."""
+    first, *rest = way
+    parent = first.table.alias()
+    up = parent.c[first.name]
+    hidden = _belongs_to_hidden(up, rest) if rest else up.in_(_HIDDEN)
+    return exists().where(parent.c.id == key, hidden).correlate_except(parent)
+
+
+# A function, because in a join SQLAlchemy leaves a ready condition without the alias of its table.  And a lambda around
+# it: SQLAlchemy makes parameters of all globals that the function which it is given reads.
+_CRITERIA = with_loader_criteria(
+    Base, lambda entity: _visible(entity), include_aliases=True, track_closure_variables=False
+)
 
 
 @cache
-def _criteria() -> tuple[ExecutableOption, ...]:
-    """The conditions of all tables, as functions: in a join, SQLAlchemy leaves other conditions without their alias."""
-    return tuple(
-        with_loader_criteria(table, _visible(table), include_aliases=True, track_closure_variables=False)
-        for table in hidden_tables()
-    )
+def ways() -> dict[type[Base], tuple[Column[Any], ...]]:
+    """The tables whose rows belong to a target, each with the foreign keys that lead from a row to its target.
+
+    Raises TypeError for a table that has no such way and is not in `OF_NO_TARGET`.
+    """
+    every = {mapper.class_.__tablename__: mapper.class_ for mapper in Base.registry.mappers}
+    found: dict[type[Base], tuple[Column[Any], ...]] = {Target: (Base.metadata.tables[Target.__tablename__].c.id,)}
+    waiting = set(every.values()) - OF_NO_TARGET - {Target}
+    while waiting:
+        # Shortest ways first.  A key that may be null leads somewhere only in a table's own `target_id`.
+        nearer = {table: way for table in waiting if (way := _way(table, every, found))}
+        if not nearer:
+            names = ", ".join(sorted(table.__tablename__ for table in waiting))
+            raise TypeError(f"Nothing says to which target rows of these tables belong: {names}.")
+        found |= nearer
+        waiting -= nearer.keys()
+    return found
 
 
-@cache
-def hidden_tables() -> tuple[type[Base], ...]:
-    """Tables whose rows belong to a target; what belongs to a run is read through its run."""
-    every = (mapper.class_ for mapper in Base.registry.mappers)
-    return tuple(
-        table for table in every if table is Target or issubclass(table, OfSeries) or "target_id" in table.__table__.c
-    )
-
-
-def _visible(table: Any) -> Callable[[Any], ColumnElement[bool]]:
-    """The condition on a table or on an alias of it."""
-    if table is Target:
-        return lambda entity: entity.id.not_in(_HIDDEN)
-    if issubclass(table, OfSeries):
-        hidden = select(_SERIES.id).where(_SERIES.target_id.in_(_HIDDEN))
-        return lambda entity: entity.series_id.not_in(hidden)
-    if table.__table__.c.target_id.nullable:
-        return lambda entity: entity.target_id.is_(None) | entity.target_id.not_in(_HIDDEN)
-    return lambda entity: entity.target_id.not_in(_HIDDEN)
+def _way(
+    table: type[Base], every: dict[str, type[Base]], found: dict[type[Base], tuple[Column[Any], ...]]
+) -> tuple[Column[Any], ...]:
+    columns = Base.metadata.tables[table.__tablename__].c
+    if "target_id" in columns:
+        return (columns.target_id,)
+    for column in columns:
+        for key in column.foreign_keys:
+            parent = every[key.column.table.name]
+            if parent in found and not column.nullable:
+                return (column, *found[parent])
+    return ()

@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import aliased
 
+from service.db import visibility
 from service.db.engine import reading, transaction
-from service.db.models import Revision, Run, Target
-from service.db.visibility import hiding
-from tests import world
+from service.db.models import Base, Revision, Run, Target, Worker
+from service.db.visibility import OF_NO_TARGET, hiding, ways
+from tests import every_table, world
 
 RUN, OTHER = aliased(Run), aliased(Run)
 TARGETS_OF: dict[str, Select[Any]] = {  # of all runs, each asked in another way
@@ -46,3 +47,34 @@ def test_a_count_does_not_name_a_hidden_target(targets: list[int]) -> None:
     with hiding(targets[1:]), reading() as session:
         joined = select(func.count()).select_from(Revision).join(RUN, RUN.revision_id == Revision.id)
         assert session.scalar(joined) == 1
+
+
+def test_every_table_is_said_to_have_rows_of_targets_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = {mapper.class_ for mapper in Base.registry.mappers}
+    assert ways().keys() | OF_NO_TARGET == every
+    assert not ways().keys() & OF_NO_TARGET
+    monkeypatch.setattr(visibility, "OF_NO_TARGET", OF_NO_TARGET - {Worker})
+    ways.cache_clear()
+    try:
+        with pytest.raises(TypeError, match=r"to which target rows of these tables belong: workers\."):
+            ways()
+    finally:
+        ways.cache_clear()
+
+
+def test_no_table_that_leads_to_a_target_is_said_to_belong_to_none() -> None:
+    hidden = {table.__tablename__ for table in ways()}
+    keys = [key for table in OF_NO_TARGET for key in table.__table__.foreign_keys if not key.parent.nullable]
+    assert not [str(key.parent) for key in keys if key.column.table.name in hidden]
+
+
+def test_the_rows_of_every_table_are_hidden_with_their_target(either: str) -> None:
+    with transaction() as session:
+        rows = every_table.filled(session)
+        target_id = rows["targets"].id
+    with reading() as session:
+        assert {table for table in ways() if session.scalars(select(table)).first() is None} == set()
+        with hiding([target_id]):
+            assert {table.__tablename__ for table in ways() if session.scalars(select(table)).first()} == set()
+        with hiding([target_id + 1]):
+            assert {table for table in ways() if session.scalars(select(table)).first() is None} == set()
