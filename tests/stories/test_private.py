@@ -1,138 +1,213 @@
-"""A private target, with everything that days of watching leave behind, is found by nobody who may not read it."""
+"""A private target, with a row in every table, is found by nobody who may not read it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-from fastapi import APIRouter
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from fastapi import params
+from fastapi.dependencies.utils import get_flat_params
+from sqlalchemy import select, update
 
-from dashboards.pages import MODULES
+from dashboards.site.export import export_site
 from service.db.engine import reading, transaction
-from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target, Worker
-from service.db.visibility import hidden_tables
+from service.db.models import Account, Run, Target, Worker
 from service.domain.exports import Exportable
-from service.domain.notices import EventKind, NotableEvent
-from service.domain.states import ActorKind, GateAction
-from service.ledger.notices.happenings import record
-from tests import world
+from service.ledger.access import sign_ins
+from tests import every_table, world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched
+from tests.every_table import CASE, DIGEST, MARK, MARKS, NAME, SHA
 from tests.fakes.api import Api
 
-NAME = "zq-secret"
-MOST = 6  # addresses of one path
-WITHOUT_TARGETS = {"/sign-in", "/sign-in/{name}", "/sign-in/{name}/callback"}
+WATCHED = f"{MARK}-norms"  # private as well, and watched for days
+# Pages of other sites, and a stream without end, whose first words tests/service/api/test_progress.py compares.
+NOT_ASKED = {"/sign-in/{name}", "/sign-in/{name}/callback", "/api/v1/runs/{run_id}/events"}
+CHANGING = ("/metrics?", "/healthz?", "/readyz?")  # from one request to the next
+# What nobody has, by what is private: the answers about both are the same.
+UNKNOWN = {
+    MARK: "zj8k",
+    SHA: "6ed8e8" * 6 + "feeb",
+    CASE: "rmsnorm.fwd.6919x6907.bf16-fp32",
+    every_table.IDS: "88811",
+    DIGEST: "9" * 64,
+}
+Rows = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """An app with one private target, which was watched for days, and a public one without any run."""
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
+    """The rows of the private target, next to a private one that was watched for days, and a public one."""
     with watched(tmp_path_factory.mktemp("state"), seed_deciding.seed):
-        with transaction() as session:
-            session.execute(update(Target).values(private=True))
-            session.execute(update(Target).where(Target.name == "norms").values(name=NAME))
-            watched_one = session.scalars(select(Target).where(Target.name == NAME)).one()
-            _subscribed(session, watched_one)
         world.target(name="open")
-        yield Api()
+        with transaction() as session:
+            session.execute(update(Target).where(Target.name != "open").values(private=True))
+            session.execute(update(Target).where(Target.name == "norms").values(name=WATCHED))
+            made = every_table.filled(session)
+        yield made
 
 
-def _subscribed(session: Session, target: Target) -> None:
-    """A channel named as the target is subscribed to it, and an event waits for it."""
-    told = Subscription(channel=NAME, target_id=target.id, severity=GateAction.WARN, created_at=0.0, created_by=NAME)
-    told.owner_kind = ActorKind.LOCAL
-    session.add(told)
-    session.flush()
-    event = NotableEvent(EventKind.TARGET_UNREACHABLE, 0.0, target=NAME)
-    record(session, event, target_id=target.id, subject="source", key="lost")
+@pytest.fixture(scope="module")
+def api(rows: Rows) -> Api:
+    return Api()
 
 
-def paths_of(router: APIRouter) -> list[str]:
-    """Every path below a router, with those of the routers in it."""
-    found = []
-    for route in router.routes:
-        inner = getattr(route, "original_router", None)
-        found += paths_of(inner) if inner is not None else [route.path] if "GET" in route.methods else []
+class Person(Api):
+    """Somebody who has signed in in a browser."""
+
+    def request(
+        self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any
+    ) -> httpx.Response:
+        cookie = {"Cookie": f"{sign_ins.cookie_name()}={self.key}"}
+        return Api(None, self.app).request(method, path, headers=cookie | (headers or {}), **options)
+
+
+def signed_in(api: Api) -> Api:
+    with transaction() as session:
+        stranger = Account(issuer="https://id", subject="1", login="stranger", created_at=0.0, signed_in_at=0.0)
+        session.add(stranger)
+        session.flush()
+        return Person(sign_ins.begin(session, stranger), api.app)
+
+
+STRANGERS = {
+    "nobody": lambda api: api,
+    "person": signed_in,
+    "other target": lambda api: api.with_key("read:open", "run:open", "triage:open", name="other"),
+    "ingest": lambda api: api.with_key("ingest:open", name="ingest"),
+    "worker": lambda api: api.with_key("worker", name="worker"),
+}
+
+
+def routes(router: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every route of an app that answers GET, by its path."""
+    for one in router.routes:
+        inner = getattr(one, "original_router", None)
+        if inner is not None:
+            yield from routes(inner, prefix + one.include_context.prefix)
+        elif "GET" in (getattr(one, "methods", None) or ()):
+            yield prefix + one.path.replace(":path}", "}"), one
+
+
+def addresses(api: Api, rows: Rows) -> Iterator[str]:
+    """Each path with what is private in it, then also with each parameter that can name something private."""
+    values = names(rows)
+    for path, route in routes(api.app.router):
+        if path in NOT_ASKED:
+            continue
+        dependant = getattr(route, "dependant", None)
+        every = get_flat_params(dependant) if dependant else []
+        asked = [one for one in every if isinstance(one.field_info, params.Query)]
+        required = [f"{one.alias}={values[one.alias][0]}" for one in asked if one.field_info.is_required()]
+        others = [one.alias for one in asked if not one.field_info.is_required() and one.alias in values]
+        for filled in with_values(path, values | choices(path, every, values)):
+            yield f"{filled}?{'&'.join(required)}"
+            for name in others:
+                yield from (f"{filled}?{'&'.join([*required, f'{name}={value}'])}" for value in values[name])
+
+
+def names(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """What is private, by the parameters that name it."""
+    ids = {table: str(row.id) for table, row in rows.items() if hasattr(row, "id")}
+    return {
+        **dict.fromkeys(("name", "target"), (NAME,)),
+        **dict.fromkeys(("sha", "revision", "base", "head", "at", "a", "b"), (SHA,)),
+        **dict.fromkeys(("by", "assignee", "worker"), (f"{MARK}-regressions-assignee",)),
+        **{f"{table.removesuffix('s')}_id": (found,) for table, found in ids.items()},
+        "q": (NAME, SHA, CASE, f"{MARK}-revisions-subject"),
+        "case": (CASE,),
+        "device": (f"{MARK}-device",),
+        "provider": (MARK,),
+        "contender": (f"head:{MARK}",),
+        "sha256": (rows["code_texts"].sha256,),
+        "digest": (DIGEST,),
+        "run": (ids["runs"],),
+        "pulls": ("1",),
+        "runs": (ids["runs"],),
+        "regressions": (ids["regressions"],),
+        "incidents": (ids["incidents"],),
+        "what": tuple(Exportable),
+        "form": ("svg", "json"),
+        "kind": ("ptx",),
+        "part": ("gaps", "small"),
+        "week": ("2026-W40",),
+    }
+
+
+def choices(path: str, every: Any, values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """What a number in a path is of, and the verbs of its forms."""
+    patterns = [str(one.field_info.metadata) for one in every if one.alias == "verb"]
+    verbs = tuple(re.findall(r"\w+", re.findall(r"\^\((.*?)\)", patterns[0])[0])) if patterns else ()
+    number = re.search(r"/(\w+)/{number}", path)
+    return {"verb": verbs, "number": values.get(number[1], ("1",)) if number else ()}
+
+
+def with_values(path: str, values: Mapping[str, tuple[str, ...]]) -> list[str]:
+    found = [path]
+    for name in re.findall(r"{(\w+)}", path):
+        found = [one.replace(f"{{{name}}}", value) for one in found for value in values.get(name, ("1",))]
     return found
 
 
-def filled(path: str) -> list[str]:
-    """Some addresses of what there is, and those of all exports, for one path with parameters."""
-    with reading() as session:
-        ids = {
-            "run_id": list(session.scalars(select(Run.id))),
-            "regression_id": list(session.scalars(select(RegressionRow.id))),
-            "incident_id": list(session.scalars(select(Incident.id))),
-            "bisection_id": list(session.scalars(select(Bisection.id))),
-            "name": [NAME],
-            "sha": list(session.scalars(select(Revision.sha)))[:3],
-            "what": list(Exportable),
-        }
-    names = re.findall(r"{(\w+)}", path)
-    found = [path]
-    for name in names:
-        found = [one.replace(f"{{{name}}}", str(value)) for one in found for value in ids.get(name, [])]
-    return found if "what" in names else found[:MOST]
+def unknown(text: str) -> str:
+    """The text with what nobody has in the place of what is private."""
+    for private, other in UNKNOWN.items():
+        text = text.replace(private, other)
+    return text
 
 
-def secrets() -> list[str]:
-    """Words by which the private target would be recognised."""
-    with reading() as session:
-        shas = [sha[:7] for sha in session.scalars(select(Revision.sha)) if len(sha) == 40]
-        return [NAME, *shas, *session.scalars(select(Revision.subject).distinct())]
+def without_typed(text: str, address: str) -> str:
+    """The text without the words of the request, which it may repeat."""
+    for word in sorted(re.findall(r"[\w.:-]{5,}", address.replace(".atom", "")), key=len, reverse=True):
+        text = text.replace(word, "")
+    return text
 
 
-def every_address(api: Api) -> list[str]:
-    documents = [path for path, verbs in api.at("/openapi.json").json()["paths"].items() if "get" in verbs]
-    every = {*documents, *(path for module in MODULES for path in paths_of(module.router))} - WITHOUT_TARGETS
-    return sorted(one for one in every if "/studies/" not in one)  # their names are those of published results
+def test_every_text_of_the_target_can_be_recognised(rows: Rows) -> None:
+    # A form that pages read, all cases of a suite, and numbers.
+    without_text = {"facts_checks.findings", "runs.only_cases", "ingested_measurements.samples"}
+    assert every_table.unmarked(rows) == without_text
 
 
-def test_the_story_has_something_to_hide(api: Api) -> None:
-    """Every table that can be hidden has rows here, or the other tests prove little."""
-    with reading() as session:
-        rows = {one.__tablename__: session.scalar(select(func.count()).select_from(one)) for one in hidden_tables()}
-    empty = {table for table, n in rows.items() if not n}
-    not_seeded = {"facts_checks", "key_grants", "pulls", "pushes", "roles"}
-    assert empty <= not_seeded | {"ingest_batches", "ingested_measurements"}
+@pytest.mark.parametrize(
+    "who", [pytest.param(who, marks=[pytest.mark.every_run] if who == "nobody" else []) for who in STRANGERS]
+)
+def test_whoever_may_not_read_it_is_answered_as_if_it_did_not_exist(rows: Rows, api: Api, who: str) -> None:
+    reader = STRANGERS[who](api)
+    every = sorted(set(addresses(api, rows)))
+    assert len(every) > 300
+    for address in every:
+        answer, other = reader.at(address), reader.at(unknown(address))
+        assert answer.status_code == other.status_code, address
+        if not address.startswith(CHANGING):
+            assert unknown(answer.text) == other.text, address
+        found = [mark for mark in MARKS if mark in without_typed(answer.text, address)]
+        assert not found, (address, found)
 
 
-def test_no_page_and_no_document_shows_it(api: Api) -> None:
-    words = secrets()
-    required = "case=rmsnorm.fwd.4096x1024.bf16-fp32&provider=norms&device=h200&base=main&head=main"
-    seen = 0
-    asked = ((api, ("", f"?{required}", f"?target={NAME}")), (api.with_key("run:open", "ingest:open"), ("",)))
-    for reader, queries in asked:
-        for path in every_address(api):
-            for address in filled(path):
-                for query in queries:
-                    answer = reader.at(address + query)
-                    leaks = [word for word in words if word in answer.text.replace(address, "").replace(query[1:], "")]
-                    detail = answer.text[:300]
-                    assert not [word for word in leaks if f"No target {word}." not in answer.text], (
-                        address,
-                        leaks,
-                        detail,
-                    )
-                    assert answer.status_code < 500, (address, detail)
-                    seen += 1
-    assert seen > 100
+@pytest.mark.parametrize("scope", [f"read:{NAME}", "admin"])
+def test_its_readers_see_it(rows: Rows, api: Api, scope: str) -> None:
+    reader = api.with_key(scope, name="reader")
+    answers = {address: reader.at(address) for address in set(addresses(api, rows))}
+    assert not {address: one.text[:300] for address, one in answers.items() if one.status_code == 500}
+    seen = [address for address, one in answers.items() if MARK in without_typed(one.text, address)]
+    assert len(seen) > 100
+    assert {"/?", "/api/v1/targets?", f"/targets/{NAME}?"} <= {*seen}
 
 
-def test_what_belongs_to_it_answers_as_if_it_did_not_exist(api: Api) -> None:
-    for path in every_address(api):
-        if re.search(r"{(run_id|regression_id|incident_id|bisection_id|name)}", path):
-            for address in filled(path):
-                assert api.at(address).status_code in (404, 422), address
-
-
-def test_its_readers_see_it(api: Api) -> None:
-    reader = api.with_key(f"read:{NAME}")
-    assert reader.at(f"/targets/{NAME}").status_code == 200
-    assert NAME in reader.at("/").text
-    assert NAME in reader.get("/queue").text
+def test_a_published_site_has_nothing_of_it(rows: Rows, api: Api, tmp_path: Path) -> None:
+    with transaction() as session:
+        session.execute(update(Target).where(Target.name == WATCHED).values(private=False, name="norms"))
+    try:
+        export_site(tmp_path / "site", address="https://example.org/site")
+    finally:
+        with transaction() as session:
+            session.execute(update(Target).where(Target.name == "norms").values(private=True, name=WATCHED))
+    files = [one for one in (tmp_path / "site").rglob("*") if one.is_file()]
+    assert any(b"rmsnorm" in one.read_bytes() for one in files)
+    assert not [(one, mark) for one in files for mark in MARKS if mark.encode() in one.read_bytes()]
 
 
 def test_counts_are_those_of_an_empty_server(api: Api) -> None:
@@ -158,7 +233,7 @@ def test_a_worker_names_no_run_that_is_hidden(api: Api) -> None:
     with transaction() as session:
         [run_id] = session.scalars(select(Run.id).order_by(Run.id).limit(1))
         session.execute(update(Worker).values(run_id=run_id))
-    for reader, named in ((api, None), (api.with_key("run:open"), None), (api.with_key(f"read:{NAME}"), run_id)):
+    for reader, named in ((api, None), (api.with_key("run:open"), None), (api.with_key(f"read:{WATCHED}"), run_id)):
         assert {one["run_id"] for one in reader.get("/workers").json()["items"]} == {named}
         assert (f'href="/runs/{run_id}"' in reader.at("/workers").text) is (named is not None)
         assert f'href="/runs/{run_id}"' not in reader.at("/").text
