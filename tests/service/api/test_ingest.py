@@ -122,6 +122,7 @@ def test_a_mistake_after_thousands_of_lines_leaves_nothing(api: Api) -> None:
         (body(one()), {"Content_Encoding": "br"}, 415, "Content-Encoding may be gzip"),
         (body(one()), {"Content_Encoding": "gzip"}, 422, "not a gzip file"),
         (gzip.compress(body(one()))[:-9], {"Content_Encoding": "gzip"}, 422, "ends too early"),
+        (gzip.compress(body(one())) * 2, {"Content_Encoding": "gzip"}, 422, "bytes after its end"),
         (body(one(), one(revision="x" * 300_000)), {}, 422, "A line is longer than 262144 bytes"),
     ],
 )
@@ -136,6 +137,15 @@ def test_a_bomb_of_zeros_stops_at_the_limit(api: Api, monkeypatch: pytest.Monkey
     refused = send(api, gzip.compress(body(*[one()] * 20_000)), Content_Encoding="gzip")
     assert refused.status_code == 413
     assert rows() == (0, 0)
+
+
+def test_a_small_body_stores_no_more_than_a_hundred_times_its_size(api: Api) -> None:
+    lines = body(*[one(samples=[7.0] * 2_000)] * 1_500)
+    refused = send(api, gzip.compress(lines), Content_Encoding="gzip")
+    assert (refused.status_code, rows()) == (422, (0, 0))
+    assert (
+        "more than 100 times as large as its gzip file: send it in parts of at most 8 MiB" in refused.json()["detail"]
+    )
 
 
 def test_a_few_empty_lines_are_skipped_and_many_are_refused(api: Api) -> None:
