@@ -10,10 +10,16 @@ import pytest
 from tests.fakes.contracts import contract as contracts
 from tests.fakes.contracts.contract import contract
 from tests.fakes.contracts.reduce import reduced
-from tests.fakes.github import FakeGitHub
+from tests.fakes.github import BOT, Comment, FakeGitHub
 
 CHECKS, SHA = "/repos/acme/norms/check-runs", "a" * 40
 MERGE_REQUEST = "/api/v4/projects/acme%2Fnorms/merge_requests/7"
+HEADERS = {
+    "accept": "application/vnd.github+json",
+    "x-github-api-version": "2022-11-28",
+    "authorization": "token a-token",
+}
+LENGTHS = (0, 65_537, 65_536)  # of a comment
 CHECK = {"name": "kernelwatch", "head_sha": SHA, "status": "queued"}
 
 
@@ -110,19 +116,26 @@ def test_a_server_in_between_may_answer_anything() -> None:
     assert contract("github").answer("GET", "/user", 502, "<html>") == "<html>"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/repos/acme/norms/issues/7/comments"), ("PATCH", "/repos/acme/norms/issues/comments/100")],
+)
+def test_github_refuses_a_comment_that_is_too_long(method: str, path: str) -> None:
+    """A limit that the document does not name: the fake has it."""
+    github = FakeGitHub()
+    github.comments[100] = Comment(100, "acme/norms", 7, "short", BOT)
+    with github.client() as http:
+        statuses = [http.request(method, path, json={"body": "x" * n}, headers=HEADERS).status_code for n in LENGTHS]
+    assert statuses == [422, 422, 200 if method == "PATCH" else 201]
+    assert contracts.BROKEN == []
+
+
 def test_an_answer_of_the_fake_is_checked_and_what_was_wrong_is_remembered() -> None:
     github = FakeGitHub()
     github.somebody_says("acme/norms", 7, "hello")
     next(iter(github.comments.values())).body = 5  # type: ignore[assignment]
     with github.client() as http, pytest.raises(AssertionError, match="5 is not of type"):
-        http.get(
-            "/repos/acme/norms/issues/7/comments",
-            headers={
-                "accept": "application/vnd.github+json",
-                "x-github-api-version": "2022-11-28",
-                "authorization": "token a-token",
-            },
-        )
+        http.get("/repos/acme/norms/issues/7/comments", headers=HEADERS)
     assert len(contracts.BROKEN) == 1
 
 
