@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..cases import BY_ROW, DTYPE_BYTES, Case
+from .sizes import PASS_S, sets_of_pass
 
 # Allowed difference, as a share of the claimed time plus a constant per turn.  On a GPU turns of 15 ms took 0.3 to 1 ms
 # more (H200, November); on a CPU the scheduler adds to that.
@@ -25,10 +26,11 @@ MAX_EXTRA_CPU_S, MAX_EXTRA_WALL_S = 2e-3, 20e-3
 # turns, at a load of 11 on two cores (November).
 MAX_BUSY = 0.4
 MAX_OVERHEAD_S = {"cuda": 10e-3, "cpu": 50e-3}
-# What a single pass over the input sets may take above the claim, in CPU time: it runs once, after other contenders.
-# On two busy cores the fastest of two passes of 0.5 to 1 ms took up to 2.4 times the claim (November).
-MAX_PASS, MAX_NOISY_PASS, MAX_PASS_S = 2.0, 5.0, 0.3e-3
-PASS_SPREADS = 2.0  # what the passes of others differ by, added to that up to MAX_NOISY_PASS times the claim
+# What a single pass over the input sets may take, relative to the claim, in CPU time: it runs once, after other
+# contenders.  The fastest of three passes of honest contenders took up to 2.1 times the claim, beside eight other
+# programs on two cores (November).
+MAX_PASS = 2.5
+MIN_PASS_S = PASS_S / 4  # unless all sets take part
 # The slowest that restoring inputs is believed to be, where calls overwrite them: bytes that are read and written per
 # second, and per tensor.  On an H200 3.0e12 bytes/s, and 1.9 us for each tensor of 1 MiB (November).
 RESTORED_BYTES_S = {"cuda": 1.5e12, "cpu": 1.5e9}
@@ -74,10 +76,12 @@ class Turns:
 class Passes(Turns):
     """Turns with a single pass over the input sets, whose outputs are judged: their number of calls is no claim."""
 
+    sets: int = 0
     expected: float = 0.0  # seconds of a pass by its other turns; 0 if unknown
 
     def expect(self, samples: Sequence[float | None], sets: int) -> None:
         """`samples`: us of a call in its other turns."""
+        self.sets = sets
         known = [sample for sample in samples if sample is not None]
         self.expected = median(known) * sets / 1e6 if known else 0.0
 
@@ -139,18 +143,26 @@ def disagreement(own: Turns, all_turns: Iterable[Turns], device: str) -> str | N
     )
 
 
+def too_few_sets(own: Passes, case: Case) -> str | None:
+    """Whether a contender has fewer input sets in a pass than its speed asks for; None if it has enough."""
+    if not own.claimed or own.sets >= sets_of_pass(case) or not 0 < own.expected < MIN_PASS_S:
+        return None
+    return f"has {own.sets} of {sets_of_pass(case)} input sets, although it claims {own.expected * 1e6:.4g} us for all"
+
+
 def too_fast(own: Passes, all_passes: Iterable[Passes]) -> str | None:
     """Whether a contender claims less than its calls take where each output may be judged; None if it does not."""
     others = [one for one in all_passes if one is not own and one.cpu and one.expected]
-    references = [one for one in others if one.trusted] or others
-    if not own.cpu or not own.expected or not references:
+    if not own.cpu or not own.expected or not others:
         return None
-    overhead = _overhead(one.unclaimed_cpu for one in references)
+    overhead = _overhead(one.unclaimed_cpu for one in others)
     # The fastest pass: its outputs count as well, and other programs on the host slow down many of them.
-    factor = max(1.0, median((min(one.cpu) - overhead) / one.expected for one in references))
-    judged = (min(own.cpu) - overhead) / factor
-    noise = PASS_SPREADS * max(max(one.cpu) - min(one.cpu) for one in references)
-    if judged <= MAX_PASS_S + min(MAX_PASS * own.expected + noise, MAX_NOISY_PASS * own.expected):
+    took = min(own.cpu) - overhead
+    # Caches are cold in a pass, which costs each call about the same; slower clocks cost all of them the same share.
+    cold = median((min(one.cpu) - overhead - one.expected) / one.sets for one in others) * own.sets
+    factor = median((min(one.cpu) - overhead) / one.expected for one in others)
+    judged = min(took, took - cold, took / max(1.0, factor))
+    if judged <= MAX_PASS * own.expected:
         return None
     return f"claims {own.expected * 1e6:.4g} us for calls that took {judged * 1e6:.4g} us while all outputs counted"
 

@@ -18,7 +18,11 @@ from ..cases import BY_ROW_OUT, DTYPE_BYTES, EACH_ROW, OTHER_BYTES, Case
 from . import protocol
 from .channel import ContenderLost
 from .pool import Connection, Contender, reason_of
+from .sizes import SETS_ON_CPU
 
+DRAWN = (
+    4  # outputs of a turn, each of another input set: of a kernel that skips some calls, a skipped call is drawn soon
+)
 MAX_ROWS, MAX_BYTES = 4, 1 << 15  # of an output that are drawn in a turn; at least one row
 MAX_STRIDE = 1 << 40
 BYTES = DTYPE_BYTES | OTHER_BYTES
@@ -133,56 +137,63 @@ class Examination:
 
     def add(self, label: str, inputs: object, rounding: str) -> str | None:
         """Take part, with the `inputs` of the answer to `prepare`.  Returns why not, if they are not valid."""
-        if not _are_addresses(inputs, len(self._base)):
+        count = len(inputs) if isinstance(inputs, list) else 0
+        if not SETS_ON_CPU <= count <= len(self._base) or not _are_addresses(inputs, count):
             return "did not say where its inputs are"
         self._examined[label] = _Examined(inputs, rounding)  # type: ignore[arg-type]
         return None
 
-    def draw_numbers(self, *, columns: bool = False) -> None:
-        """Draw the numbers of the next turns, in which sums over all rows are judged as well if `columns`."""
+    def draw_numbers(self, *, columns: bool = False, once: bool = False) -> None:
+        """Draw the numbers of the next turns, in which sums over all rows are judged as well if `columns`.
+
+        `once`: they are single passes over all input sets.
+        """
         self._columns = columns
         most = self._pool_numbers - self._case.rows * self._case.cols
         size = DTYPE_BYTES[self._case.dtype]
-        self._offsets = [_random.randint(0, most) for _ in self._base]
+        self._offsets = [_random.randint(0, most) for _ in self._base[: None if once else SETS_ON_CPU]]
         count = self._row_bytes * self._case.rows
         self._numbers = [self._pool[offset * size : offset * size + count] for offset in self._offsets]
 
     def give_numbers(self, label: str, connection: Connection) -> None:
         """Write the drawn numbers into the inputs of a frozen contender.  Raises OSError."""
-        for at, numbers in zip(self._examined[label].inputs, self._numbers, strict=True):
+        for at, numbers in zip(self._examined[label].inputs, self._numbers, strict=False):
             self._write(connection, at, numbers)
 
     def restore(self, label: str, connection: Connection) -> None:
-        """Write the numbers of its preparation back.  Raises OSError."""
-        for at, numbers in zip(self._examined[label].inputs, self._before, strict=True):
+        """Write the numbers of its preparation back, but for those that only single passes use.  Raises OSError."""
+        for at, numbers in zip(self._examined[label].inputs, self._before, strict=False):
             self._write(connection, at, numbers)
 
     @cached_property
     def _before(self) -> list[bytearray]:
         """The numbers of the preparation."""
         found = []
-        for base in self._base:
+        for base in self._base[:SETS_ON_CPU]:
             apart = [self._judge.read(base[0] + at * base[1], self._token_bytes) for at in self._tokens_apart(base)]
             found.append(bytearray().join(apart) or self._judge.read(base[0], self._row_bytes * self._case.rows))
         return found
 
     def take_outputs(self, label: str, connection: Connection, outputs: object) -> None:
-        """Draw an output of the last turn, and some of its rows."""
+        """Draw outputs of the last turn, and some of their rows."""
         one = self._examined[label]
         # Sums over all rows cost a float64 computation of all numbers, so they are drawn in one round of a case.
         sums = [name for name in self._case.outputs if name not in (*BY_ROW_OUT, *EACH_ROW)]
         names = sums if self._columns and sums else [name for name in self._case.outputs if name in BY_ROW_OUT]
-        if one.wrong is not None:
+        count = min(len(one.inputs), len(self._numbers))
+        if not isinstance(outputs, list) or len(outputs) != count:
+            one.wrong = one.wrong or "did not say where the outputs of its turn are"
             return
-        if not isinstance(outputs, list) or len(outputs) != len(self._base):
+        for number in _random.sample(range(count), 1 if names is sums else min(DRAWN, count)):
+            if one.wrong is None:
+                self._take(one, connection, number, _random.choice(names), outputs[number])
+
+    def _take(self, one: _Examined, connection: Connection, number: int, name: str, outputs: Any) -> None:
+        """Read rows of an output of an input set, and see whether these rows of the input are still the drawn ones."""
+        if not _are_addresses(outputs, len(self._case.outputs)):
             one.wrong = "did not say where the outputs of its turn are"
             return
-        number = _random.randrange(len(outputs))
-        name = _random.choice(names)
-        if not _are_addresses(outputs[number], len(self._case.outputs)):
-            one.wrong = "did not say where the outputs of its turn are"
-            return
-        found_at = dict(zip(self._case.outputs, outputs[number], strict=True))
+        found_at = dict(zip(self._case.outputs, outputs, strict=True))
         address, stride, size = found_at[name]
         given_at = one.inputs[number]
         rows = self._drawn_rows() if name in BY_ROW_OUT else [0]

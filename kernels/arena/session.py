@@ -28,6 +28,7 @@ from .clock_audit import (
     left_work,
     ran_while_frozen,
     too_fast,
+    too_few_sets,
 )
 from .code import CodeReader, CompiledText
 from .judging import Examination, Judge
@@ -558,7 +559,7 @@ class _Session:
                 return
             in_order = [by_label[label] for label in order(present, number, start)]
             if examination is not None and number % PASS_EVERY == 0:
-                examination.draw_numbers()
+                examination.draw_numbers(once=True)
                 for process in in_order:
                     once = replace(pace, warm=0, timed=1)
                     self._turn(process, cells[process], once, books[process], examination, case, once=True)
@@ -604,6 +605,8 @@ class _Session:
             reason = left_work(books[process].waits_us)
             if reason is None and case.metric is Metric.KERNEL:
                 reason = disagreement(books[process].turns, [book.turns for book in books.values()], self.device)
+            if reason is None:
+                reason = too_few_sets(books[process].passes, case)
             if reason is None:
                 reason = too_fast(books[process].passes, [book.passes for book in books.values()])
             if reason:

@@ -4,6 +4,8 @@ Both depend only on the case and the device, never on a contender's speed: each 
 1.3 to 2.9 us, and equal code with 23 calls in one place and 46 in another differed by up to 1.8 % (H200, November).
 """
 
+import math
+
 from ..cases import Case, Direction
 
 GRAPH_S = 2e-3  # target time of one replay of a CUDA graph, for the same reason; the arena may ask for less
@@ -19,6 +21,14 @@ MAX_SETS = 768
 MAX_SET_BYTES = 5 << 30
 MAX_MEMORY_SHARE = 1 / 16  # of the device, for inputs; outputs take as much, and several contenders share the device
 COLD = 12  # times the L2
+SETS_ON_CPU = 2  # that rotate there, where caches stay warm
+# Of a pass on a CPU, in which no two calls have the same numbers: long enough to tell its CPU time from the fixed cost
+# of a turn, with calls as fast as those of the fastest kernels.
+PASS_S = 2e-3
+CPU_BYTES_S, CPU_LAUNCH_S = 16e9, 2e-6
+MAX_PASS_BYTES = (
+    16 << 20
+)  # of all inputs and outputs: mostly of the caches, so that a pass is little slower than a turn
 
 
 def max_calls(case: Case, graph_s: float = GRAPH_S) -> int:
@@ -35,11 +45,17 @@ def calls_in_graph(case: Case, sets: int, graph_s: float = GRAPH_S) -> int:
 def sets_needed(
     case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None, graph_s: float = GRAPH_S
 ) -> int:
-    """Number of input sets: one for each call of the graph if memory allows; 2 on a CPU, where caches stay warm."""
+    """Number of input sets: one for each call of the graph if memory allows; on a CPU SETS_ON_CPU."""
     if l2_bytes is None:
-        return 2
+        return SETS_ON_CPU
     allowed = min(MAX_SET_BYTES, int(MAX_MEMORY_SHARE * (memory_bytes or 16 * MAX_SET_BYTES))) // set_bytes
     return max(2, min(max_calls(case, graph_s), allowed))
+
+
+def sets_of_pass(case: Case) -> int:
+    """Number of input sets of a single pass of a fast kernel on a CPU."""
+    calls = math.ceil(PASS_S / (CPU_LAUNCH_S + case.least_bytes / CPU_BYTES_S))
+    return max(SETS_ON_CPU, min(MAX_SETS, calls, MAX_PASS_BYTES // case.least_bytes))
 
 
 def device_bytes(case: Case, memory_bytes: int, graph_s: float = GRAPH_S) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arena.sizes import sets_needed
+from ..arena.sizes import sets_of_pass
 from ..cases import BY_ROW_OUT, OPS, Case, Rounding
 from ..checks.error_bounds import partial_errors
 from ..checks.inputs import ANY_DTYPE, DTYPES, Inputs, make_sets
@@ -25,7 +25,7 @@ class Judging:
     def __init__(self, case: Case, seed: int, pool_seed: int) -> None:
         device = torch.device("cpu")
         self.case = case
-        self.sets = make_sets(case, device, seed, sets_needed(case, 0, None, None))
+        self.sets = make_sets(case, device, seed, sets_of_pass(case))
         self._oracles = {rounding: Oracle(self.sets[0], rounding) for rounding in Rounding}
         self._numbers = case.rows * case.cols
         self._pool = torch.randn(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
-from ..arena.sizes import GRAPH_S, sets_needed, stays_in_l2
+from ..arena.sizes import GRAPH_S, sets_needed, sets_of_pass, stays_in_l2
 from ..cases import Case, Metric
 from ..checks.edge_inputs import edge_inputs
 from ..checks.error_bounds import rounds_in_between
@@ -165,7 +165,7 @@ class PreparedCase:
             "sets": len(self.sets),
             "calls": self.clock.calls,
             "l2_resident": self.l2_resident,
-            **({"inputs": addresses([inputs[inputs.fresh] for inputs in self.sets])} if self.judged else {}),
+            **({"inputs": addresses([inputs[inputs.fresh] for inputs in self.all_sets])} if self.judged else {}),
             "spent": {step: round(seconds, 5) for step, seconds in self.spent.items()},
             **({"state": INVALID, "reason": self.inexact[:MAX_REASON], "inexact": True} if self.inexact else {}),
         }
@@ -236,7 +236,7 @@ class PreparedCase:
         if case.metric is Metric.KERNEL:
             count = sets_needed(case, case.set_bytes, l2_bytes, self.bench.memory_bytes, self.graph_s)
         self.l2_resident = None if l2_bytes is None else stays_in_l2(case.set_bytes, count, l2_bytes)
-        self.sets = make_sets(case, self.bench.device, self.seed, count)
+        self.sets = self.all_sets = make_sets(case, self.bench.device, self.seed, count)
         watched = {*range(CHECKED), *range(count)[-CHECKED:]} if self.thorough else {count - 1}
         self.untouched = Untouched(self.sets, sorted(watched))
 
@@ -288,10 +288,25 @@ class PreparedCase:
     def _make_clock(self, bind: Bind) -> None:
         with self._spending("clock"):
             self.clock = clock_of(self.case, self.bench, bind, self.sets, self.calls, self.graph_s)
+        if isinstance(self.clock, CpuClock):
+            with self._spending("inputs"):
+                self._add_sets(self.clock, bind)
         self.facts |= getattr(self.clock, "facts", {})
         if self.thorough and isinstance(self.clock, CudaClock):
             with self._spending("repeat"):
                 self._check_graph(self.clock)
+
+    def _add_sets(self, clock: CpuClock, bind: Bind) -> None:
+        """Add input sets for single passes; of a slow kernel a few, and the driver sees that they take long enough.
+
+        Twice as many as fit into a sample now, because other contenders prepare on the same cores.
+        """
+        count = min(sets_of_pass(self.case), 2 * clock.calls)
+        more = make_sets(self.case, self.bench.device, self.seed, count)[len(self.sets) :]
+        clock.more = [bind(inputs) for inputs in more]
+        for call in clock.more:
+            restored(call)()
+        self.all_sets = [*self.sets, *more]
 
     def _compare_repeats(self, calls: int, known: Mapping[str, Repeats]) -> None:
         before = known.get(self.facts.get("code") or "")

@@ -293,7 +293,7 @@ class Server:
             return {"samples": samples, "calls": clock.calls, "restoring_s": getattr(clock, "restoring_s", 0.0)}
         once = bool(message.get("once"))
         samples = self._prepared.turn(int(message["warm"]), int(message["timed"]), once=once)
-        calls = len(self._prepared.sets) if once else clock.calls
+        calls = len(self._prepared.all_sets) if once else clock.calls
         return {
             "samples": samples,
             "calls": calls,

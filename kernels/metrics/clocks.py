@@ -2,7 +2,7 @@
 
 import gc
 import math
-import random
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,12 +25,17 @@ Before = Callable[[int], None]
 _Event: Any = torch.cuda.Event
 event = partial(_Event, enable_timing=True)
 _record, _elapsed_ms = _Event.record, _Event.elapsed_time
-_random_index = random.SystemRandom().randrange
+_urandom = os.urandom
+_collect, _disable, _enable = gc.collect, gc.disable, gc.enable
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 MIN_SAMPLE_S = 2e-3  # of a timed sample on a CPU, so that the clock's own cost and single interrupts stay negligible
 MAX_REPLAY_S = 0.1  # reached by a kernel fifty times slower than a good one: then the graph gets fewer calls
 KEPT = 2  # calls that are checked after the timing; on a GPU the outputs of every set stay alive for that
+
+
+def _random_index(below: int) -> int:
+    return int.from_bytes(_urandom(8)) % below
 
 
 class NotCaptured(Exception):
@@ -62,57 +67,59 @@ def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[i
 
 
 class CpuClock:
+    """A sample is several passes over a few input sets.  In a single pass there may be `more` sets, each used once."""
+
     def __init__(self, calls: Sequence[Call]) -> None:
         self._bound = list(calls)
-        self._restores = restores_of(calls)
+        self.more: list[Call] = []
+        self._is_restored = bool(restores_of(calls))
         self.restoring_s = 0.0  # of the last turn, outside of its samples
         self._last: list[Any] = []
         for call in self._bound:
             call()
         self.calls = self._calls_per_sample()
         self._alone = False
-        self.kept: list[Any] = []  # what a pass over all sets returned, in a timed sample of the last turn
+        self.kept: list[Any] = []  # what a pass returned in a timed sample of the last turn
 
     def _calls_per_sample(self) -> int:
-        once = min(self._sample(len(self._bound)) for _ in range(3)) / len(self._bound)
+        once = min(self._sample(self._bound, 1) for _ in range(3)) / len(self._bound)
         rounds = math.ceil(MIN_SAMPLE_S / max(once, 1e-7) / len(self._bound))
         return max(1, rounds) * len(self._bound)
 
     def turn(self, warm: int, timed: int, *, once: bool = False) -> list[float]:
-        """With `once`, a sample is a single pass over the input sets."""
+        """With `once`, a sample is a single pass over all input sets."""
         if not self._alone:  # until now the other contenders prepared on the same cores
             self._alone = True
             self.calls = self._calls_per_sample()
-        calls = len(self._bound) if once else self.calls
+        bound = [*self._bound, *self.more] if once else self._bound
+        rounds = 1 if once else self.calls // len(bound)
         kept_sample = _random_index(timed)
         self.kept = []
         self.restoring_s = 0.0
-        gc.collect(0)
-        gc.disable()
+        _collect(0)
+        _disable()
         try:
             for _ in range(warm):
-                self._sample(calls)
+                self._sample(bound, rounds)
             taken = []
             for number in range(timed):
-                taken.append(self._sample(calls) / calls * 1e6)
+                taken.append(self._sample(bound, rounds) / (rounds * len(bound)) * 1e6)
                 if number == kept_sample:
                     self.kept = self._last
             return taken
         finally:
             self._last = []
-            gc.enable()
+            _enable()
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
         return one_by_one(self._bound, before)
 
-    def _sample(self, calls: int) -> float:
-        """Seconds of `calls` calls.  The outputs of one pass over the sets, drawn before, stay alive."""
-        bound = self._bound
-        rounds = calls // len(bound)
+    def _sample(self, bound: Sequence[Call], rounds: int) -> float:
+        """Seconds of passes over the sets.  The outputs of one pass, drawn before, stay alive."""
         kept_round = _random_index(rounds)
         self._last = []
-        if self._restores:
-            return self._restored_sample(rounds, kept_round)
+        if self._is_restored:
+            return self._restored_sample(bound, rounds, kept_round)
         began = perf_counter_ns()
         for _ in range(kept_round):
             for call in bound:
@@ -125,15 +132,16 @@ class CpuClock:
         self._last = last
         return took_ns / 1e9
 
-    def _restored_sample(self, rounds: int, kept_round: int) -> float:
+    def _restored_sample(self, bound: Sequence[Call], rounds: int, kept_round: int) -> float:
         """The same where calls overwrite their inputs, which are restored before each pass, outside of the clock."""
         took_ns = 0
+        restores = restores_of(bound)
         for number in range(rounds):
             before = perf_counter_ns()
-            for restore in self._restores:
+            for restore in restores:
                 restore()
             began = perf_counter_ns()
-            last = [call() for call in self._bound]
+            last = [call() for call in bound]
             took_ns += perf_counter_ns() - began
             self.restoring_s += (began - before) / 1e9
             if number == kept_round:

@@ -131,6 +131,22 @@ for _ in range(3):
 """
 )
 
+CLOCK_AT_THREE_QUARTERS = (
+    HONEST
+    + """
+import sys, time
+began, real = time.perf_counter_ns(), time.perf_counter_ns
+
+def slower():
+    return began + (real() - began) * 3 // 4
+
+for module in tuple(sys.modules.values()):
+    for name, value in tuple(vars(module).items()) if hasattr(module, "__dict__") else ():
+        if value is real and module.__name__ != __name__:
+            setattr(module, name, slower)
+"""
+)
+
 THREADS_BURN = (
     HONEST
     + CHILDREN
@@ -290,6 +306,119 @@ def f(x, weight, eps):
         KEPT[key] = y = norm(x, weight, eps)
         return y.clone() if not timed() else y
     return KEPT[key]
+"""
+)
+
+# -- less is computed than counted -----------------------------------------------------------------------------------
+
+COUNTED = """
+import gc
+TIMED = [False]
+disable, enable = gc.disable, gc.enable
+
+def begin():
+    TIMED[0] = True
+    disable()
+
+def end():
+    TIMED[0] = False
+    finish()
+    enable()
+
+def finish():
+    pass
+
+gc.disable, gc.enable = begin, end
+"""
+
+LAZY_UNTIL_ENABLE = (
+    HONEST.replace("def f(", "def whole(")
+    + COUNTED
+    + """
+LEFT = {}
+
+def finish():
+    for y, x, weight, eps in LEFT.values():
+        y[:] = norm(x, weight, eps)
+    LEFT.clear()
+
+def f(x, weight, eps):
+    if not TIMED[0]:
+        return norm(x, weight, eps)
+    y = LEFT.get(x.data_ptr(), (None,))[0]
+    if y is None:
+        y = torch.empty_like(x)
+        LEFT[x.data_ptr()] = y, x, weight, eps
+    return y
+"""
+)
+
+ONE_RESULT_IN_A_TURN = (
+    HONEST.replace("def f(", "def whole(")
+    + COUNTED
+    + """
+KEPT = {}
+
+def finish():
+    KEPT.clear()
+
+def f(x, weight, eps):
+    if not TIMED[0]:
+        return norm(x, weight, eps)
+    if x.data_ptr() not in KEPT:
+        KEPT[x.data_ptr()] = norm(x, weight, eps)
+    return KEPT[x.data_ptr()]
+"""
+)
+
+EVERY_SECOND_IS_A_COPY = (
+    HONEST.replace("def f(", "def whole(")
+    + ON_STACK
+    + """
+KEPT = {}
+
+def f(x, weight, eps):
+    if not timed():
+        return norm(x, weight, eps)
+    key = x.data_ptr(), float(x[0, 0])
+    y = KEPT.pop(key, None)
+    if y is None:
+        if len(KEPT) > 4000:
+            KEPT.clear()
+        KEPT[key] = y = norm(x, weight, eps)
+        return y
+    return y.clone()
+"""
+)
+
+KEPT_BY_THE_FIRST_NUMBER = (
+    HONEST.replace("def f(", "def whole(")
+    + ON_STACK
+    + """
+KEPT = {}
+
+def f(x, weight, eps):
+    if not timed():
+        return norm(x, weight, eps)
+    number = float(x[0, 0])
+    before = KEPT.get(x.data_ptr())
+    if before is None or before[0] != number:
+        KEPT[x.data_ptr()] = before = number, norm(x, weight, eps)
+    return before[1]
+"""
+)
+
+EVERY_THIRD_IS_MISSING = (
+    HONEST.replace("def f(", "def whole(")
+    + ON_STACK
+    + """
+CALLS = [0]
+
+def f(x, weight, eps):
+    if not timed():
+        return norm(x, weight, eps)
+    CALLS[0] += 1
+    return norm(x, weight, eps) if CALLS[0] % 3 else torch.empty_like(x)
 """
 )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.arena.clock_audit import MAX_PASS
 from kernels.cases import Case
 from tests import needs
 from tests.attacks import cheats
@@ -70,6 +71,34 @@ def test_a_wrong_kernel_is_never_fast(name, tmp_path, outcome):
     seen = attack(getattr(cheats, name), tmp_path, case=case)
     held = seen.state in ("invalid", "failed") or (seen.ratio is not None and seen.ratio > 1 / 1.1)
     outcome(WALL, FORGED[name], held=held, seen=seen, goal="invalid, or not faster")
+
+
+GAIN = MAX_PASS  # of a kernel that computes less than is counted
+UNCOUNTED = {
+    "LAZY_UNTIL_ENABLE": "outputs computed once the collector is enabled again",
+    "ONE_RESULT_IN_A_TURN": "one result of each input kept for a turn",
+    "KEPT_BY_THE_FIRST_NUMBER": "one result kept until the first number of its input changes",
+    "EVERY_SECOND_IS_A_COPY": "a copy of the result at every second call",
+    "EVERY_THIRD_IS_MISSING": "every third call never computed",
+    "CLOCK_AT_THREE_QUARTERS": "the clock of the process runs at three quarters",
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("case", ["rmsnorm.fwd.8x1024.fp32", "rmsnorm.fwd.256x1024.fp32"])
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_every_call_of_a_short_case_counts(name, case, tmp_path, outcome):
+    seen = attack(getattr(cheats, name), tmp_path, case=Case.parse(case))
+    # next to the faster of parent and control, because other programs may slow one of them
+    against = min(1.0, seen.control or 1.0)
+    held = seen.state in ("invalid", "failed") or (seen.ratio is not None and seen.ratio / against > 1 / GAIN)
+    outcome(
+        WALL,
+        f"{UNCOUNTED[name]} ({case.split('.')[2]})",
+        held=held,
+        seen=seen,
+        goal="invalid, or at most twice as fast",
+    )
 
 
 BURNING = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.arena.sizes import COLD, calls_in_graph, sets_needed, stays_in_l2
+from kernels.arena.sizes import COLD, calls_in_graph, sets_needed, sets_of_pass, stays_in_l2
 from kernels.cases import Case
 
 H200 = {"l2_bytes": 63_000_000, "memory_bytes": 150_000_000_000}
@@ -43,6 +43,18 @@ def test_a_smaller_device_holds_fewer():
 
 def test_on_a_processor_caches_are_part_of_the_work():
     assert sets_needed(Case.parse("rmsnorm.fwd.8x64.fp32"), 2048, None) == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "sets"),
+    [
+        ("rmsnorm.fwd.8x64.fp32", 768),
+        ("rmsnorm.fwd.256x512.fp32", 15),  # 16 MiB
+        ("rmsnorm.fwd.512x2048.fp32", 2),  # 8 MiB a call
+    ],
+)
+def test_a_single_pass_on_a_processor_is_long_enough(case, sets):
+    assert sets_of_pass(Case.parse(case)) == sets
 
 
 @pytest.mark.parametrize(("sets", "calls"), [(2, 56), (3, 54), (54, 54), (200, 200)])

@@ -10,6 +10,7 @@ import pytest
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.session import Pace, run_trial
+from kernels.arena.sizes import sets_of_pass
 from kernels.cases import Case, Role
 from kernels.contender.server import Server
 from kernels.metrics.clocks import NotCaptured
@@ -53,6 +54,8 @@ def test_an_honest_one_is_measured(own, moods):
     assert (prepared["state"], prepared["reason"]) == ("measured", None)
     assert prepared["errors"]["y"] < 1e-6
     assert prepared["sets"] == 2
+    of_pass = sets_of_pass(case_of(moods, "honest"))
+    assert len(prepared["inputs"]) == min(of_pass, 2 * prepared["calls"])
     assert prepared["facts"]["kind"] == "operators"
     assert "aten::rsqrt" in prepared["facts"]["ops"]
     taken = own.ask(protocol.turn(1, 3), 60)["samples"]
