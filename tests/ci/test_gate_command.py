@@ -143,6 +143,19 @@ def test_a_wait_that_takes_too_long_saves_what_is_waited_for(
     assert values["headline"] == f"Run {queued} is still queued after 60 s, and goes on"
 
 
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_wait_for_a_server_that_stays_away_saves_what_was_waited_for(
+    seeded: Seeded, kernelwatch: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers_first: bool
+) -> None:
+    number = seeded.runs["queued"]
+    served_by(Away(lambda: clock.now() > 0 or not answers_first), monkeypatch)
+    assert kernelwatch("run", "wait", str(number), "--save", str(tmp_path))[0] == 2
+    values = dict(line.split("=", 1) for line in (tmp_path / "result.env").read_text().splitlines())
+    assert (values["runs"], values["outcome"], values["exit_code"]) == (str(number), "error", "2")
+    assert values["url"].endswith(f"/runs/{number}" if answers_first else "")
+    assert values["headline"].startswith("No answer from http://127.0.0.1/: Connection refused.")
+
+
 def test_options_of_a_wait_need_a_wait(kernelwatch: Run) -> None:
     for option in ("--fail-on=never", "--timeout=5", "--save=folder"):
         code, _, said = kernelwatch("run", "start", "norms", "HEAD", option)

@@ -32,7 +32,7 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
     """
     severity = {state: place for place, state in enumerate(MOST_SEVERE_FIRST)}
     worst = min(runs, key=lambda run: severity.get(run.gate.state, 0))
-    values = _values(runs, worst.gate.state, view.code, worst.url, worst.headline)
+    values = _values([run.id for run in runs], worst.gate.state, view.code, worst.url, worst.headline)
     texts = {"report.json": as_json(view.document), "result.env": values}
     if view.markdown is not None:
         texts["report.md"] = view.markdown()
@@ -48,10 +48,10 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
         raise BadInput(f"--save cannot write to {folder}: {error.strerror}.") from None
 
 
-def _values(runs: Sequence["RunDocument"], outcome: str, code: int, url: str, headline: str) -> str:
+def _values(ids: Sequence[int], outcome: str, code: int, url: str, headline: str) -> str:
     """Values for shells; what a repository wrote into a headline stays in its line."""
     values = {
-        "runs": " ".join(str(run.id) for run in runs),
+        "runs": " ".join(map(str, ids)),
         "outcome": outcome,
         "exit_code": str(code),
         "url": url,
@@ -111,11 +111,14 @@ def until_done(
     The server may be away for three minutes at a time.
 
     Raises:
-        StillRunning: After `timeout_s`; the runs are in result.env of the folder.
+        StillRunning: After `timeout_s`.
         KernelwatchError: The server refuses, or was away for longer.
+
+    In both cases the runs are in result.env of the folder.
     """
     patience = patience or PATIENCE
     began = answered_at = patience.now()
+    found = list[RunDocument]()
     with progress() as shown:
         while True:
             over = timeout_s is not None and patience.now() - began > timeout_s
@@ -127,6 +130,9 @@ def until_done(
                 left_s = {one.id: one.eta_s for one in client().queue.list() if one.id in ids}
             except KernelwatchError as error:
                 if over or patience.now() - answered_at > patience.max_silent_s or not _is_away(error):
+                    if folder is not None:
+                        url = found[0].url if found else ""
+                        _write(folder, {"result.env": _values(ids, "error", _ERROR, url, str(error))})
                     raise
                 for one in ids:
                     shown.show(one, f"run {one}: the server does not answer, trying again", None)
@@ -136,7 +142,7 @@ def until_done(
                     run = waiting[0]
                     late = f"Run {run.id} is still {run.state} after {timeout_s:g} s, and goes on"
                     if folder is not None:
-                        _write(folder, {"result.env": _values(found, "undecided", _ERROR, run.url, late)})
+                        _write(folder, {"result.env": _values(ids, "undecided", _ERROR, run.url, late)})
                     raise StillRunning(f"{late}: wait longer with --timeout, or look at {run.url}.")
                 for run in found:
                     shown.show(run.id, f"run {run.id}: {run.stage or run.state}", left_s.get(run.id))
