@@ -131,6 +131,9 @@ def _walls(box: Box) -> list[str]:
             continue  # it is there already, and a link in a folder cannot be mounted upon
         walls += [*how, str(path)]
         mounted[path] = how[0]
+    # uv locks the environment that it changes by this file, and waits.  Whoever can read a file can lock it.
+    for lock in (path / ".lock" for path in _each_way(box.read_only)):
+        walls += ["--ro-bind", "/dev/null", str(lock)] if lock.is_file() else []
     return walls
 
 

@@ -1,5 +1,6 @@
 """The sandbox: what a program inside cannot do, and how one that breaks its limits ends."""
 
+import fcntl
 import gc
 import json
 import os
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import warnings
@@ -24,6 +26,8 @@ from structlog.testing import capture_logs
 
 from service.settings import settings
 from tests import needs
+from workers.machine.device import exclusive
+from workers.machine.environments import _alone
 from workers.sandbox import cgroups, sandbox, seccomp, walls
 from workers.sandbox.sandbox import Box, Limits
 from workers.sandbox.walls import make_read_only, remove, tool
@@ -560,3 +564,37 @@ def wait_for(what) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+@works
+def test_a_program_holds_up_nobody_on_the_host_by_a_lock(folder, tmp_path, monkeypatch):
+    """To lock a file it need not write to it.  The host locks devices and stacks, and uv the environment it changes."""
+    monkeypatch.setenv("KERNELWATCH_LOCKS", str(tmp_path))
+    settings.cache_clear()
+    stack = tmp_path / "stack"
+    stack.mkdir()
+    locks = [tmp_path / "kernelwatch-cpu.lock", tmp_path / "state" / "stacks" / ".name.lock", stack / ".lock"]
+    with exclusive("cpu"), _alone("name"):
+        pass
+    (stack / ".lock").touch()
+    locking = """
+        import fcntl, sys
+        held = []
+        for path in sys.argv[1:]:
+            try:
+                held.append(open(path))
+                fcntl.flock(held[-1], fcntl.LOCK_EX)
+            except (FileNotFoundError, PermissionError):
+                pass
+        print("holds", len(held), flush=True)
+        sys.stdin.read()
+    """
+    command = [*script(folder, textwrap.dedent(locking)), *map(str, [*locks, sys.executable])]
+    program = sandbox.start(command, replace(box(folder), read_only=(*interpreter(), stack)), tmp_path / "log")
+    with program:
+        assert program.stdout.readline() == "holds 1\n", "the interpreter"
+        for lock in locks:
+            with lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(sys.executable) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
