@@ -82,6 +82,7 @@ _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _REV = re.compile(r"\w[\w./+#=@~^,;!$%&'\"`()<>|-]{0,199}")  # what git allows in a name, in any script
 _PULL_REV = re.compile(r"(?:refs/)?((?:pull|merge-requests)/([1-9][0-9]{0,9})/head)([~^].*)?")
 _FORMAT = "%H%x00%ct%x00%P%x00%an%x00%s%x00"  # what has no bound comes last
+_MESSAGES = 50  # of commits in one process: of a range, git keeps all messages in memory before it prints one
 _MAX_FIELDS = 8 * 1024  # bytes of one commit, where its paths are read apart
 
 # Nothing of the machine's or the user's configuration, no prompt, no LFS download, English messages.
@@ -327,20 +328,21 @@ class GitSource:
         # Git prints the newest first: with `--reverse` it keeps all messages in memory before it prints one.
         start = secrets.token_hex(8)  # random, so that no subject or path contains it
         shown = (
-            "--first-parent",
             "-z",
             "--encoding=UTF-8",
             f"--format={start}{_FORMAT}",
-            *arguments,
-            "--",
         )
         try:
-            logged = self._git("log", *_NAMES, *shown, most=MAX_LIST_BYTES)
+            logged = self._git("log", *_NAMES, "--first-parent", *shown, *arguments, "--", most=MAX_LIST_BYTES)
             return [_found(record) for record in logged.split(start.encode())[:0:-1]]
         except SourceFailed:  # subjects may be long, and one commit may change more paths than git can hold
-            with self._asking("log", "--no-patch", *shown, limits=_ASK) as answer:
-                records = _beginnings(_pipe(answer.stdout), start.encode(), _MAX_FIELDS)
-                commits = [_found(record) for record in islice(records, 1, None)][::-1]
+            shas = self._git("rev-list", "--first-parent", *arguments, "--").decode().split()[::-1]
+            commits = list[Found]()
+            for at in range(0, len(shas), _MESSAGES):
+                asked = ("log", "--no-patch", "--no-walk=unsorted", *shown, *shas[at : at + _MESSAGES], "--")
+                with self._asking(*asked, limits=_ASK) as answer:
+                    records = _beginnings(_pipe(answer.stdout), start.encode(), _MAX_FIELDS)
+                    commits += [_found(record) for record in islice(records, 1, None)]
         ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
         for commit in commits:
             paths, more = self._first_paths(commit.sha) if time.monotonic() < ends and room > 0 else ((), True)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -389,6 +390,24 @@ def test_of_very_long_subjects_the_beginnings_are_listed(repository):
     assert [(one.author, one.paths, one.more_paths) for one in found[1:]] == [("ada", ("b",), False)] * 70
     assert [one.committed_at for one in found[1:]] == list(range(1, 71))
     assert [one.parent for one in found[1:]] == [one.sha for one in found[:-1]]
+
+
+def test_a_range_of_very_long_subjects_is_listed_with_little_memory(repository, monkeypatch):
+    first = repository.commit("first", {"a": "1"})
+    words = "word " * 200_000
+    commits = [
+        f"commit refs/heads/main\nmark :{at}\ncommitter ada <ada@example.org> {at} +0000\n"
+        f"data {len(words) + 4}\n{at:03} {words}\nfrom {f':{at - 1}' if at > 1 else first}\n\n"
+        for at in range(1, 201)
+    ]
+    repository.git("fast-import", "--quiet", given="".join(commits))
+    monkeypatch.setattr(git, "_ASK", replace(git._ASK, memory=160 * MIB))
+    source = source_of(repository)
+    source.refresh()
+
+    found = source.between(first, source.resolve("main"))
+
+    assert [one.subject[:4] for one in found] == [f"{at:03} " for at in range(1, 201)]
 
 
 @pytest.mark.parametrize(("mode", "names"), [("160000", 200_001), ("120000", 10_001)])
