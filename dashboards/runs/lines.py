@@ -13,7 +13,7 @@ from dashboards.case_names import SMALL_ROWS, CaseName, case_name
 from service.domain.states import Outcome, Repeatability
 from service.domain.text import listed
 from service.reports.report import Report
-from service.reports.rows import CauseWords, Row
+from service.reports.rows import CauseWords, Row, row_id
 
 MAX_PLAIN = 10  # lines of what is fine that are not worth a fold
 MAX_SHOWN = 40  # lines of a group, until the reader asks for the others
@@ -214,7 +214,7 @@ def lines_of(report: Report) -> tuple[CaseLine, ...]:
         if change is None:
             # Resolving a policy for a case costs more than drawing its line: once for a case.
             change = changes.get(row.case) or changes.setdefault(row.case, report.policy.at(row.case).smallest_change)
-        key = quote(f"{row.case}~{row.provider}" if several else row.case, safe="~.-_")
+        key = row_id(row.provider, row.case, several=several)
         path = f"cases/{quote(row.case, safe='')}" + (f"?provider={quote(row.provider, safe='')}" if several else "")
         found.append(CaseLine(key, path, row, case_name(row.case), kind_of(row), change))
     return tuple(found)

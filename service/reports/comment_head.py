@@ -3,6 +3,7 @@
 What comes from a repository is escaped.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 
 BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
+MAX_TRACKED = 3  # incidents and regressions with a link
 _WORSE = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED)
 _MOST_SEVERE_FIRST = (BAD, OPEN, WAITING, GOOD)
+_REGRESSIONS = re.compile(r"\bregressions? \d+(, \d+)*( and \d+)?")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class OutcomeGroup:
-    """Cases with one outcome in one metric."""
+    """Cases with one outcome, in one metric if they changed."""
 
     label: str
     rows: Sequence[Row]
@@ -74,10 +78,10 @@ def title(report: Report) -> str:
     if far := len(report.far_behind):
         found.append((far, _be(far), f"new and far behind {report.sota}"))
     right = [(len(rows), _be(len(rows)), "correct now, and wrong before")] if (rows := report.correct_now) else []
+    better = [*_sized([row for row in report.of(Outcome.IMPROVEMENT) if row.news]), *right]
     if found:
         allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
-        return _joined(report, [*found, *right]) + ", which the policy allows" * allowed
-    better = [*_sized([row for row in report.of(Outcome.IMPROVEMENT) if row.news]), *right]
+        return _joined(report, [*found, *better]) + ", which the policy allows" * allowed
     verdict = _lower(report.verdict)
     if not better:
         return verdict
@@ -88,7 +92,8 @@ def head(reports: Sequence[Report]) -> list[str]:
     """The first screen of a comment about these devices, as paragraphs."""
     parts = list[str]()
     for report in reports:
-        parts.append(f"### {symbol(report)} kernelwatch, {escaped(report.device.upper())}: {escaped(title(report))}")
+        said = f"kernelwatch, {escaped(report.device.upper())}: {escaped(title(report))}"
+        parts.append(f"### {symbol(report)} [{said}]({report.url})")
         parts += filter(None, (_lead_words(report), _counts(report)))
     return [*parts, _closing(reports)]
 
@@ -110,10 +115,9 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
     for metric, rows in _metrics(news[Outcome.IMPROVEMENT]):
         yield OutcomeGroup(_labelled(f"{WORDS[metric].less} {GOOD}", metric), rows)
     yield from _by_metric(f"undecided {OPEN}", news[Outcome.INCONCLUSIVE])
-    for metric, rows in _metrics([row for row in news[Outcome.STEADY] if not row.by_code]):
-        label = "unchanged" if metric.counts else f"unchanged (within {_limits(report, rows)})"
-        yield OutcomeGroup(_labelled(label, metric), rows)
-    yield from _by_metric("unchanged (the same code, noisy)", [row for row in news[Outcome.STEADY] if row.by_code])
+    if steady := news[Outcome.STEADY]:
+        timed = [row for row in steady if not (row.by_code or row.metric.counts)]
+        yield OutcomeGroup(f"unchanged (within {_limits(report, timed)})" if timed else "unchanged", steady)
     yield from _by_metric("correct now, and wrong before", [row for row in news[Outcome.NEW] if row.correct_now])
     yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.correct_now])
     yield from _by_metric("removed", news[Outcome.REMOVED])
@@ -226,13 +230,19 @@ def _older(report: Report) -> str:
     said = [report.slow_since] if report.slow_before else []
     if slower := len(report.slower_than_pinned):
         said.append(f"{slower} slower than the pinned baseline {report.pinned or ''}".rstrip())
-    return f"{_sentence('; '.join(said))}." if said else ""
+    return f"{regressions_linked(_sentence('; '.join(said)), report.url)}." if said else ""
 
 
 def _undecided(report: Report) -> str:
     """Why most of the undecided cases are."""
     reasons = Counter(one_line(row.reason) for row in report.of(Outcome.INCONCLUSIVE) if row.news)
     return f"{_sentence(reasons.most_common(1)[0][0])}." if reasons else ""
+
+
+def regressions_linked(text: str, page: str) -> str:
+    """Escaped text, in which the number of each regression leads to it; `page` is any of the dashboard's runs."""
+    address = page.partition("/runs/")[0]
+    return _REGRESSIONS.sub(lambda found: _NUMBER.sub(rf"[\g<0>]({address}/regressions/\g<0>)", found[0]), text)
 
 
 def _sentence(text: str) -> str:
@@ -265,7 +275,7 @@ def _counts(report: Report) -> str:
 def _mean_and_range(rows: Sequence[Row]) -> tuple[str, str]:
     """`+3.1 %` and `+1.2 to +10.2 %`; of counts only the range, `+1 to +3`."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
-    if not ratios:
+    if not ratios or len({row.metric for row in rows}) > 1:
         return "", ""
     if (metric := rows[0].metric).counts:
         ends = dict.fromkeys(signed(end, metric) for end in (min(ratios), max(ratios)))
@@ -302,6 +312,8 @@ def _closing(reports: Sequence[Report]) -> str:
     said = commit(first, first.sha, first.revision)
     if len(against) == 1:
         said += f" against {next(iter(against))}"
+        if first.forge_url and first.forge_kind and first.baseline_sha:
+            said += f" ([changes]({compare_address(first.forge_kind, first.forge_url, first.baseline_sha, first.sha)}))"
     elif against:
         said += f" against {listed(f'{base} ({escaped(device)})' for base, device in against.items())}"
     return f"{said}. {next_step(first)}".rstrip()
@@ -339,7 +351,8 @@ def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
         return "Next: fix the results first, because the times of wrong results do not count."
     if report.regressions:
         accept = _accept(report, asked=asked)
-        return f"Next: push a fix (it is measured automatically), or {accept}; {rerun} measures once more."
+        tracked = _tracked(report)
+        return f"{tracked}Next: push a fix (it is measured automatically), or {accept}; {rerun} measures once more."
     if report.slower_than_wrong:
         return "Next: look for a faster way to right results; the next revisions are compared with these times."
     if report.far_behind and not any(row.news for row in report.of(Outcome.FAILED)):
@@ -356,6 +369,21 @@ def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
         return f"The next revisions are compared with the {counted(Outcome.NEW, len(new))} of this one."
     slower = report.slow_before or report.slower_than_pinned
     return "Nothing to do." if report.gate.state is GateState.PASS and not slower else ""
+
+
+def _tracked(report: Report) -> str:
+    """Where the regressions of a mainline are handled: `It is tracked as [incident 3](…). `"""
+    known = [row for row in report.regressions if row.regression is not None]
+    incidents = dict.fromkeys(row.incident for row in known if row.incident is not None)
+    address = report.url.partition("/runs/")[0]
+    said = [f"[incident {one}]({address}/incidents/{one})" for one in incidents]
+    said += [
+        f"[regression {row.regression}]({address}/regressions/{row.regression})"
+        for row in known
+        if row.incident is None
+    ]
+    rest = f" and {len(said) - MAX_TRACKED} more" if len(said) > MAX_TRACKED else ""
+    return f"It is tracked as {listed(said[:MAX_TRACKED])}{rest}. " if said else ""
 
 
 def _accept(report: Report, *, asked: bool) -> str:

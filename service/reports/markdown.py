@@ -25,7 +25,8 @@ from service.reports.rows import AgainstSota, BaselineRow, Row
 LARGEST = 65_000  # GitHub refuses a comment above 65,536 characters, and a check's summary above 65,535 bytes
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
-_MOVED = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NEW)
+_CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+_MOVED = (*_CHANGED, Outcome.NEW)
 
 
 def marker(target: str, pull: int | None) -> str:
@@ -155,8 +156,8 @@ class _News:
 
 def _news(report: Report) -> Iterator[_News]:
     """What changed, with a title and the table that shows it; the first screen has what is left out here."""
-    changed = report.of(Outcome.REGRESSION, Outcome.IMPROVEMENT)
-    slower_first = tuple(sorted(changed, key=lambda row: row.outcome is not Outcome.REGRESSION))
+    changed = report.of(*_CHANGED)
+    slower_first = _by_cause(changed)
     if slower_first and slower_first != (comment_head.lead(report),):
         reasons = {_why(row) if row.cause else None for row in slower_first}
         why = reasons.pop() if len(reasons) == 1 else None
@@ -176,6 +177,22 @@ def _news(report: Report) -> Iterator[_News]:
     if rows := report.lost_repeatability:
         title = "**No longer repeatable**: calls with the same inputs give different bits, and did not before"
         yield _News(title, _unrepeatable, rows)
+
+
+def _by_cause(changed: Sequence[Row]) -> tuple[Row, ...]:
+    """What became slower first; cases of one cause stand together, at the place of the first of them."""
+    places: dict[tuple[bool, str], int] = {}
+    for place, row in enumerate(changed):
+        places.setdefault((row.outcome is Outcome.REGRESSION, _why(row)), place)
+    return tuple(
+        sorted(
+            changed,
+            key=lambda row: (
+                row.outcome is not Outcome.REGRESSION,
+                places[row.outcome is Outcome.REGRESSION, _why(row)],
+            ),
+        )
+    )
 
 
 def _gaps(report: Report, rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -204,20 +221,23 @@ def _timed(rows: Sequence[Row], *, why: bool = True) -> str:
         row_of(["case", "before → now", *["of ceiling"] * lit, "change", *["why"] * why]),
         "|---|--:|" + "--:|" * lit + "---|" + "---|" * why,
     ]
+    above = ""
     for row in rows:
         change = _change(row.ratio, row.low, row.high, row.metric)
+        said = _why(row)
+        said, above = "as above" if said == above and row.outcome in _CHANGED else said, said
         if row.outcome is Outcome.REGRESSION:
             change = f"**{change}**"
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "quarantined" if row.quarantined else "undecided"
-        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, *[escaped(_why(row))] * why]
+        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, *[escaped(said)] * why]
         lines.append(row_of(cells))
     return "\n".join(lines)
 
 
 def _why(row: Row) -> str:
     """Why a case changed, or what else a reader of its row has to know."""
-    changed = row.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)  # its size is in the row already
+    changed = row.outcome in _CHANGED  # its size is in the row already
     said = (row.cause_words, row.context) if changed else (row.summary,)
     return one_line("; ".join(filter(None, (*said, *(() if row.cause else row.explained)))), 400)
 
@@ -252,7 +272,8 @@ def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
         change = _change(side.ratio, side.low, side.high, row.metric)
-        lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
+        why = comment_head.regressions_linked(escaped(one_line(why, 400)), row.page)
+        lines.append(row_of([_name(row), code(side.baseline), change, why]))
     return "\n".join(lines)
 
 
@@ -263,9 +284,13 @@ def _group(one: Summary) -> str:
 
 
 def _name(row: Row) -> str:
-    """The case, its provider, and what was measured where that is not the kernel's time."""
+    """The case, its provider, and what was measured where that is not the kernel's time.
+
+    It leads to its row on the page of the run, unless it did not change: there may be hundreds of these.
+    """
     metric = "" if row.metric is Metric.KERNEL else f", {WORDS[row.metric].name}"
-    return f"{code(row.case)} {escaped(row.provider)}{metric}"
+    case = f"[{code(row.case)}]({row.page})" if row.page and row.outcome is not Outcome.STEADY else code(row.case)
+    return f"{case} {escaped(row.provider)}{metric}"
 
 
 def _table(head: str, cells: Callable[[Any], Sequence[str]]) -> Callable[[Sequence[Any]], str]:

@@ -32,7 +32,16 @@ from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.totals import Summary
 from service.errors import BadInput
 from service.reports.gate import GateResult, gate
-from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, BaselineRow, Known, Row, Unsupported, WithoutSota
+from service.reports.rows import (
+    NOT_CAUSED_BY_IT,
+    AgainstSota,
+    BaselineRow,
+    Known,
+    Row,
+    Unsupported,
+    WithoutSota,
+    row_id,
+)
 from service.reports.words import cause_of, of_verdict
 
 # What the reader must see first, one and several.  A wrong result comes before a slow one: its speed means nothing.
@@ -422,7 +431,7 @@ def report(
     recipe = readable(run.recipe.text)
     found = contents or RunContents.of(run)
     in_force = _policy(found.policy, run, recipe, policy)
-    rows = _rows(run, found, known or {}, in_force)
+    rows = _rows(run, found, known or {}, in_force, f"{address}/runs/{run.id}")
     return Report(
         run_id=run.id,
         url=f"{address}/runs/{run.id}",
@@ -472,7 +481,7 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Policy) -> tuple[Row, ...]:
+def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Policy, page: str) -> tuple[Row, ...]:
     measured = defaultdict[str, dict[Name, Measured]](dict)
     for m in found.measurements:
         measured[m.role][m.provider, m.case] = _measured(m, roofline.ceilings(found.telemetry, m.case))
@@ -499,6 +508,8 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Pol
     pinned = compared(BaselineKind.PINNED, Role.PINNED)
     best_baseline = compared(BaselineKind.BEST, Role.RIVAL, Role.SOTA)
 
+    several = len({provider for provider, _ in decided[BaselineKind.PARENT]}) > 1
+
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
         sota, record = sotas.get(name), opened.get(name)
@@ -517,6 +528,7 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Pol
             cause=cause_of(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
+            page=f"{page}?unfold=all#{row_id(*name, several=several)}",
             known=known.get(name),
             last_good=last_good.get(name),
             pinned=pinned.get(name),

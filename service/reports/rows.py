@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from kernels.cases import Metric
 from service.db.models import FactsCheck, Revision
@@ -82,6 +83,11 @@ class Known:
     revision: str  # short
 
 
+def row_id(provider: str, case: str, *, several: bool) -> str:
+    """The id of a row on the page of a run; `several` providers share the page."""
+    return quote(f"{case}~{provider}" if several else case, safe="~.-_")
+
+
 @dataclass(frozen=True)
 class Row:
     """One case of one provider: its verdict, the times, and its gap to SOTA."""
@@ -112,6 +118,7 @@ class Row:
     cause: CauseWords | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
+    page: str = ""  # the address of its row on the page of the run
     known: Known | None = None  # the regression that was open at the baseline already
     last_good: BaselineRow | None = None  # where the baseline is slow already: the last revision that was not
     pinned: BaselineRow | None = None

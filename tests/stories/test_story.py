@@ -420,7 +420,7 @@ def test_a_push_is_measured_judged_and_shown(story):
 def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
     slow = story.pull(7, action="opened", wide=300.0)
     [comment] = story.said(7)
-    assert re.match(r"### ✗ kernelwatch, CPU: 1 of 2 cases [\d.]+ % slower\n", comment)
+    assert re.match(r"### ✗ \[kernelwatch, CPU: 1 of 2 cases [\d.]+ % slower\]\(http\S+/runs/\d+\)\n", comment)
     assert slow[:7] in comment
     assert WIDE in comment
 
@@ -453,7 +453,7 @@ def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_some
         patch.setattr(control, "work", lambda device: 0)
         newer = story.pull(7, wide=200.0)
     [comment] = story.said(7)
-    assert comment.startswith("### … kernelwatch, CPU: queued"), "the result of the older head is gone"
+    assert comment.startswith("### … [kernelwatch, CPU: queued]("), "the result of the older head is gone"
     assert f"[`{newer[:7]}`]" in comment
 
 
@@ -474,7 +474,7 @@ def test_a_pull_request_that_goes_back_to_an_older_head_is_told_of_that_again(st
 
     assert len([run for run in story.runs() if run.pull]) == 2, "nothing is measured twice"
     [comment] = story.said(7)
-    assert comment.startswith("### ✓ kernelwatch, CPU: no action needed")
+    assert comment.startswith("### ✓ [kernelwatch, CPU: no action needed](")
     assert f"[`{good[:7]}`]" in comment
     assert slow[:7] not in comment
 

@@ -79,7 +79,7 @@ def test_a_comment_that_was_begun_is_kept_true_in_every_state(want: Want) -> Non
     for state, word in [(QUEUED, "queued"), (LEASED, "in progress"), (CANCELLED, "cancelled"), (DONE, "nothing")]:
         becomes(run, state)
         assert compose.notify_due() == 1
-        assert f" kernelwatch, CPU: {word}" in said()["comment"].splitlines()[0]
+        assert f" [kernelwatch, CPU: {word}" in said()["comment"].splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,11 @@ def first_line(*reports: Report) -> str:
     return markdown.comment(*reports).splitlines()[0]
 
 
+def titled(title: str) -> str:
+    """The first line of a device: it leads to the run."""
+    return f"### {title.replace(' ', ' [', 1)}](https://watch.example/runs/7)"
+
+
 # -- the comment
 
 
@@ -118,6 +123,7 @@ def first_line(*reports: Report) -> str:
         ((NEW,), "✓ kernelwatch, H200: no action needed"),
         ((SLOW, STEADY), "✗ kernelwatch, H200: 1 of 2 cases 10.2 % slower"),
         ((SLOW,), "✗ kernelwatch, H200: its only case 10.2 % slower"),
+        ((SLOW, FAST, STEADY), "✗ kernelwatch, H200: 1 of 3 cases 10.2 % slower, 1 is 10.0 % faster"),
         ((SLOW, SLOW, STEADY), "✗ kernelwatch, H200: 2 of 3 cases up to 10.2 % slower"),
         (
             (SLOW, WRONG, WRONG, FAILED),
@@ -126,7 +132,7 @@ def first_line(*reports: Report) -> str:
     ],
 )
 def test_its_title_says_what_happened_and_where(rows: tuple[Row, ...], title: str) -> None:
-    assert first_line(a_report(*rows)) == f"### {title}"
+    assert first_line(a_report(*rows)) == titled(title)
 
 
 AT_GITHUB = {
@@ -148,7 +154,7 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
     others = [a_row(Outcome.STEADY, ratio, f"rmsnorm.fwd.{n}x64.bf16") for n, ratio in enumerate((0.998, 1.0, 1.002))]
     said = markdown.comment(a_report(replace(SLOW, cause=SPILLS), *others, **AT_GITHUB))
     title, worst, counts, closing, *_ = said.split("\n\n")
-    assert title == "### ✗ kernelwatch, H200: 1 of 4 cases 10.2 % slower"
+    assert title == titled("✗ kernelwatch, H200: 1 of 4 cases 10.2 % slower")
     assert worst == (
         f"`{CASE}` 10.0 → 11.0 µs (+9.2 to +11.2 %, 95 % confidence) because the kernel now spills 50 registers at "
         "N=16384. "
@@ -164,15 +170,17 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
     ]
     assert closing == (
         f"[`abc1234`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
-        f"[`beefbee`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}). Next: push a fix (it is measured "
-        "automatically), or accept it with `/kernelwatch accept REASON`; `/kernelwatch rerun` measures once more."
+        f"[`beefbee`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}) "
+        f"([changes](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30})). "
+        "Next: push a fix (it is measured automatically), or accept it with `/kernelwatch accept REASON`; "
+        "`/kernelwatch rerun` measures once more."
     )
     assert said.count("10.2 %") == 2, "in the title and in the counts; its row is the first screen"
 
 
 def test_who_may_approve_a_held_commit_is_named_and_how() -> None:
     said = markdown.comment(a_report(state=RunState.HELD, **AT_GITHUB))
-    assert said.startswith("### ? kernelwatch, H200: held for approval\n")
+    assert said.startswith(titled("? kernelwatch, H200: held for approval") + "\n")
     assert "somebody who may write to example/norms reads the commit and approves exactly it with " in said
     assert f"`/kernelwatch approve abc1234567{'0' * 30}` or `kernelwatch run approve 7`." in said
     nowhere = markdown.comment(a_report(state=RunState.HELD, forge=None))
@@ -249,6 +257,39 @@ def test_a_cause_that_all_changed_cases_share_is_said_once() -> None:
     assert "**Changed**\n\n| case | before → now | change | why |" in markdown.comment(a_report(other, *rows[1:]))
 
 
+def test_a_cause_that_some_cases_share_is_said_once_and_they_stand_together() -> None:
+    spills = CauseWords(Kind.CODE, "slower because the kernel now spills 12 registers", True, " because it does")
+    blocks = replace(spills, words="slower because its blocks are smaller")
+    rows = [
+        replace(a_row(Outcome.REGRESSION, 1.9 - n / 100, f"{CASE}.{n}"), cause=blocks if n == 1 else spills)
+        for n in range(4)
+    ]
+    said = markdown.comment(a_report(*rows))
+    assert said.count("now spills 12 registers") == 1
+    lines = [line for line in said.splitlines() if line.startswith(f"| `{CASE}.")]
+    whys = [line.strip("| ").rpartition("| ")[2] for line in lines]
+    assert whys == ["slower because the kernel now spills 12 registers", "as above", "as above", blocks.words]
+
+
+def test_what_did_not_change_is_one_line_whatever_was_measured() -> None:
+    steady = [a_row(Outcome.STEADY, case=f"{CASE}{metric}") for metric in ("", ":memory", ":call", ":breaks")]
+    said = markdown.comment(a_report(SLOW, *steady, *(replace(row, by_code=True) for row in steady)))
+    [line] = [line for line in said.splitlines() if line.startswith("| unchanged")]
+    assert "| 8 |" in line
+
+
+def test_a_changed_case_leads_to_its_row_and_a_regression_to_its_incident() -> None:
+    page = f"https://watch.example/runs/7?unfold=all#{CASE}"
+    slower = replace(SLOW, page=page, regression=12, incident=3)
+    said = markdown.comment(a_report(slower, slower, replace(STEADY, page=page), pull=None))
+    assert said.count(f"| [`{CASE}`]({page}) norms |") == 2
+    assert "It is tracked as [incident 3](https://watch.example/incidents/3). Next:" in said
+    alone = markdown.comment(a_report(replace(slower, incident=None), pull=None))
+    assert "It is tracked as [regression 12](https://watch.example/regressions/12). Next:" in alone
+    older = comment_head.regressions_linked("slow since 3f2a (regressions 12, 13 and 14): not", page)
+    assert older.count("](https://watch.example/regressions/1") == 3
+
+
 def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
     assert "| case | before → now | change | why |" in markdown.comment(a_report(SLOW, SLOW))
 
@@ -278,8 +319,8 @@ def test_devices_share_one_comment() -> None:
     said = markdown.comment(a_report(STEADY, device="b200"), a_report(SLOW, baseline="1234567890"))
     titles = [line for line in said.splitlines() if line.startswith("###")]
     assert titles == [
-        "### ✗ kernelwatch, H200: its only case 10.2 % slower",
-        "### ✓ kernelwatch, B200: no action needed",
+        titled("✗ kernelwatch, H200: its only case 10.2 % slower"),
+        titled("✓ kernelwatch, B200: no action needed"),
         "#### H200",
         "#### B200",
     ]
@@ -291,7 +332,7 @@ def test_devices_share_one_comment() -> None:
 def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
     log = "\n".join(f"line {n}" for n in range(200)) + "\n\x1b[31merror:\x1b[0m ```\n</details> no such header"
     said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
-    assert said.startswith("### ✗ kernelwatch, H200: build failed\n")
+    assert said.startswith(titled("✗ kernelwatch, H200: build failed") + "\n")
     assert "\\`make\\` ended with 2. [The whole log](https://watch.example/api/v1/runs/7/log)" in said
     assert "Next: push a fix; it is measured automatically." in said
     assert "line 199" in said
@@ -521,12 +562,12 @@ def test_what_comes_first_is_large_for_its_metric() -> None:
     compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{metric}") for r, metric in ((1.3, ".compile"), (1.06, "")))
     report = a_report(compiled, timed)
     assert markdown.comment(report).splitlines()[2].startswith(f"`{CASE}` ")
-    assert first_line(report).endswith("1 of 2 cases 6.0 % slower, 1 is 30.0 % slower")
+    assert "1 of 2 cases 6.0 % slower, 1 is 30.0 % slower](" in first_line(report)
 
 
 def test_the_first_line_does_not_call_memory_slow() -> None:
     line = first_line(a_report(in_metric("memory", 16.8e6, "bytes")))
-    assert line.endswith(": its only case takes 10.2 % more memory")
+    assert ": its only case takes 10.2 % more memory](" in line
 
 
 UNSUPPORTED = (
@@ -548,7 +589,7 @@ def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict(
 
 def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
     line = first_line(a_report(unsupported=UNSUPPORTED))
-    assert line == "### ? kernelwatch, H200: nothing measured"
+    assert line == titled("? kernelwatch, H200: nothing measured")
     assert "Its providers support no case of the suite." in markdown.comment(a_report(unsupported=UNSUPPORTED))
 
 
@@ -577,12 +618,12 @@ def test_other_conventions_of_a_provider_are_noted_in_every_renderer() -> None:
 
 def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None:
     report = a_report(repeating(head=False, parent=True))
-    assert first_line(report).endswith(": its only case no longer repeatable")
+    assert ": its only case no longer repeatable](" in first_line(report)
     assert "7 different outputs of 45 calls" in markdown.comment(report)
     assert "**No longer repeatable**" in markdown.comment(report)
     assert f"No longer repeatable: {STEADY.case} ({STEADY.provider})." in " ".join(printed(report).split())
     slower = a_report(repeating(head=False, parent=True), SLOW)
-    assert first_line(slower).endswith(": 1 of 2 cases 10.2 % slower, 1 is no longer repeatable")
+    assert ": 1 of 2 cases 10.2 % slower, 1 is no longer repeatable](" in first_line(slower)
 
 
 @pytest.mark.parametrize(("head", "parent"), [(True, True), (False, False), (None, True), (False, None), (True, False)])
@@ -644,9 +685,12 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     said = markdown.comment(a_report(row))
     assert said.splitlines()[2] == "1 already slow: not caused by this revision."
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
-    assert named.splitlines()[2] == "1 slow since 1234567890 (regression 12): not caused by this revision."
+    assert named.splitlines()[2] == (
+        "1 slow since 1234567890 (regression [12](https://watch.example/regressions/12)): not caused by this revision."
+    )
     three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
-    assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in markdown.comment(a_report(*three))
+    some = markdown.comment(a_report(*three))
+    assert all(f"[{n}](https://watch.example/regressions/{n})" in some for n in (12, 13, 14))
     partly = a_report(replace(row, outcome=Outcome.IMPROVEMENT), STEADY)
     assert "not caused" not in markdown.comment(partly)
     assert "not caused" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
@@ -683,10 +727,10 @@ def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
     row = replace(a_row(Outcome.INCONCLUSIVE, 1.1), quarantined=True)
     both = a_report(row, a_row(Outcome.STEADY, case="rmsnorm.fwd.1x64.bf16"))
     said = markdown.comment(both)
-    assert said.startswith("### ✓ kernelwatch, H200: no action needed")
+    assert said.startswith(titled("✓ kernelwatch, H200: no action needed"))
     assert "<summary>1 unchanged and 1 quarantined</summary>" in said
     assert markdown.check(both).conclusion == "success"
-    assert first_line(a_report(row)) == "### ? kernelwatch, H200: nothing decided", "nothing else was measured"
+    assert first_line(a_report(row)) == titled("? kernelwatch, H200: nothing decided"), "nothing else was measured"
     assert markdown.check(a_report(row)).conclusion == "neutral"
     assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
 

@@ -43,7 +43,7 @@ def test_a_graph_break_is_a_regression_with_its_reason(story):
     broken = story.pull(7, action="opened", breaks=1)
 
     [comment] = story.said(7)
-    assert re.match(r"### ✗ kernelwatch, CPU: 1 of 2 cases has 1 graph break instead of 0\n", comment)
+    assert re.match(r"### ✗ \[kernelwatch, CPU: 1 of 2 cases has 1 graph break instead of 0\]\(", comment)
     assert "0 graph breaks → 1 graph break because torch.compile now breaks at: Call to `print`" in comment.replace(
         "\\", ""
     )

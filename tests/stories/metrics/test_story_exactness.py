@@ -33,7 +33,7 @@ def test_right_results_that_cost_time_are_never_green(story):
     assert story.outcomes(slower) == {FAST: "new", WIDE: "steady"}
     [comment] = story.said(7)
     first, rest = comment.split("\n\n", 1)
-    assert first.startswith("### ✗ kernelwatch, CPU: 1 of 2 cases ")
+    assert first.startswith("### ✗ [kernelwatch, CPU: 1 of 2 cases ")
     assert "slower than the wrong parent" in first
     assert f"the parent was wrong ({WRONG}) and took" in rest
     assert "correct now, it takes" in rest
