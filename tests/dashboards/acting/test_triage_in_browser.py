@@ -25,7 +25,7 @@ def test_each_role_sees_the_facts_and_the_forms_that_it_may_send(browser: Browse
         page.goto(f"{site.address}/regressions/{number}")
         expect(page.get_by_role("heading", level=1)).to_contain_text("20.0 % slower")
         expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
-        offered = {one.strip("▸ ") for one in page.locator("#triage .button").all_inner_texts()}
+        offered = {one.strip("▸ …") for one in page.locator("#triage .button").all_inner_texts()}
         triage = {"Assign to me", "Acknowledge", "Dismiss", "Assign", "Set a due date", "Add a note"}
         forms = {None: set(), "rita": set(), "tina": triage}.get(who, {*triage, "Find the culprit"})
         assert {one for one in offered if one in {*triage, "Find the culprit"}} == forms
@@ -100,6 +100,27 @@ def test_a_regression_goes_through_every_action(
     assert site.audited(f"regression {number}") == [f"person tina regression.{verb}" for verb in verbs]
 
 
+def test_a_form_opens_below_buttons_that_stay(browser: Browser, site: Site) -> None:
+    """A second click at the same place closes what the first one opened; it used to meet another button."""
+    [number] = site.regressions()
+    with site.as_person(browser, "tina") as page:
+        page.goto(f"{site.address}/regressions/{number}")
+        summary = page.locator("#triage summary", has_text="Acknowledge")
+        before = summary.bounding_box()
+        assert before
+        unfold(page, "Acknowledge")
+        form = page.locator("details[open] form")
+        expect(form).to_be_visible()
+        assert summary.bounding_box() == before
+        below = form.bounding_box()
+        assert below
+        assert below["y"] >= before["y"] + before["height"]
+        assert below["width"] > 600
+        assert summary.inner_text() != form.get_by_role("button").inner_text()
+        page.mouse.click(before["x"] + 5, before["y"] + 5)
+        expect(form).not_to_be_visible()
+
+
 def test_a_whole_incident_is_decided_with_one_form(browser: Browser, site: Site) -> None:
     first, *others = site.regressions(cases=3)
     incident = site.row(first).incident_id
@@ -114,7 +135,7 @@ def test_a_whole_incident_is_decided_with_one_form(browser: Browser, site: Site)
         assert {site.row(one).state for one in (first, *others)} == {RegressionState.ACKNOWLEDGED}
 
         page.get_by_role("link", name=f"incident {incident}").first.click()
-        expect(page.get_by_role("heading", level=1)).to_contain_text("3 cases slower, worst 22.0 % slower")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("acknowledged 3 cases slower, worst 22.0 % slower")
         expect(page.locator(".timeline")).to_contain_text("tina acknowledged (3 cases): all of it is wanted")
         unfold(page, "Reopen")
         send(page, "Reopen")
