@@ -370,7 +370,8 @@ def draw(
     known = [(x(shown.at), y(best)) for shown in found.shown if (best := _sota_value(shown)) is not None]
     if with_sota and len(known) > 1:
         figure.path("sota-line", line(_few(known)))
-    ends = _ends(found, others, y, "" if narrow else sota, with_sota)
+    latest = not everything or not found.shown or found.shown[-1].at >= everything[-1].at
+    ends = _ends(found, others, y, "" if narrow else sota, with_sota, latest=latest)
     for n, (_, ones) in enumerate(others, 1):
         if ones:
             within = (one for one in ones if x.low <= one.at <= x.high)
@@ -467,17 +468,24 @@ def _few(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _ends(
-    found: Trend, others: Sequence[tuple[str, Sequence[Shown]]], y: Scale, sota: str, with_sota: bool
+    found: Trend,
+    others: Sequence[tuple[str, Sequence[Shown]]],
+    y: Scale,
+    sota: str,
+    with_sota: bool,
+    *,
+    latest: bool,
 ) -> list[tuple[float, str, str]]:
     """The names of the lines at their end, as y, text and kind: ours, SOTA, and the other series.
 
-    Without a name for SOTA there is room for the values alone.
+    Without a name for SOTA there is room for the values alone.  Only the `latest` revision shows how it is now.
     """
     wanted = list[tuple[float, str, str]]()
     if found.shown:
         last = found.shown[-1]
         kind = "slower" if last.point.outcome == Outcome.REGRESSION else "own"
-        wanted.append((y(last.value), f"{'now ' if sota else ''}{last.value:{found.digits}}", kind))
+        named = ("now " if latest else "last ") if sota else ""
+        wanted.append((y(last.value), f"{named}{last.value:{found.digits}}", kind))
         best = _sota_value(last) if with_sota else None
         if best is not None:
             wanted.append((y(best), f"{sota} {best:{found.digits}}".lstrip(), "sota"))

@@ -289,6 +289,8 @@ def trend_values(
         "verdict": verdict,
         "change": change,
         "before": _before(found, change),
+        "later": _later(found.shown, everything),
+        "in_window": [one for one in found.changes if _is_within(one, found.shown)],
         "trend": found,
         "wide": wide,
         "narrow": narrow,
@@ -373,6 +375,15 @@ def _before(found: trends.Trend, change: trends.Change | None) -> float | None:
         return None
     ahead = [level for level in found.levels if level.points[0].point.ordinal < change.ordinal]
     return ahead[-1].value if ahead else None
+
+
+def _later(shown: Sequence[Shown], everything: Sequence[Shown]) -> Shown | None:
+    """The newest revision, where the window ends before it."""
+    return everything[-1] if shown and everything and shown[-1].at < everything[-1].at else None
+
+
+def _is_within(change: trends.Change, shown: Sequence[Shown]) -> bool:
+    return bool(shown) and shown[0].point.ordinal <= change.ordinal <= shown[-1].point.ordinal
 
 
 def _marks(series: _Series, shown: Sequence[Shown], links: ServiceLinks) -> list[Mark]:

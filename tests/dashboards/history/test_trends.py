@@ -3,17 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import select
 
 from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, in_order, trend
 from kernels.cases import Metric
+from service.db.engine import reading
+from service.db.models import Revision
+from service.ledger.intake import samples
 from service.reports.views import Point
 from tests.dashboards import seed_deciding
-from tests.dashboards.asking import Get, words
+from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.conftest import reachable
 from tests.dashboards.inspection import Drawn
 from tests.dashboards.seed import CASES, Seeded, watched
@@ -153,6 +159,30 @@ def test_the_largest_change_keeps_its_label_and_marks_do_not_collide() -> None:
             assert x >= ends.get(y, 0.0), "labels of one lane do not overlap"
             ends[y] = x + 6 * len(mark.text)
     assert len(drawn_marks) == 12, "one without a label keeps its mark"
+
+
+def test_a_window_of_the_past_does_not_say_now() -> None:
+    whole = shown(points([100.0] * 10 + [180.0] * 10, {10: ("regression", 1.8)}))
+    past = shown(points([100.0] * 10))
+    assert "last 100.0" in [one.text for one in Drawn(draw(past, width=1216, everything=whole.shown)).texts("own")]
+    assert "now 180.0" in [one.text for one in Drawn(draw(whole, width=1216, everything=whole.shown)).texts("own")]
+
+
+def test_a_window_of_the_past_says_what_came_after_it(state: Path) -> None:
+    samples.load()
+    case = {"device": "h200", "provider": "liger", "case": "layernorm.bwd.8192x8192.bf16"}
+    get = asking()
+    with reading() as session:
+        times = session.scalars(select(Revision.committed_at).order_by(Revision.committed_at)).all()
+    middle = datetime.fromtimestamp(times[len(times) // 2], UTC).date()
+    at = {"until": middle.isoformat()}
+    said = words(get("/targets/sample-liger/trend", params=case | at))
+    assert re.search(r"where the window ends; since then [+−][\d.]+ %, now [\d.]+ µs", said)
+    assert re.search(r"of them in the window above", said)
+    assert "not shown above" in said
+    now = words(get("/targets/sample-liger/trend", params=case | {"days": "all"}))
+    assert "since then" not in now
+    assert "not shown above" not in now
 
 
 def test_the_page_says_what_changed_since_when_and_why(get: Get, decided: Seeded) -> None:
