@@ -91,7 +91,7 @@ def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(com
 
     assert compiled(compiling) == 1
     [comment] = compiling.said(7)
-    assert comment.startswith("### … kernelwatch, ")
+    assert comment.startswith("### … [kernelwatch, ")
     assert f"[`{head[:7]}`]" in comment
     assert "1 case breaks a limit; the same machine code at 1 of 2 cases" in comment
     assert "spills none → 40" in comment
