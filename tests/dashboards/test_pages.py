@@ -291,3 +291,15 @@ def test_small_words() -> None:
     assert without_credentials("https://me:secret@host/x") == "https://host/x"
     assert without_credentials("/srv/norms") == "/srv/norms"
     assert flat({"a": {"b": 1}, "c": [{"d": 2.5}], "e": []}) == [("a.b", "1"), ("c 1.d", "2.5"), ("e", "none")]
+
+
+def test_what_stands_between_backquotes_is_code(get: Get, seeded: Seeded) -> None:
+    held = seeded.runs["held"]
+    command = f"kernelwatch run approve {held}"
+    with transaction() as session:
+        session.get_one(m.Run, held).reason = f"untrusted <b>revision</b>: approve it with `{command}`"
+    assert "Untrusted &lt;b&gt;revision" in get(f"/runs/{held}").text
+    for path, code in ((f"/runs/{held}", command), ("/targets/none", "kernelwatch target add")):
+        lead = get(path).text.partition('<p class="lead">')[2].partition("</p>")[0]
+        assert f"<code>{code}</code>" in lead
+        assert "`" not in lead
