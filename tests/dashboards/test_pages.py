@@ -303,3 +303,7 @@ def test_what_stands_between_backquotes_is_code(get: Get, seeded: Seeded) -> Non
         lead = get(path).text.partition('<p class="lead">')[2].partition("</p>")[0]
         assert f"<code>{code}</code>" in lead
         assert "`" not in lead
+
+
+def test_the_gate_of_a_run_is_read_as_a_sentence(get: Get, seeded: Seeded) -> None:
+    assert "Gate warn: 2 regressions, 1 inconclusive exit code 0" in words(get(f"/runs/{seeded.runs['slow']}"))
