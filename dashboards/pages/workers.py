@@ -84,7 +84,8 @@ def headline(found: Queues) -> str:
     known = [queue.ends_in_s for queue in waiting if queue.taken and queue.ends_in_s]
     untaken = [queue for queue in waiting if not queue.taken]
     if untaken:
-        return f"{words}, {sum(queue.queued for queue in untaken)} of them without a worker"
+        alone = sum(queue.queued for queue in untaken)
+        return f"{words}, {f'{alone} of them ' if alone < count else ''}without a worker"
     return f"{words}, the last ends in {lasted(max(known))}" if len(known) == len(waiting) else words
 
 

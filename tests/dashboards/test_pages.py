@@ -307,3 +307,7 @@ def test_what_stands_between_backquotes_is_code(get: Get, seeded: Seeded) -> Non
 
 def test_the_gate_of_a_run_is_read_as_a_sentence(get: Get, seeded: Seeded) -> None:
     assert "Gate warn: 2 regressions, 1 inconclusive exit code 0" in words(get(f"/runs/{seeded.runs['slow']}"))
+
+
+def test_the_only_run_that_waits_is_not_counted_twice(get: Get, seeded: Seeded) -> None:
+    assert "1 run waits, without a worker" in words(get("/workers"))
