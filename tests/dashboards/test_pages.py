@@ -311,3 +311,15 @@ def test_the_gate_of_a_run_is_read_as_a_sentence(get: Get, seeded: Seeded) -> No
 
 def test_the_only_run_that_waits_is_not_counted_twice(get: Get, seeded: Seeded) -> None:
     assert "1 run waits, without a worker" in words(get("/workers"))
+
+
+def test_a_board_without_a_device_is_that_of_the_newest(get: Get, seeded: Seeded) -> None:
+    shown = get("/targets/norms/board").headers["location"].partition("device=")[2]
+    assert shown == "cpu", "the alphabet's first, and measured last"
+    with transaction() as session:
+        totals = session.scalars(select(m.RunTotals).where(m.RunTotals.device == "h200"))
+        for one in totals:
+            one.at += 1e6
+    assert get("/targets/norms/board").headers["location"].partition("device=")[2] == "h200"
+    assert get("/targets/norms/board.json").json()["device"] == "h200"
+    assert get("/targets/norms/board.csv").text.count("\n") > 3

@@ -89,10 +89,18 @@ def board(session: Reading, at: Chosen) -> Response | str:
     target = target_named(session, at.target)
     devices = reading.measured_devices(session, target)
     if not at.device and devices:
-        totals = reading.newest_compared(session, [target.id])
-        first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
-        return RedirectResponse(replace(at, device=first).to(), 303)
+        return RedirectResponse(_with_device(session, at).to(), 303)
     return page("board.html", now=clock(session), **_values(session, target, at, devices))
+
+
+def _with_device(session: Session, at: BoardAddress) -> BoardAddress:
+    """Without a device, that which was compared with SOTA last, or else any that was measured."""
+    if at.device:
+        return at
+    target = target_named(session, at.target)
+    totals = reading.newest_compared(session, [target.id])
+    newest = max(totals, key=lambda one: one.at).device if totals else None
+    return replace(at, device=newest or next(iter(reading.measured_devices(session, target)), ""))
 
 
 class Part(StrEnum):
@@ -105,6 +113,7 @@ class Part(StrEnum):
 @router.get("/targets/{name}/board.csv")
 def board_csv(request: Request, session: Reading, at: Chosen) -> Response:
     """The cases of the board as CSV."""
+    at = _with_device(session, at)
     found = _composed(session, at)
     text = csv_text(_RECORD, (_record(cell, found).values() for cell in found.board.cells))
     file = f"{at.target}-board-{at.device}-{found.run.revision[:12]}.csv"
@@ -116,6 +125,7 @@ def board_csv(request: Request, session: Reading, at: Chosen) -> Response:
 @router.get("/targets/{name}/board.json")
 def board_json(request: Request, session: Reading, at: Chosen) -> Response:
     """The cases of the board as JSON, with the run and the ceilings of its session."""
+    at = _with_device(session, at)
     found = _composed(session, at)
     run = found.run
     whole = {
