@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache
 from http import HTTPStatus
@@ -422,8 +422,26 @@ def _fits(route: BaseRoute, request: Request, method: str) -> bool:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+    problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {_mistake(one)}" for one in error.errors())
     return _answer(request, 422, problems)
+
+
+_FORMS = {
+    "string_pattern_mismatch": "this has another form than expected; leave it out, or see /openapi.json",
+    "int_parsing": "write a whole number",
+    "bool_parsing": "write true or false",
+    "date_from_datetime_parsing": "write a date as 2026-11-29",
+    "date_from_datetime_inexact": "write a date as 2026-11-29",
+    "missing": "this is missing",
+}
+
+
+def _mistake(one: Mapping[str, Any]) -> str:
+    """What to write instead of a value; in words of the validator where it says that itself."""
+    if one["type"] in ("enum", "literal_error"):
+        return f"write one of {one['ctx']['expected']}"
+    validator: str = one["msg"]
+    return _FORMS.get(one["type"], validator)
 
 
 async def _late(request: Request, _: Exception) -> Response:

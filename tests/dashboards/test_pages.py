@@ -1,6 +1,7 @@
 """The pages as text: what they say, that strange names do nothing, and that nothing comes from another host."""
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,17 @@ def test_a_board_without_a_device_is_that_of_the_newest(get: Get, seeded: Seeded
     assert get("/targets/norms/board").headers["location"].partition("device=")[2] == "h200"
     assert get("/targets/norms/board.json").json()["device"] == "h200"
     assert get("/targets/norms/board.csv").text.count("\n") > 3
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/regressions?state=new", "state: write one of 'all-open', 'open'"),
+        ("/targets/norms/trend?case=x&since=yesterday", "since: write a date as 2026-11-29"),
+        ("/runs/first", "run_id: write a whole number"),
+        ("/targets/norms/trend?case=x&days=week", "days: this has another form than expected"),
+    ],
+)
+def test_a_wrong_address_says_what_to_write(get: Get, seeded: Seeded, path: str, said: str) -> None:
+    answer = get(path)
+    assert (answer.status_code, said in unescape(words(answer))) == (422, True), words(answer)

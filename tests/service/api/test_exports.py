@@ -237,8 +237,8 @@ def test_filters_limit_the_rows(api: Api) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "why"),
     [
-        ("/export/keys", 422, "what: Input should be 'targets', 'revisions', 'runs'"),
-        ("/export/runs?format=xlsx", 422, "format: Input should be 'csv', 'json' or 'parquet'"),
+        ("/export/keys", 422, "what: write one of 'targets', 'revisions', 'runs'"),
+        ("/export/runs?format=xlsx", 422, "format: write one of 'csv', 'json' or 'parquet'"),
         ("/export/runs?limit=5", 422, "There is no parameter 'limit' here"),
         ("/export/runs?target=nothing", 404, "No target nothing. Known: liger, norms."),
         ("/export/workers?target=norms", 422, "An export of workers has no filter 'target'; it takes device."),
