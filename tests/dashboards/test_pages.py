@@ -338,3 +338,9 @@ def test_a_board_without_a_device_is_that_of_the_newest(get: Get, seeded: Seeded
 def test_a_wrong_address_says_what_to_write(get: Get, seeded: Seeded, path: str, said: str) -> None:
     answer = get(path)
     assert (answer.status_code, said in unescape(words(answer))) == (422, True), words(answer)
+
+
+def test_who_cannot_sign_in_is_told_how_to_go_on(get: Get, seeded: Seeded) -> None:
+    answer = get("/keys")
+    assert answer.status_code == 401
+    assert "run kernelwatch person sign-in on the machine of the server" in re.sub(r"\s+", " ", words(answer))
