@@ -119,3 +119,12 @@ def test_a_run_in_every_metric_fits_and_can_be_read(
             assert excess_width(page) == 0, path
             assert page.evaluate(CONTRAST) == [], path
         page.close()
+
+
+def test_a_printed_page_has_its_content_alone(page: Page, served: tuple[str, Seeded]) -> None:
+    address, seeded = served
+    page.emulate_media(media="print")
+    page.goto(f"{address}/runs/{seeded.runs['slow']}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    for one in ("header.top", "footer.bottom", ".trail"):
+        expect(page.locator(one)).to_be_hidden()
