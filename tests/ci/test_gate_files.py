@@ -34,6 +34,18 @@ def test_files_pass_their_checkers(command: tuple[str | Path, ...]) -> None:
     passes(*command)
 
 
+OWN = "acme/kernelwatch"  # the reader's copy
+
+
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    """Whoever can move a tag of theirs would run code with the tokens of our jobs, and of the readers'."""
+    files = [ACTION, ROOT / "docs" / "ci.md", *(ROOT / ".github" / "workflows").glob("*.yml")]
+    used = {each for file in files for each in re.findall(r"uses: *([^\s#]+)", file.read_text())}
+    others = {each for each in used if not each.startswith(("./", f"{OWN}@"))}
+    assert others
+    assert {each for each in others if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each)} == set()
+
+
 def passes(*command: str | Path) -> None:
     done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
