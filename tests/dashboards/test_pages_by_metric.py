@@ -74,7 +74,7 @@ def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: G
 
 
 def test_the_comment_names_the_metric_where_it_is_not_the_kernels(get: Get, metrics: Metrics) -> None:
-    comment = get(f"/api/v1/runs/{metrics.second}/comment").text
+    comment = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", get(f"/api/v1/runs/{metrics.second}/comment").text)  # no links
     assert f"| `{SHAPE}.call` norms, call time | 18.2 → 21.4 µs |" in comment
     assert "| case | before → now | of ceiling | change | why |" in comment
     assert f"| `{SHAPE}.memory` norms, peak memory | 67.1 → 75.5 MB |" in comment
