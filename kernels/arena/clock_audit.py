@@ -145,9 +145,10 @@ def disagreement(own: Turns, all_turns: Iterable[Turns], device: str) -> str | N
 
 def too_few_sets(own: Passes, case: Case) -> str | None:
     """Whether a contender has fewer input sets in a pass than its speed asks for; None if it has enough."""
-    if not own.claimed or own.sets >= sets_of_pass(case) or not 0 < own.expected < MIN_PASS_S:
+    most = sets_of_pass(case)
+    if not own.claimed or own.sets >= most or not 0 < own.expected < MIN_PASS_S:
         return None
-    return f"has {own.sets} of {sets_of_pass(case)} input sets, although it claims {own.expected * 1e6:.4g} us for all"
+    return f"has {own.sets} of {most} input sets, although it claims {own.expected * 1e6:.4g} us for all"
 
 
 def too_fast(own: Passes, all_passes: Iterable[Passes]) -> str | None:

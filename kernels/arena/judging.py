@@ -20,9 +20,7 @@ from .channel import ContenderLost
 from .pool import Connection, Contender, reason_of
 from .sizes import SETS_ON_CPU
 
-DRAWN = (
-    4  # outputs of a turn, each of another input set: of a kernel that skips some calls, a skipped call is drawn soon
-)
+DRAWN = 4  # outputs of a turn, each of another input set, so that a call that a kernel skips is drawn soon
 MAX_ROWS, MAX_BYTES = 4, 1 << 15  # of an output that are drawn in a turn; at least one row
 MAX_STRIDE = 1 << 40
 BYTES = DTYPE_BYTES | OTHER_BYTES

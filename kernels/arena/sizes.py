@@ -26,9 +26,7 @@ SETS_ON_CPU = 2  # that rotate there, where caches stay warm
 # of a turn, with calls as fast as those of the fastest kernels.
 PASS_S = 2e-3
 CPU_BYTES_S, CPU_LAUNCH_S = 16e9, 2e-6
-MAX_PASS_BYTES = (
-    16 << 20
-)  # of all inputs and outputs: mostly of the caches, so that a pass is little slower than a turn
+MAX_PASS_BYTES = 16 << 20  # of all inputs and outputs: with more, a pass waits for memory, and a turn for caches
 
 
 def max_calls(case: Case, graph_s: float = GRAPH_S) -> int:

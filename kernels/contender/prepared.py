@@ -1,6 +1,5 @@
 """One provider at one case: its inputs, its bound calls, its clock and its checks."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -39,7 +38,7 @@ from ..metrics import caching, clock_of
 from ..metrics.bench import OTHER_NUMBERS, Bench, Prepared
 from ..metrics.block import PreparedBlock
 from ..metrics.caches import forget_graphs
-from ..metrics.clocks import Call, CpuClock, CudaClock, NotCaptured
+from ..metrics.clocks import Call, CpuClock, CudaClock, NotCaptured, random_index
 from ..metrics.determinism import GraphBits, graph_bits, repeat
 from ..providers.base import Bind
 from ..providers.inplace import restored
@@ -47,7 +46,6 @@ from .judging import addresses
 
 CHECKED = 2  # input sets whose outputs are checked: with one, a buffer that is used again would go unnoticed
 
-_random_index = random.SystemRandom().randrange
 NOTHING_KNOWN: Mapping[str, Repeats] = {}
 IN_A_GRAPH = "its CUDA graph computes something else than its calls: "
 IN_TURNS = "after a turn: "
@@ -194,7 +192,7 @@ class PreparedCase:
         if self.inexact:
             return samples
         count = min(self.case.rows, ROWS_OF_A_TURN)
-        rows = sorted({_random_index(self.case.rows) for _ in range(count)})
+        rows = sorted({random_index(self.case.rows) for _ in range(count)})
         wrong = require_rows(self.sets[number], named(self.case, output), rows, self.oracle.rounding)
         self._wrong_in_turns = self._wrong_in_turns or wrong
         return samples
@@ -368,7 +366,7 @@ class PreparedCase:
 
     def _check_one_of(self, seen: Sequence[tuple[Inputs, Outputs]]) -> None:
         """In a later trial on a GPU, check one random set against float64, and that no output of the others is NaN."""
-        inputs, outputs = seen[_random_index(len(seen))]
+        inputs, outputs = seen[random_index(len(seen))]
         self._require_still_correct(Oracle(inputs, self.oracle.rounding), inputs, outputs)
         for _, others in seen:
             require_finite(others, AFTERWARDS)

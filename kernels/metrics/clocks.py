@@ -34,7 +34,8 @@ MAX_REPLAY_S = 0.1  # reached by a kernel fifty times slower than a good one: th
 KEPT = 2  # calls that are checked after the timing; on a GPU the outputs of every set stay alive for that
 
 
-def _random_index(below: int) -> int:
+def random_index(below: int) -> int:
+    """A number from 0 to `below` - 1 that code of a target can neither know nor choose."""
     return int.from_bytes(_urandom(8)) % below
 
 
@@ -93,7 +94,7 @@ class CpuClock:
             self.calls = self._calls_per_sample()
         bound = [*self._bound, *self.more] if once else self._bound
         rounds = 1 if once else self.calls // len(bound)
-        kept_sample = _random_index(timed)
+        kept_sample = random_index(timed)
         self.kept = []
         self.restoring_s = 0.0
         _collect(0)
@@ -116,7 +117,7 @@ class CpuClock:
 
     def _sample(self, bound: Sequence[Call], rounds: int) -> float:
         """Seconds of passes over the sets.  The outputs of one pass, drawn before, stay alive."""
-        kept_round = _random_index(rounds)
+        kept_round = random_index(rounds)
         self._last = []
         if self._is_restored:
             return self._restored_sample(bound, rounds, kept_round)
@@ -217,7 +218,7 @@ class CudaClock:
 
     def forget_one(self) -> tuple[int, Any]:
         """Fill the outputs of a random set with NaN: those outputs, with the number of the set."""
-        number, output = self._kept[_random_index(len(self._kept))]
+        number, output = self._kept[random_index(len(self._kept))]
         with torch.cuda.stream(self._stream):
             forget(output)
         return number, output
@@ -225,7 +226,7 @@ class CudaClock:
     def again(self, before: Before | None = None) -> list[tuple[int, Any]]:
         """The last call and a random other one, so that the target cannot know which call may be left out."""
         *others, last = self._kept
-        checked = [others[_random_index(len(others))], last] if others else [last]
+        checked = [others[random_index(len(others))], last] if others else [last]
         with torch.cuda.stream(self._stream):
             for number, output in checked:
                 if before is not None:

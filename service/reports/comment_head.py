@@ -241,8 +241,13 @@ def _undecided(report: Report) -> str:
 
 def regressions_linked(text: str, page: str) -> str:
     """Escaped text, in which the number of each regression leads to it; `page` is any of the dashboard's runs."""
-    address = page.partition("/runs/")[0]
+    address = _service_of(page)
     return _REGRESSIONS.sub(lambda found: _NUMBER.sub(rf"[\g<0>]({address}/regressions/\g<0>)", found[0]), text)
+
+
+def _service_of(page: str) -> str:
+    """The address of the service that has this page of a run, or a row of it."""
+    return page.partition("/runs/")[0]
 
 
 def _sentence(text: str) -> str:
@@ -251,7 +256,7 @@ def _sentence(text: str) -> str:
 
 
 def _links(report: Report, row: Row) -> str:
-    address = report.url.rpartition("/runs/")[0]
+    address = _service_of(report.url)
     series = urlencode({"device": report.device, "provider": row.provider, "case": row.case})
     links, kind = dict[str, str](), report.forge_kind
     if report.forge_url and kind and (source := row.source):
@@ -375,7 +380,7 @@ def _tracked(report: Report) -> str:
     """Where the regressions of a mainline are handled: `It is tracked as [incident 3](…). `"""
     known = [row for row in report.regressions if row.regression is not None]
     incidents = dict.fromkeys(row.incident for row in known if row.incident is not None)
-    address = report.url.partition("/runs/")[0]
+    address = _service_of(report.url)
     said = [f"[incident {one}]({address}/incidents/{one})" for one in incidents]
     said += [
         f"[regression {row.regression}]({address}/regressions/{row.regression})"

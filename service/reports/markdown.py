@@ -224,13 +224,14 @@ def _timed(rows: Sequence[Row], *, why: bool = True) -> str:
     above = ""
     for row in rows:
         change = _change(row.ratio, row.low, row.high, row.metric)
-        said = _why(row)
-        said, above = "as above" if said == above and row.outcome in _CHANGED else said, said
+        reason = _why(row)
+        shown = "as above" if reason == above and row.outcome in _CHANGED else reason
+        above = reason
         if row.outcome is Outcome.REGRESSION:
             change = f"**{change}**"
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "quarantined" if row.quarantined else "undecided"
-        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, *[escaped(said)] * why]
+        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, *[escaped(shown)] * why]
         lines.append(row_of(cells))
     return "\n".join(lines)
 
