@@ -213,6 +213,17 @@ def dots(points: Iterable[tuple[float, float]]) -> str:
     return _written("M%.1f %.1fh0", points)
 
 
+def triangles(points: Iterable[tuple[float, float]], *, up: bool) -> str:
+    """The `d` of a path of triangles, each with its middle at a point."""
+    half, part = (3.8, "M%.1f %.1fl4.4 -7.6l4.4 7.6z") if up else (-3.8, "M%.1f %.1fl4.4 7.6l4.4 -7.6z")
+    return _written(part, ((x - 4.4, y + half) for x, y in points))
+
+
+def rings(points: Iterable[tuple[float, float]]) -> str:
+    """The `d` of a path of small circles, which are hollow without a fill."""
+    return _written("M%.1f %.1fa2.2 2.2 0 1 0 4.4 0a2.2 2.2 0 1 0 -4.4 0", ((x - 2.2, y) for x, y in points))
+
+
 def bars(points: Iterable[tuple[float, float, float]]) -> str:
     """The `d` of a path of upright lines: x, and y at both ends."""
     return _written("M%.1f %.1fV%.1f", points)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dashboards.drawing import Figure, Scale, bars, dots, line, place
+from dashboards.drawing import Figure, Scale, bars, dots, line, place, rings
 from service.domain.health.overview import REVISIONS, Mark
 from service.ledger.bisections.steps import StepMark
 from service.reports.health.facts import EqualCodeSum
@@ -38,7 +38,7 @@ def search_strip(revisions: int, marks: Mapping[int, StepMark], width: float) ->
         "slower": bars((x, MIDDLE + 1, MIDDLE - 8) for x in at[StepMark.SLOWER]),
         "good": dots((x, MIDDLE) for x in at[StepMark.GOOD]),
         "failed": _crosses(at[StepMark.FAILED]),
-        "pending": dots((x, MIDDLE) for x in at[StepMark.PENDING]),
+        "pending": rings((x, MIDDLE) for x in at[StepMark.PENDING]),
     }
     return _strip(width, f"{revisions} revisions, {len(marks)} of them measured", paths)
 

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import median
 
-from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, place, time_ticks
+from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, place, time_ticks, triangles
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
 from service.domain.states import Outcome, PointState
@@ -401,8 +401,9 @@ def _draw_dots(figure: Figure, shown: Sequence[Shown], x: Scale, y: Scale) -> No
     placed = [(one, (x(one.at), y(one.value))) for one in shown]
     changed = (Outcome.IMPROVEMENT, Outcome.REGRESSION)
     figure.path("dot", dots(_few(at for one, at in placed if one.judged and one.point.outcome not in changed)))
-    for kind, outcome in zip(("better", "worse"), changed, strict=True):
-        figure.path(f"dot {kind}", dots(at for one, at in placed if one.point.outcome == outcome))
+    for outcome, worse in zip(changed, (False, True), strict=True):
+        kind = "worse" if worse else "better"
+        figure.path(kind, triangles((at for one, at in placed if one.point.outcome == outcome), up=worse))
     for one, (at, value) in placed:
         if not one.judged:
             figure.path("whisker", bars([(at, y.within(one.high or one.value), y.within(one.low or one.value))]))
