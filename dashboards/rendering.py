@@ -183,9 +183,12 @@ def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
 def commands(text: str) -> Markup:
-    """Mark up text in which commands are in backticks."""
-    parts = [Markup("<code>{}</code>" if n % 2 else "{}").format(part) for n, part in enumerate(text.split("`"))]  # noqa: S704
+    """Mark up text in which commands are in backquotes; a backquote without a partner stays as it is."""
+    parts = [Markup("<code>{}</code>" if n % 2 else "{}").format(part) for n, part in enumerate(_QUOTED.split(text))]  # noqa: S704
     return Markup("").join(parts)
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from dashboards.pages.pulls import as_html
-from dashboards.rendering import ago, flat
+from dashboards.rendering import ago, commands, flat
 from service.db import models as m
 from service.db.engine import transaction
 from service.domain.states import OutboxState
@@ -304,6 +304,11 @@ def test_what_stands_between_backquotes_is_code(get: Get, seeded: Seeded) -> Non
         lead = get(path).text.partition('<p class="lead">')[2].partition("</p>")[0]
         assert f"<code>{code}</code>" in lead
         assert "`" not in lead
+
+
+def test_a_backquote_without_a_partner_marks_nothing() -> None:
+    assert commands("run `a b`, then `c") == "run <code>a b</code>, then `c"
+    assert commands("a ` <b>") == "a ` &lt;b&gt;"
 
 
 def test_the_gate_of_a_run_is_read_as_a_sentence(get: Get, seeded: Seeded) -> None:
