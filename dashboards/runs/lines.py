@@ -13,7 +13,7 @@ from dashboards.case_names import SMALL_ROWS, CaseName, case_name
 from service.domain.states import Outcome, Repeatability
 from service.domain.text import listed
 from service.reports.report import Report
-from service.reports.rows import CauseWords, Row, row_id
+from service.reports.rows import CauseWords, Row
 
 MAX_PLAIN = 10  # lines of what is fine that are not worth a fold
 MAX_SHOWN = 40  # lines of a group, until the reader asks for the others
@@ -96,12 +96,15 @@ class LineSort(StrEnum):
 class CaseLine:
     """One case of one provider."""
 
-    key: str  # the id of its row
-    path: str  # of its own page, after the run's
     row: Row
     name: CaseName
     kind: LineKind
     smallest_change: float
+
+    @property
+    def path(self) -> str:
+        """The address of its own page, after the run's."""
+        return f"cases/{quote(self.row.case, safe='')}?provider={quote(self.row.provider, safe='')}"
 
     @property
     def lost(self) -> float:
@@ -206,7 +209,6 @@ def late_groups(groups: Sequence[CaseGroup]) -> set[str]:
 
 def lines_of(report: Report) -> tuple[CaseLine, ...]:
     """All cases, in the order of the report."""
-    several = len({row.provider for row in report.rows}) > 1
     changes: dict[str, float] = {}
     found = []
     for row in report.rows:
@@ -214,9 +216,7 @@ def lines_of(report: Report) -> tuple[CaseLine, ...]:
         if change is None:
             # Resolving a policy for a case costs more than drawing its line: once for a case.
             change = changes.get(row.case) or changes.setdefault(row.case, report.policy.at(row.case).smallest_change)
-        key = row_id(row.provider, row.case, several=several)
-        path = f"cases/{quote(row.case, safe='')}" + (f"?provider={quote(row.provider, safe='')}" if several else "")
-        found.append(CaseLine(key, path, row, case_name(row.case), kind_of(row), change))
+        found.append(CaseLine(row, case_name(row.case), kind_of(row), change))
     return tuple(found)
 
 
@@ -233,7 +233,7 @@ def kind_of(row: Row) -> LineKind:
     if row.outcome in (Outcome.STEADY, Outcome.INCONCLUSIVE, Outcome.IMPROVEMENT, Outcome.NEW):
         if row.repeatability is Repeatability.LOST:
             return LineKind.UNREPEATABLE
-        if row.outcome is Outcome.STEADY and row.as_before:
+        if row.outcome is Outcome.STEADY and row.as_before():
             return LineKind.SLOW_BEFORE
         if row.outcome is Outcome.STEADY and row.slower_than_pinned:
             return LineKind.BELOW_PINNED
@@ -313,16 +313,16 @@ def _size(line: CaseLine) -> float:
 
 
 _ORDERS: dict[LineSort, Callable[[CaseLine], Any]] = {
-    LineSort.RELEVANCE: lambda line: (-_size(line), line.key),
-    LineSort.RATIO: lambda line: (-(line.row.ratio or 0.0), line.key),
-    LineSort.LOST: lambda line: (-line.lost, line.key),
-    LineSort.SOTA: lambda line: (-(line.to_sota or 0.0), line.key),
+    LineSort.RELEVANCE: lambda line: (-_size(line), line.row.key),
+    LineSort.RATIO: lambda line: (-(line.row.ratio or 0.0), line.row.key),
+    LineSort.LOST: lambda line: (-line.lost, line.row.key),
+    LineSort.SOTA: lambda line: (-(line.to_sota or 0.0), line.row.key),
     LineSort.NAME: lambda line: (
         line.name.op,
         line.name.direction,
         line.name.columns or 0,
         line.name.rows or 0,
-        line.key,
+        line.row.key,
     ),
 }
 
@@ -355,9 +355,9 @@ def _title(kind: LineKind, members: Sequence[CaseLine], every: Sequence[CaseLine
 
 def _from_columns(members: Sequence[CaseLine], every: Sequence[CaseLine], families: Sequence[str]) -> str:
     """` from 8,192 columns` where exactly the wide cases of these ops are in the group; else empty."""
-    keys = {line.key for line in members}
+    keys = {line.row.key for line in members}
     same = [line for line in every if line.name.family in families]
-    rest = [line.name.columns for line in same if line.key not in keys]
+    rest = [line.name.columns for line in same if line.row.key not in keys]
     own = [line.name.columns for line in members]
     if len(own) < 2 or not rest or None in own or None in rest:
         return ""

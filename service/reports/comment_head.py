@@ -3,9 +3,8 @@
 What comes from a repository is escaped.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from urllib.parse import quote, urlencode
@@ -23,8 +22,6 @@ BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
 MAX_TRACKED = 3  # incidents and regressions with a link
 _WORSE = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED)
 _MOST_SEVERE_FIRST = (BAD, OPEN, WAITING, GOOD)
-_REGRESSIONS = re.compile(r"\bregressions? \d+(, \d+)*( and \d+)?")
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -227,10 +224,10 @@ def _lead_words(report: Report) -> str:
 
 def _older(report: Report) -> str:
     """What is slow although this revision changed nothing."""
-    said = [report.slow_since] if report.slow_before else []
+    said = [report.slow_since(regression_links(report.url), escaped)] if report.slow_before else []
     if slower := len(report.slower_than_pinned):
-        said.append(f"{slower} slower than the pinned baseline {report.pinned or ''}".rstrip())
-    return f"{regressions_linked(_sentence('; '.join(said)), report.url)}." if said else ""
+        said.append(escaped(f"{slower} slower than the pinned baseline {report.pinned or ''}".rstrip()))
+    return f"{'; '.join(said)}." if said else ""
 
 
 def _undecided(report: Report) -> str:
@@ -239,10 +236,10 @@ def _undecided(report: Report) -> str:
     return f"{_sentence(reasons.most_common(1)[0][0])}." if reasons else ""
 
 
-def regressions_linked(text: str, page: str) -> str:
-    """Escaped text, in which the number of each regression leads to it; `page` is any of the dashboard's runs."""
+def regression_links(page: str) -> Callable[[int], str]:
+    """What writes the number of a regression as a link to it; `page` is any of a run."""
     address = _service_of(page)
-    return _REGRESSIONS.sub(lambda found: _NUMBER.sub(rf"[\g<0>]({address}/regressions/\g<0>)", found[0]), text)
+    return lambda number: f"[{number}]({address}/regressions/{number})"
 
 
 def _service_of(page: str) -> str:

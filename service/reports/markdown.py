@@ -250,11 +250,12 @@ def _change(ratio: float | None, low: float | None, high: float | None, metric: 
 
 
 def _slow_before(rows: Sequence[Row]) -> str:
-    return _baselines([(row, row.last_good, row.as_before) for row in rows if row.last_good])
+    reasons = ((row, row.as_before(comment_head.regression_links(row.page), escaped)) for row in rows)
+    return _baselines([(row, row.last_good, why) for row, why in reasons if row.last_good])
 
 
 def _slower_than_pinned(rows: Sequence[Row]) -> str:
-    return _baselines([(row, row.pinned, row.pinned.reason) for row in rows if row.pinned])
+    return _baselines([(row, row.pinned, escaped(one_line(row.pinned.reason, 400))) for row in rows if row.pinned])
 
 
 def _slower_than_wrong(rows: Sequence[Row]) -> str:
@@ -269,11 +270,12 @@ def _slower_than_wrong(rows: Sequence[Row]) -> str:
 
 
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
+    """Rows beside another baseline, with the reason as Markdown."""
     lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
-        why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
+        cause = escaped(one_line(side.cause.words, 400)) if side.cause else ""
+        why = "; ".join(filter(None, (cause, reason)))
         change = _change(side.ratio, side.low, side.high, row.metric)
-        why = comment_head.regressions_linked(escaped(one_line(why, 400)), row.page)
         lines.append(row_of([_name(row), code(side.baseline), change, why]))
     return "\n".join(lines)
 

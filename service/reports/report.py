@@ -1,7 +1,7 @@
 """The result of a run as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -360,21 +360,23 @@ class Report:
         if self.behind_is_open and self.gate.state is not GateState.WARN:
             found += f"; {self._perhaps_behind()}, which this session could not decide"
         if self.slow_before:
-            found += f"; {self.slow_since}"
+            found += f"; {self.slow_since()}"
         if self.slower_than_pinned:
             found += f"; {len(self.slower_than_pinned)} slower than the pinned baseline {self.pinned or ''}".rstrip()
         return found
 
-    @property
-    def slow_since(self) -> str:
-        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not caused by this revision`."""
+    def slow_since(self, number: Callable[[int], str] = str, name: Callable[[str], str] = str) -> str:
+        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not caused by this revision`.
+
+        `number` and `name` write the number of a regression and the name of a revision.
+        """
         slow = self.slow_before
         known = [row.known for row in slow if row.known]
         since = {one.revision for one in known}
         said = f"{len(slow)} already slow"
         if len(known) == len(slow) and len(since) == 1:
-            records = listed(map(str, sorted(one.regression for one in known)))
-            said = f"{len(slow)} slow since {since.pop()} (regression{'s' * (len(known) > 1)} {records})"
+            records = listed(map(number, sorted(one.regression for one in known)))
+            said = f"{len(slow)} slow since {name(since.pop())} (regression{'s' * (len(known) > 1)} {records})"
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
@@ -508,8 +510,6 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Pol
     pinned = compared(BaselineKind.PINNED, Role.PINNED)
     best_baseline = compared(BaselineKind.BEST, Role.RIVAL, Role.SOTA)
 
-    several = len({provider for provider, _ in decided[BaselineKind.PARENT]}) > 1
-
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
         sota, record = sotas.get(name), opened.get(name)
@@ -528,7 +528,7 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Pol
             cause=cause_of(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
-            page=f"{page}?unfold=all#{row_id(*name, several=several)}",
+            page=f"{page}?unfold=all#{row_id(*name)}",
             known=known.get(name),
             last_good=last_good.get(name),
             pinned=pinned.get(name),

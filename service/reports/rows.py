@@ -1,7 +1,7 @@
 """One case of a report, and two revisions side by side: verdicts, baselines and explanations.  Pure values."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -83,9 +83,9 @@ class Known:
     revision: str  # short
 
 
-def row_id(provider: str, case: str, *, several: bool) -> str:
-    """The id of a row on the page of a run; `several` providers share the page."""
-    return quote(f"{case}~{provider}" if several else case, safe="~.-_")
+def row_id(provider: str, case: str) -> str:
+    """The id of a row on the page of a run."""
+    return quote(f"{case}~{provider}", safe="~.-_")
 
 
 @dataclass(frozen=True)
@@ -188,18 +188,21 @@ class Row:
             else None
         )
 
-    @property
-    def as_before(self) -> str:
-        """`slow since 3f2a9c0d11 (regression 12): not caused by this revision`; empty where it is not."""
-        if self.known and self.last_good is None and self.outcome is Outcome.STEADY:
-            record = f"{self.known.revision} (regression {self.known.regression})"
-            return f"slow since {record}; not compared with its last good revision in this session"
-        if self.slow_before is None:
-            return ""
+    def as_before(self, number: Callable[[int], str] = str, name: Callable[[str], str] = str) -> str:
+        """`slow since 3f2a9c0d11 (regression 12): not caused by this revision`; empty where it is not.
+
+        `number` and `name` write the number of a regression and the name of a revision.
+        """
         known = self.known
-        said = f"slow since {known.revision} (regression {known.regression})" if known else "already slow"
+        uncompared = known is not None and self.last_good is None and self.outcome is Outcome.STEADY
+        if self.slow_before is None and not uncompared:
+            return ""
+        record = f"{name(known.revision)} (regression {number(known.regression)})" if known else ""
+        since = f"slow since {record}" if known else "already slow"
+        if uncompared:
+            return f"{since}; not compared with its last good revision in this session"
         # If the pair is undecided or partly fixed, it is not known how much of it this revision causes.
-        return f"{said}{': ' + NOT_CAUSED_BY_IT if self.outcome is Outcome.STEADY else ''}"
+        return f"{since}{': ' + NOT_CAUSED_BY_IT if self.outcome is Outcome.STEADY else ''}"
 
     @property
     def slower_than_pinned(self) -> bool:
@@ -224,6 +227,10 @@ class Row:
     @property
     def metric(self) -> Metric:
         return metric_of(self.case)
+
+    @property
+    def key(self) -> str:
+        return row_id(self.provider, self.case)
 
     @property
     def change(self) -> str:
@@ -273,7 +280,7 @@ class Row:
         other = (
             f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
         )
-        return _joined(other, self.as_before, self.times_against_wrong, leak, self.less_exact, *self.notes)
+        return _joined(other, self.as_before(), self.times_against_wrong, leak, self.less_exact, *self.notes)
 
 
 def _joined(*parts: str) -> str:

@@ -35,7 +35,7 @@ def row(case: str, ratio: float | None = 1.0, outcome: Outcome = Outcome.STEADY,
 
 def line(case: str, *args: Any, **rest: Any) -> CaseLine:
     one = row(case, *args, **rest)
-    return CaseLine(case, f"cases/{case}", one, case_name(case), kind_of(one), 0.02)
+    return CaseLine(one, case_name(case), kind_of(one), 0.02)
 
 
 def slower(case: str, ratio: float, **rest: Any) -> CaseLine:

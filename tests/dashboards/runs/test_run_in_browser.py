@@ -17,6 +17,7 @@ from tests.dashboards.runs.seed_wide import SLOW, WideSeeded
 from tests.dashboards.seed import watched
 
 WORST = max(SLOW, key=lambda case: SLOW[case])
+ROW = f"{WORST}~norms"
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +53,24 @@ def test_the_worst_case_is_15_tabs_away(opened: Any, wide: tuple[str, WideSeeded
     for _ in range(15):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.getAttribute('href')"))
-    assert f"#{WORST}" in reached
+    assert f"#{ROW}" in reached
     assert any(str(href).startswith("/incidents/") for href in reached), "and so is the incident"
 
 
 def test_a_row_opens_in_place_and_its_address_opens_it_again(opened: Any, wide: tuple[str, WideSeeded]) -> None:
     page = opened(url_of(wide, "slow"))
-    link = page.locator(f"tr[id='{WORST}'] a[data-row]")
+    link = page.locator(f"tr[id='{ROW}'] a[data-row]")
     link.click()
     under = page.locator("tr.op")
     expect(under).to_contain_text("Every round of 6 trials")
     expect(under.locator("svg.rounds")).to_be_visible()
     assert under.locator(".df").first.inner_text().startswith("≠ hash of the code") or under.locator(".df").count() >= 4
-    assert page.url.endswith(f"#{WORST}")
+    assert page.url.endswith(f"#{ROW}")
     assert link.get_attribute("aria-expanded") == "true"
     assert page.locator("h1:visible").count() == 1
     link.click()
     expect(under).to_have_count(0)
-    again = opened(url_of(wide, "slow", f"#{WORST}"))
+    again = opened(url_of(wide, "slow", f"#{ROW}"))
     expect(again.locator("tr.op")).to_contain_text("confirmed by 3 fresh trials")
 
 
@@ -93,8 +94,8 @@ def test_filters_change_the_table_the_address_and_nothing_else(opened: Any, wide
 
 def test_everything_is_readable_without_script(opened: Any, wide: tuple[str, WideSeeded]) -> None:
     page = opened(url_of(wide, "slow"), java_script_enabled=False)
-    page.locator(f"tr[id='{WORST}'] a[data-row]").click()
-    assert page.url.endswith(f"/cases/{WORST}")
+    page.locator(f"tr[id='{ROW}'] a[data-row]").click()
+    assert page.url.endswith(f"/cases/{WORST}?provider=norms")
     expect(page.locator("svg.rounds path.st")).to_have_count(5)
     page.get_by_role("link", name=re.compile("run ")).first.click()
     page.get_by_role("link", name=re.compile(r"^steady 172")).click()
@@ -111,11 +112,11 @@ def test_everything_is_readable_without_script(opened: Any, wide: tuple[str, Wid
 def test_a_phone_shows_the_worst_ratio_without_scrolling_sideways(opened: Any, wide: tuple[str, WideSeeded]) -> None:
     page = opened(url_of(wide, "slow"), viewport={"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    box = page.locator(f"tr[id='{WORST}'] .ra").bounding_box()
+    box = page.locator(f"tr[id='{ROW}'] .ra").bounding_box()
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
-    name = page.locator(f"tr[id='{WORST}'] .c").bounding_box()
+    name = page.locator(f"tr[id='{ROW}'] .c").bounding_box()
     assert name is not None
     assert name["y"] <= box["y"] + 4, "the name and the ratio come first"
     assert page.locator("tr.r:visible").count() == 12

@@ -157,7 +157,7 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         [slow] = found.slow_before
         assert slow.known
         assert slow.known.regression == 4
-        assert slow.as_before.endswith("(regression 4): not caused by this revision")
+        assert slow.as_before().endswith("(regression 4): not caused by this revision")
         assert [row.case for row in found.slower_than_pinned] == [CASES[4]]
         assert [row.case for row in found.quarantined] == [CASES[0]]
         assert ("quarantined", "1 quarantined") in found.tally
@@ -183,7 +183,7 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
     with reading_only() as session:
         [row] = queries.found_in(session, decided.runs["fast"]).slow_before
         assert row.known is None
-        assert row.as_before == "already slow: not caused by this revision"
+        assert row.as_before() == "already slow: not caused by this revision"
         rows = queries.found_in(session, decided.runs["slow"]).regressions
         assert {one.regression for one in rows} == {1, 2}, "what the pair found, whatever else was found there"
 

@@ -283,7 +283,7 @@ def test_more_last_good_revisions_than_a_session_has_room_for_take_turns_over_se
     with reading() as database:
         [row] = [row for row in found_in(database, second.id).rows if row.case == waiting]
     since = f"slow since {row.known.revision} (regression {row.known.regression})"
-    assert row.as_before == f"{since}; not compared with its last good revision in this session"
+    assert row.as_before() == f"{since}; not compared with its last good revision in this session"
 
     fixed = repository.push(**dict.fromkeys(cases, 100.0))
     assert set(states()) == {RegressionState.FIXED}, fixed.reason
