@@ -25,7 +25,7 @@ from service.errors import NotFound
 from service.ledger.reading import brief, queries
 from service.ledger.reading.queries import Glance
 from service.ledger.targets import target_named
-from service.reports.comment_head import by_gravity, next_step
+from service.reports.comment_head import by_gravity, heading, next_step
 from service.reports.report import ALARMING, Report
 
 _OURS = re.compile(r"</?(?:details|summary|sub)>")
@@ -144,6 +144,7 @@ def pull_request(
         last_push=_last_push(compared, moved),
         reports=reports,
         first=reports[0],
+        heading=heading,
         next_step="" if _goes_on(reports[0].state) else as_html(next_step(reports[0])),
         baselines=_baselines(reports),
         cases=shown,

@@ -19,16 +19,14 @@ from dashboards.runs.filters import CaseFilters, filtered, offered
 from dashboards.runs.lines import (
     FOLDED,
     KINDS,
-    CaseGroup,
     CaseLine,
-    LineKind,
     LineSort,
     geomean_of,
     groups_of,
     late_groups,
     lines_of,
 )
-from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure, tick_marks
+from dashboards.runs.strips import RatioAxis, dot_plot, interval, rounds_figure, tick_marks
 from kernels.cases import Metric
 from service.api.access import Reading
 from service.api.common import Key, tagged
@@ -45,7 +43,7 @@ from service.ledger.reading import brief, queries
 from service.ledger.reading.queries import Glance
 from service.ledger.runs import queue
 from service.reports import markdown, notes
-from service.reports.comment_head import next_step
+from service.reports.comment_head import heading, next_step
 from service.reports.encoders import csv_text
 
 router = page_router()
@@ -98,6 +96,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         now=clock(session),
         run=whole,
         report=found,
+        heading=heading(found),
         lines=every,
         shown=lines,
         sections=[(kind, list(some)) for kind, some in groupby(groups, key=lambda group: group.kind)],
@@ -110,7 +109,6 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
             dot_plot(every, whole_groups, *size, [said for _, said in found.tally]) for size in ((1216, 118), (340, 96))
         ],
         geomean=geomean_of(every),
-        causes=_causes(whole_groups),
         incidents=_incidents(read.regressions, every),
         next_step=pulls.as_html(next_step(found)),
         control=control_words(every),
@@ -227,15 +225,6 @@ def _unfolded(filters: CaseFilters, lines: Sequence[CaseLine]) -> tuple[str, ...
     """What a filter left is what the reader asked for: it is not folded, if it is not too long."""
     narrow = filters.q or filters.outcome in {kind.value for kind in FOLDED}
     return ("all",) if narrow and len(lines) <= MAX_UNFOLDED else filters.unfold
-
-
-def _causes(groups: Sequence[CaseGroup]) -> str:
-    """`, one cause` of several regressions; `, 3 causes`; empty where nothing joins them."""
-    slower = [group for group in groups if group.kind is LineKind.SLOWER]
-    if len(slower) == 1:
-        return ", one cause" if one_cause(slower[0]) else ""
-    known = all(group.incident is not None or group.cause for group in slower)
-    return f", {len(slower)} causes" if slower and known else ""
 
 
 @dataclass(frozen=True)

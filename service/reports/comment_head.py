@@ -85,6 +85,17 @@ def title(report: Report) -> str:
     return _joined(report, better) + ("" if report.gate.state is GateState.PASS else f"; {verdict}")
 
 
+def heading(report: Report) -> str:
+    """The same with a capital letter."""
+    what = title(report)
+    return what[:1].upper() + what[1:]
+
+
+def headline(report: Report) -> str:
+    """One line of plain text: what happened, where, and what to do."""
+    return f"{heading(report)} at {report.revision} on {report.device}: {report.advice}."
+
+
 def head(reports: Sequence[Report]) -> list[str]:
     """The first screen of a comment about these devices, as paragraphs."""
     parts = list[str]()

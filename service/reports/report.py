@@ -251,10 +251,10 @@ class Report:
 
     @cached_property
     def verdict(self) -> str:
-        """The first part of the headline: the result."""
+        """The result where no case changed; `comment_head.title` is that of every run."""
         match self.state:
             case RunState.DONE:
-                return self._found()
+                return self._unchanged()
             case RunState.FAILED:
                 return "Build failed" if self.build_failed else "Not measured"
             case RunState.SKIPPED:
@@ -270,7 +270,7 @@ class Report:
 
     @property
     def advice(self) -> str:
-        """The second part of the headline: the reason, and what to do."""
+        """The reason, and what to do."""
         match self.state:
             case RunState.DONE:
                 return one_line(self._to_do(), 400)  # in it are facts, which come from strangers
@@ -283,22 +283,7 @@ class Report:
             case state:
                 return one_line(self.reason or _NO_REASON[state])
 
-    @property
-    def headline(self) -> str:
-        """One line of plain text: what, where, and what to do."""
-        return f"{self.verdict} at {self.revision} on {self.device}: {self.advice}."
-
-    def _found(self) -> str:
-        bad = [counted(outcome, len(rows)) for outcome in ALARMING if (rows := self._news(outcome))]
-        if slower := len(self.slower_than_wrong):
-            bad.append(f"{cases(slower)} slower than {'its' if slower == 1 else 'their'} wrong parent")
-        if lost := len(self.lost_repeatability):
-            bad.append(f"{cases(lost)} no longer repeatable")
-        if far := len(self.far_behind):
-            bad.append(f"{counted(Outcome.NEW, far)} far behind {self.sota}")
-        if bad:
-            allowed = self.gate.state is GateState.PASS and self.purpose is not Purpose.CALIBRATION
-            return f"{listed(bad)}, which the policy allows" if allowed else listed(bad)
+    def _unchanged(self) -> str:
         match self.gate.state:
             case GateState.UNDECIDED:
                 return self._undecided()

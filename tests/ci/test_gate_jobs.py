@@ -163,7 +163,7 @@ def test_a_pull_request_on_github_gets_its_verdict(jobs: Jobs) -> None:
     [(level, message)] = failed.annotations
     run = jobs.story.run_of(slow)
     assert (level, message) == ("error", f"{failed.outputs['headline']}: {failed.outputs['url']}")
-    assert failed.outputs["headline"].startswith("1 regression")
+    assert failed.outputs["headline"].startswith("1 of ")
     assert failed.outputs["url"].endswith(f"/runs/{run.id}")
     assert (failed.outputs["runs"], failed.outputs["outcome"], failed.outputs["exit-code"]) == (
         str(run.id),

@@ -45,7 +45,7 @@ def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
 
 def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['slow']}"))
-    assert re.search(r"2 regressions at \w{10} on h200", said)
+    assert re.search(r"2 of 6 cases up to 21\.4 % slower at \w{10} on h200", said)
     assert re.search(r"32,768×4,096 bf16-fp32 RMSNorm forward 128\.4 155\.9 1\.214 \S+ ■ 1\.29 (0\.99|1\.00)\d", said)
     assert "torch 2.13.0" in said
     assert "Preview of the comment" in said
@@ -91,9 +91,11 @@ def test_the_table_is_exported_as_it_is_filtered(get: Get, seeded: Seeded) -> No
 def test_a_pull_request_has_one_page_over_heads_and_devices(get: Get, seeded: Seeded) -> None:
     page = get("/targets/norms/pulls/7")
     said = words(page)
-    assert re.search(r"1 regression on h200, pull request 7 Fix or acknowledge it, rmsnorm\.fwd\.4096x1024", said)
+    assert re.search(
+        r"1 of 6 cases 10\.2 % slower on h200, pull request 7 Fix or acknowledge it, rmsnorm\.fwd\.4096x1024", said
+    )
     assert "Next: push a fix" in said
-    assert re.search(r"h200 1 regression .* warn run 8", said)
+    assert re.search(r"h200 1 of 6 cases 10\.2 % slower .* warn run 8", said)
     assert re.search(r"4,096×1,024 bf16-fp32 RMSNorm forward h200 ▲ 1\.102", said)
     assert re.search(r"kernelwatch compare \w{40} \w{40} --suite norms", said)
     run = get(f"/runs/{seeded.runs['pull']}").text
@@ -137,7 +139,7 @@ def test_a_filter_that_leaves_nothing_says_so(get: Get, seeded: Seeded) -> None:
 
 def test_a_wrong_result_is_invalid_and_has_no_time(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['wrong']}"))
-    assert "2 wrong results at" in said
+    assert "2 of 6 cases give a wrong result at" in said
     shown = (
         r"4,096×1,024 bf16-fp32 7\.31 – ✕ invalid y differs from the float64 result by 3\.1 times the allowed error – –"
     )

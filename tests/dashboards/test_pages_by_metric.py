@@ -57,7 +57,7 @@ def test_what_a_reader_must_know_stands_beside_the_verdict(get: Get, metrics: Me
 
 
 def _paths(page: str) -> list[str]:
-    return re.findall(r'href="/runs/\d+/(cases/[^"?]+)"[^>]* data-row', page)
+    return re.findall(r'href="/runs/\d+/(cases/[^"?]+)\?provider=norms"[^>]* data-row', page)
 
 
 def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: Get, metrics: Metrics) -> None:
@@ -149,7 +149,7 @@ def test_a_line_has_the_band_of_its_metric(get: Get, metrics: Metrics) -> None:
     widths = {
         name: float(width) for name, width in re.findall(r'<g id="(band\d)"><rect x="[\d.]+" width="([\d.]+)"', page)
     }
-    of_case = dict(re.findall(r'<tr id="([^"]+)".*?<use href="#(band\d)"/>', page))
+    of_case = dict(re.findall(r'<tr id="([^"~]+)~norms".*?<use href="#(band\d)"/>', page))
     assert len(widths) == 5, "five smallest changes"
     assert widths[of_case[SHAPE]] > widths[of_case[f"{SHAPE}.memory"]], "1 % and 0.5 %"
     assert widths[of_case[f"{SHAPE}.compile"]] > widths[of_case[f"{SHAPE}.call"]], "20 % and 5 %"

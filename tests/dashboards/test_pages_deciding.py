@@ -13,7 +13,7 @@ from tests.dashboards.seed import CASES, Seeded
 def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seeded) -> None:
     address = f"/runs/{decided.runs['slow']}"
     said = words(get(address))
-    assert re.search(r"2 regressions, one cause at \w{10} on h200", said)
+    assert re.search(r"2 of 6 cases up to 21\.4 % slower at \w{10} on h200", said)
     assert re.search(r"advisory, smallest change 2 % version \w{10}", said)
     assert re.search(
         r"◉ Incident 1 · 2 cases, geomean 1\.149, worst 1\.214 · 2 now behind quack, 2 before · blamed", said

@@ -37,6 +37,7 @@ from service.domain.states import BaselineKind, Outcome, Rounds
 from service.domain.stats import counts
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.reports import words
+from service.reports.comment_head import headline
 from service.reports.notes import notes
 from service.reports.report import Report
 from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared, Row
@@ -105,7 +106,7 @@ def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDoc
         "url": report.url,
         "author": report.author,
         "committed_at": report.committed_at,
-        "headline": report.headline,
+        "headline": headline(report),
         "notes": notes(report),
         "gate": GateItem.model_validate(report.gate),
         "counts": report.counts,

@@ -154,7 +154,7 @@ def test_a_pull_request_shows_whether_the_last_push_fixed_it(
     page = opened(
         f"{address}/targets/norms/pulls/{seeded.pull}", viewport={"width": width, "height": 900}, color_scheme="dark"
     )
-    expect(page.get_by_role("heading", level=1)).to_contain_text("2 regressions")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 of 206 cases")
     expect(page.locator(".lead")).to_contain_text("66 fixed, 2 still wrong or slower, none new")
     table = page.get_by_role("region", name="Cases that moved").locator("tbody tr")
     assert table.count() == 40, "the most severe"

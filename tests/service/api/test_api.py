@@ -34,7 +34,7 @@ def test_targets(get: Get, seeded: Seeded) -> None:
 
 def test_a_run_has_its_result_its_verdicts_and_its_measurements(get: Get, seeded: Seeded) -> None:
     whole = get(f"/api/v1/runs/{seeded.runs['slow']}").json()
-    assert whole["headline"].startswith("2 regressions at ")
+    assert whole["headline"].startswith("2 of 6 cases up to 21.4 % slower at ")
     assert (whole["gate"]["state"], whole["gate"]["exit_code"]) == ("warn", 0)
     assert whole["counts"]["regression"] == 2
     assert whole["created_at"].endswith("Z")

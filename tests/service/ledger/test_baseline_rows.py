@@ -29,6 +29,7 @@ from service.domain.verdicts.totals import Summary
 from service.ledger.reading.queries import found_in
 from service.ledger.runs import baselines, replays
 from service.reports import words
+from service.reports.comment_head import headline
 from service.reports.report import Report
 from tests import world
 
@@ -449,8 +450,8 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
         "behind quack since c0, 2.50 times at c0; this session could not decide whether"
     )
     said = reported(noisy)
-    assert said.headline.startswith("No regression found at c1")
-    assert said.headline.endswith("2 steady; 2 perhaps behind quack, which this session could not decide.")
+    assert headline(said).startswith("No regression found at c1")
+    assert headline(said).endswith("2 steady; 2 perhaps behind quack, which this session could not decide.")
 
     quiet = ledger.run(2, HEAD, PARENT, CONTROL, FAR)
     assert words.of_verdict(ledger.rows(quiet, "sota")[WIDE]) == "behind quack since c0; the gap did not change"

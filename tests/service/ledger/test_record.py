@@ -17,6 +17,7 @@ from service.ledger.reading.queries import found_in, series, stack_change, whole
 from service.ledger.runs import baselines, queue, recording
 from service.ledger.runs.baselines import Fitness
 from service.reports import words
+from service.reports.comment_head import headline
 from service.reports.report import Report
 from tests import world
 
@@ -114,10 +115,10 @@ def test_a_revision_that_is_wrong_at_a_case_is_a_baseline_at_its_other_cases(led
     still = ledger.report(ledger.run(2, fast=INVALID, wide=1.5, baseline=0))
     [wrong] = still.of(Outcome.INVALID)
     assert (wrong.known_before, wrong.reason) == (True, "already invalid before this revision: y is wrong")
-    assert still.verdict == "1 regression"
+    assert [row.outcome for row in still.regressions] == [Outcome.REGRESSION]
 
     after = ledger.report(ledger.run(3, fast=INVALID, was={FAST: INVALID}))
-    assert after.headline == "1 wrong result as before at c3 on cpu: 1 wrong result as before and 1 steady."
+    assert headline(after) == "1 wrong result as before at c3 on cpu: 1 wrong result as before and 1 steady."
     assert ledger.open() == [1.5]
 
 

@@ -450,7 +450,7 @@ def test_facts_without_end_hide_no_regression(huge: object) -> None:
     facts = dict.fromkeys(("kernels", "registers", "spills", "shared", "config", "graphs"), huge)
     less = replace(SLOW.parent, facts=dict.fromkeys(facts, "less"))
     report = a_report(replace(SLOW, head=replace(SLOW.head, facts=facts), parent=less))
-    assert len(report.headline) < 600
+    assert len(comment_head.headline(report)) < 600
     said = markdown.comment(report)
     assert len(said) < 10_000
     assert "10.2 % slower" in said.splitlines()[0]
@@ -514,7 +514,7 @@ def printed(report: Report) -> str:
     ]
     document = run(
         *verdicts,
-        headline=report.headline,
+        headline=comment_head.headline(report),
         notes=notes(report),
         summaries=[SummaryItem.model_validate(one).model_dump() for one in report.summaries],
         unsupported=[UnsupportedItem.model_validate(one).model_dump() for one in report.unsupported],
@@ -704,7 +704,7 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
 
 def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
     found = a_report(a_row(Outcome.REGRESSION, 1.1), pull=None, purpose=Purpose.CALIBRATION)
-    assert "every difference is false; nothing to fix" in found.headline
+    assert "every difference is false; nothing to fix" in comment_head.headline(found)
     assert first_line(found).startswith("### ✓")
     assert "Next" not in markdown.comment(found)
 

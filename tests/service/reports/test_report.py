@@ -11,6 +11,7 @@ from service.domain.policy.policy import NOTHING
 from service.domain.states import Outcome, RunState
 from service.domain.text import last_lines, one_line, printable
 from service.ledger.reading.queries import whole_run
+from service.reports.comment_head import headline, title
 from service.reports.report import Report, report
 from service.reports.rows import Row
 from tests.dashboards.seed import CASES, watched
@@ -28,17 +29,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) -> None:
-    headlines = {name: one.headline.replace(one.revision, "SHA") for name, one in told.items()}
+    headlines = {name: headline(one).replace(one.revision, "SHA") for name, one in told.items()}
     assert headlines["slow"] == (
-        f"2 regressions at SHA on h200: fix or acknowledge them, first {CASES[1]} is 21.4 % slower "
+        f"2 of 6 cases up to 21.4 % slower at SHA on h200: fix or acknowledge them, first {CASES[1]} is 21.4 % slower "
         "(code changed, registers 40 → 64 and spills 0 → 12)."
     )
     assert headlines["pull"].startswith(
-        f"1 regression at SHA on h200: fix or acknowledge it, {CASES[0]} is 10.2 % slower"
+        f"1 of 6 cases 10.2 % slower at SHA on h200: fix or acknowledge it, {CASES[0]} is 10.2 % slower"
     )
-    assert headlines["fast"] == "No action needed at SHA on h200: 3 improvements and 3 steady."
+    assert headlines["fast"] == "3 of 6 cases up to 18.0 % faster at SHA on h200: 3 improvements and 3 steady."
     assert headlines["first"] == "No action needed at SHA on h200: 6 new cases."
-    assert headlines["wrong"].startswith("2 wrong results at SHA on h200: the results changed")
+    assert headlines["wrong"].startswith("2 of 6 cases give a wrong result at SHA on h200: the results changed")
     assert headlines["broken"].startswith("Build failed at SHA on h200: fix the build")
     assert headlines["docs"].startswith("Skipped, no action needed at SHA on h200: only README.md changed")
     assert headlines["held"].startswith("Held for approval at SHA on h200")
@@ -76,8 +77,8 @@ def test_a_wrong_result_has_no_time_and_never_counts_as_fast(told: dict[str, Rep
 def test_infrastructure_trouble_is_not_a_verdict_on_the_change(told: dict[str, Report]) -> None:
     lost = replace(told["broken"], log=None, reason="given up after 3 attempts: worker h200-box stopped answering.")
     assert lost.state is RunState.FAILED
-    assert lost.headline.startswith("Not measured")
-    assert "says nothing about the change" in lost.headline
+    assert headline(lost).startswith("Not measured")
+    assert "says nothing about the change" in headline(lost)
 
 
 def test_what_was_broken_before_is_counted_and_alarms_nobody(told: dict[str, Report]) -> None:
@@ -88,7 +89,7 @@ def test_what_was_broken_before_is_counted_and_alarms_nobody(told: dict[str, Rep
     quiet = replace(wrong, rows=tuple(map(known, wrong.rows)))
     assert (quiet.verdict, quiet.advice) == ("2 wrong results as before", "2 wrong results as before and 4 steady")
     noisy = replace(quiet, rows=(*quiet.rows, *told["slow"].regressions))
-    assert noisy.verdict == "2 regressions"
+    assert title(noisy) == "2 of 8 cases up to 21.4 % slower"
     assert noisy.advice.startswith("fix or acknowledge them")
 
 

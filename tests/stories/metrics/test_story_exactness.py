@@ -42,7 +42,7 @@ def test_right_results_that_cost_time_are_never_green(story):
     gate = document["gate"]
     assert [gate[name] for name in ("state", "exit_code", "conclusion")] == ["warn", 0, "neutral"]
     assert [one["kind"] for one in gate["reasons"]] == ["slower-than-wrong"]
-    assert "1 case slower than its wrong parent" in document["headline"]
+    assert "slower than the wrong parent, 1 is correct now, and wrong before" in document["headline"]
     [against] = [one for one in document["verdicts"] if one["baseline_kind"] == "wrong_parent"]
     assert against["ratio"] == pytest.approx(1.6, rel=0.05)
     assert "slower than wrong" in story.api("GET", f"/runs/{document['id']}").text
