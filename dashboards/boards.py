@@ -17,7 +17,10 @@ BEST = "best"  # of all other providers, case by case
 # Upper ends of the steps of colour around 1, finer where decisions are made; the last step has none.
 STEPS = (0.60, 0.80, 0.95, 0.98, 1.02, 1.05, 1.10, 1.25)
 _LINE = 5  # cells of a number of rows, from which it has a line of the map for itself
-_LEAST = 3  # cells of a number of columns, and of an op and direction, without which neither is worth a line of the map
+_COLUMNS = 16  # that fit a window; of more, those of few cells are left to the list of single shapes
+_LEAST = (
+    3  # cells of a number of columns, and of an op and direction, without which it is left out of a map with too many
+)
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,11 @@ def other_time(case: BoardCase, against: str) -> Timed | None:
 
 
 def _often(cells: Iterable[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """The cells whose number of columns, and whose kind, have several; and the others."""
+    """The cells of the map; and the others, whose number of columns or whose kind has few, where not all have room."""
     some = list(cells)
     columns = Counter(cell.name.columns for cell in some)
+    if len(columns) <= _COLUMNS:
+        return some, []
     kinds = Counter(cell.kind for cell in some if columns[cell.name.columns] >= _LEAST)
     often, rare = list[Cell](), list[Cell]()
     for cell in some:

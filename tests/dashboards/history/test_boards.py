@@ -66,17 +66,29 @@ def test_the_judged_ratio_is_shown_against_sota() -> None:
     assert compose([judged], BEST, "quack", None, "norms").cells[0].ratio == pytest.approx(10 / 9)
 
 
+MANY = [case(f"rmsnorm.fwd.32768x{500 + n}.fp16", quack=90.0) for n in range(16)]
+
+
 def test_what_has_no_line_in_the_map_is_listed() -> None:
     odd = case("rmsnorm.fwd.4096x3000.fp16", quack=90.0)
     model = case("rmsnorm.fwd.8192x4096.bf16", quack=90.0)
     few = case("rmsnorm.fwd.16x4096.bf16", quack=90.0)
-    board = compose([*SWEEP, *OTHER_SWEEPS, odd, model, few], "quack", "quack", 4000.0, "norms")
+    board = compose([*SWEEP, *OTHER_SWEEPS, odd, model, few, *MANY], "quack", "quack", 4000.0, "norms")
     assert [group.family for group in board.groups] == ["RMSNorm forward", "RMSNorm backward", "LayerNorm forward"]
     assert board.columns == [1024, 2048, 4096]
-    assert [cell.case.case for cell in board.single] == ["rmsnorm.fwd.4096x3000.fp16"]
+    assert [cell.case.case for cell in board.single] == ["rmsnorm.fwd.4096x3000.fp16", *(one.case for one in MANY)]
     assert [row.model for rows in board.models.values() for row in rows] == ["Llama 3 8B"]
     assert [group.family for group in board.few] == ["RMSNorm forward"]
-    assert [cell.case.case for cell in board.small] == ["rmsnorm.fwd.16x4096.bf16", "rmsnorm.fwd.4096x3000.fp16"]
+    assert [cell.case.case for cell in board.small[:2]] == ["rmsnorm.fwd.16x4096.bf16", "rmsnorm.fwd.4096x3000.fp16"]
+
+
+def test_a_suite_of_few_shapes_is_on_the_map_as_a_whole() -> None:
+    suite = ["rmsnorm.bwd.32768x1024.bf16", "layernorm.bwd.16384x4096.bf16", "rmsnorm.fwd.16384x3000.bf16"]
+    board = compose([case(name, behind=True, quack=90.0) for name in suite], "quack", "quack", 4000.0, "norms")
+    mapped = [cell for group in board.groups for row in group.rows for cell in row.cells.values()]
+    assert sorted(cell.case.case for cell in mapped) == sorted(suite)
+    assert all("behind" in cell.tone for cell in mapped)
+    assert board.small == []
 
 
 def test_gaps_are_sorted_by_time_at_stake() -> None:
@@ -121,7 +133,7 @@ def test_no_case_is_lost_or_replaced_by_another() -> None:
     board = compose([*(case(name, quack=90.0) for name in names), *twice], "quack", "quack", None, "norms")
     mapped = [cell for group in board.groups for row in group.rows for cell in row.cells.values()]
     assert len(mapped) + len(board.small) == len(board.cells) == 15
-    assert [group.dtypes for group in board.groups] == ["bf16, a"] * 2 + ["bf16, b"] * 2
+    assert [group.dtypes for group in board.groups] == ["bf16, norms", *["bf16, a"] * 2, *["bf16, b"] * 2]
 
 
 def test_a_cell_says_all_of_itself() -> None:
@@ -169,9 +181,16 @@ def test_the_page_says_where_it_is_ahead_and_behind(get: Get, seeded: Seeded) ->
     assert "1 target compared" in words(get("/board"))
     first = get("/targets/norms/board")
     assert first.status_code == 303
-    said = words(get(first.headers["location"]))
+    page = get(first.headers["location"])
+    said = words(page)
     assert re.search(r"(Ahead of|Level with|Not compared with) ", said)
     assert "Behind, by time at stake" in said
+    cases = get("/targets/norms/board.json?device=h200").json()["cases"]
+    behind = [one["case"] for one in cases if one["behind"]]
+    assert behind
+    before_the_map = page.text[page.text.index('id="behind"') : page.text.index('id="map"')]
+    assert "<details" not in before_the_map
+    assert all(f"<code>{name}</code>" in before_the_map for name in behind)
 
 
 def test_the_files_have_what_the_page_shows(get: Get, seeded: Seeded) -> None:

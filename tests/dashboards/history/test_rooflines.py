@@ -35,41 +35,62 @@ def drawn(
     return rooflines.draw(board.cells, run, "quack", lambda one: f"#{one.case}")
 
 
-def test_a_case_as_fast_as_a_copy_is_on_the_slope_and_none_above_it() -> None:
+def rows(figure: Drawn) -> list[str]:
+    """The titles of the rows, from the top."""
+    return [one.text for one in sorted(figure.texts("ink"), key=lambda one: one.y)]
+
+
+def test_a_case_as_fast_as_a_copy_is_at_the_roof_and_none_beyond_it() -> None:
     found = drawn()
     assert found
-    figure = Drawn(found.by_intensity)
-    (left, low), (corner, roof), (right, end) = places(figure.path("ceiling"))
-    copy, product = (next(one for one in figure.texts() if name in one.text) for name in ("copy", "bf16 product"))
-    assert (copy.x + 18, product.y + 6) == (pytest.approx(corner, abs=0.1), pytest.approx(roof, abs=0.1))
-    assert roof == end
-    assert right > corner
-    for n, (x, y) in enumerate(places(figure.path("pt own"))):
-        ceiling = low + (x - left) / (corner - left) * (roof - low)
-        assert (y == pytest.approx(ceiling, abs=0.3)) is (n == 0)
-        assert y >= ceiling - 0.3, "down is slower"
+    figure = Drawn(found.by_op)
+    (roof, _), *_ = places(figure.path("ceiling"))
+    forward, backward = (places(path) for path in figure.paths("pt own"))
+    assert max(x for x, _ in forward) == pytest.approx(roof, abs=2.5), "dots stand in columns of 5 px"
+    assert all(x < roof - 50 for x, _ in backward), "left is slower"
+    assert rows(figure) == ["RMSNorm forward, 1.0 FLOP per byte", "LayerNorm backward, 2.2 FLOP per byte"]
+    texts = [one.text for one in figure.texts()]
+    assert {"least 1 %, 64×1,024", "least 25 %, 8,192×4,096"} < set(texts), "the slowest of each row has its name"
     assert found.families[0][:2] == ("RMSNorm forward", pytest.approx(1.0, rel=1e-2))
     assert found.families[-1][1:] == (pytest.approx(13 / 6, rel=1e-2), pytest.approx(13 / 6 * COPY / 1e3, rel=1e-2))
     assert found.ridge == 200
 
 
-def test_a_block_is_on_the_other_side_of_the_ridge() -> None:
+def test_cases_with_the_same_share_stand_on_each_other() -> None:
+    same = [case(f"rmsnorm.fwd.{rows}x1024.bf16", 2000.0, None) for rows in (8192, 16384, 32768, 65536)]
+    found = drawn(same)
+    assert found
+    [stack] = [places(path) for path in Drawn(found.by_op).paths("pt own")]
+    assert len({x for x, _ in stack}) == 1
+    assert len({y for _, y in stack}) == len(same)
+
+
+def test_in_the_cache_a_case_may_be_beyond_the_roof_but_not_beyond_the_figure() -> None:
+    name = "rmsnorm.fwd.512x1024.bf16"
+    resident = BoardCase("norms", name, timed(name, 9 * COPY), {}, in_cache=True)
+    found = drawn([*CASES, resident])
+    assert found
+    figure = Drawn(found.by_op)
+    [(x, _)] = places(figure.path("pt in-cache"))
+    assert places(figure.path("ceiling"))[0][0] < x <= 410
+
+
+def test_blocks_have_a_row_of_their_own() -> None:
     with_block, without = drawn(blocks=True), drawn()
     assert with_block
     assert without
-    figure = Drawn(with_block.by_intensity)
-    [(x, _)] = places(figure.path("pt blocks"))
-    _, (ridge, _), _ = places(figure.path("ceiling"))
-    assert x > ridge
+    figure = Drawn(with_block.by_op)
+    assert rows(figure)[-1] == "Blocks, limited by a matrix product"
+    assert len(places(figure.path("pt blocks"))) == 1
     assert (with_block.blocks, without.blocks) == (True, False)
-    assert Drawn(without.by_intensity).path("pt blocks") == ""
+    assert Drawn(without.by_op).paths("pt blocks") == []
 
 
-def test_without_a_product_there_is_a_slope_and_no_roof() -> None:
+def test_without_a_product_memory_alone_is_the_roof() -> None:
     found = drawn(product=None)
     assert found
     assert found.ridge is None
-    assert len(places(Drawn(found.by_intensity).path("ceiling"))) == 2
+    assert len(Drawn(found.by_op).paths("pt own")) == 2
 
 
 def test_by_size_the_shortest_call_and_the_copy_are_the_limits() -> None:
