@@ -22,6 +22,7 @@ COPY service service
 COPY workers workers
 COPY dashboards dashboards
 COPY examples examples
+COPY docs docs
 # Nothing can write byte code later: containers have a read-only root, and contenders see the source read-only.
 RUN /opt/kernelwatch/bin/python -m compileall -q kernelwatch kernels service workers dashboards
 

@@ -15,12 +15,13 @@ from setuptools.command.editable_wheel import editable_wheel
 
 HOME = "kernelwatch"
 ROOMS = ("kernels", "service", "workers", "dashboards")
-NOT_OURS = "examples"  # in the wheel for the demo, which builds a repository from them
+FOLDERS = ("docs", "examples")  # the pages of the documentation, and what the demo builds a repository from
 DATA = {
     HOME: ["py.typed"],
     f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*", "reports/templates/*", "samples/*"],
     f"{HOME}.dashboards": ["templates/*", "static/*", "static/vendor/*"],
-    f"{HOME}.{NOT_OURS}": ["norms/**", "own/*"],
+    f"{HOME}.docs": ["*.md", "pictures/*"],
+    f"{HOME}.examples": ["norms/**", "own/*"],
 }
 
 
@@ -63,7 +64,7 @@ class BuildRewritten(build_py):
         super().run()
         home = Path(self.build_lib) / HOME
         for path in map(Path, self.get_outputs(include_bytecode=False)):
-            if path.suffix == ".py" and not path.is_relative_to(home / NOT_OURS):
+            if path.suffix == ".py" and path.relative_to(home).parts[0] not in FOLDERS:
                 path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -80,9 +81,9 @@ if __name__ == "__main__":
         packages=[
             *find_packages(include=[HOME, f"{HOME}.*"]),
             *(f"{HOME}.{one}" for one in rooms),
-            f"{HOME}.{NOT_OURS}",
+            *(f"{HOME}.{folder}" for folder in FOLDERS),
         ],
-        package_dir={f"{HOME}.{one}": one for one in (*ROOMS, NOT_OURS)},
+        package_dir={f"{HOME}.{one}": one for one in (*ROOMS, *FOLDERS)},
         package_data=DATA,
         cmdclass={"build_py": BuildRewritten, "editable_wheel": RefuseEditable},
     )

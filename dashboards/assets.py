@@ -7,13 +7,16 @@ from functools import cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
 
+from dashboards import docs
 from service.errors import NotFound
 
 router = APIRouter(include_in_schema=False)
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _KEPT = "public, max-age=31536000, immutable"
+_KEPT_A_DAY = "public, max-age=86400"
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,17 @@ def get_asset(request: Request, digest: str, name: str) -> Response:
     return Response(found.body, media_type=found.media_type, headers=headers)
 
 
+@router.get("/docs/pictures/{name}")
+def picture(name: str) -> FileResponse:
+    """Return a picture of the documentation."""
+    path = docs.pictures().get(name)
+    if path is None:
+        raise NotFound("picture", name)
+    return FileResponse(path, headers={"Cache-Control": _KEPT_A_DAY})
+
+
 @router.get("/favicon.ico")
 def favicon() -> Response:
     """Return the icon at the address that browsers request by default."""
     found = asset("icon.svg")
-    return Response(found.body, media_type=found.media_type, headers={"Cache-Control": "public, max-age=86400"})
+    return Response(found.body, media_type=found.media_type, headers={"Cache-Control": _KEPT_A_DAY})

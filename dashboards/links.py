@@ -8,6 +8,18 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
+GLOSSARY = "glossary"
+# What pages call a term, and its anchor in docs/glossary.md.
+TERMS = {
+    "× SOTA": "sota",
+    "A/A": "a-a",
+    "slow before": "slow-before",
+    "time at stake": "time-at-stake",
+    "ceiling": "ceiling",
+    "geomean": "geomean",
+    "gate": "gate",
+}
+
 
 class ServiceLinks:
     """The addresses of a running service.  An empty address is no link: a template then writes the text alone."""
@@ -46,6 +58,14 @@ class ServiceLinks:
 
     def pull(self, target: str, number: int) -> str:
         return f"/targets/{quote(target)}/pulls/{number}"
+
+    def docs(self, name: str) -> str:
+        """A page or a picture of docs/, by its path without `.md`."""
+        return "/docs" if name == "README" else f"/docs/{name}"
+
+    def term(self, word: str) -> str:
+        """The entry of the glossary about a word of `TERMS`."""
+        return f"{self.docs(GLOSSARY)}#{TERMS[word]}"
 
     def board(self, target: str, device: str) -> str:
         return f"/targets/{quote(target)}/board?{urlencode({'device': device})}"

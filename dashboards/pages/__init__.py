@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse
 from dashboards.pages import (
     bisections,
     controls,
+    docs,
     health,
     problems,
     pulls,
@@ -50,6 +51,7 @@ PAGES = (
     calibration,
     weekly,
     studies,
+    docs,
     policies,
     people,
     problems,

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from dashboards.case_names import CaseName, case_name
+from dashboards.docs import scrolled_code
 from dashboards.rendering import page, page_router
 from service.api.access import Reading
 from service.db.engine import clock
@@ -47,16 +48,11 @@ def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -
     return "".join([*kept, str(escape(raw[end:]))])
 
 
-def _code(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
-    """A block that scrolls within itself can be reached with the keyboard."""
-    return f'<pre tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
-
-
 _reader = MarkdownIt("commonmark", {"html": True}).enable("table").disable("image")
 _reader.add_render_rule("html_block", _ours_only)
 _reader.add_render_rule("html_inline", _ours_only)
-_reader.add_render_rule("fence", _code)
-_reader.add_render_rule("code_block", _code)
+_reader.add_render_rule("fence", scrolled_code)
+_reader.add_render_rule("code_block", scrolled_code)
 
 
 router = page_router()

@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dashboards import assets, boards
+from dashboards.docs import docs_page
+from dashboards.links import GLOSSARY
 from dashboards.pages.history.boards import BoardAddress, board_values, composed, newest_by_target, past_of, sota_of
 from dashboards.pages.history.compare import Compared, ComparedAddress, Show, compose
 from dashboards.pages.history.trends import TrendAddress, trend_values
@@ -48,7 +50,7 @@ REVISIONS = 1000  # of a history, the newest
 MAX_TRENDS = 3000  # pages of all boards together; a page of 300 revisions has about 50 kB
 MAX_RELEASES = 20  # that are compared, of a board
 _SERIES = 50  # histories that are in memory at a time
-_STYLES = ("kernelwatch.css", "board.css", "trend.css", "compare.css", "site.css")
+_STYLES = ("kernelwatch.css", "board.css", "trend.css", "compare.css", "docs.css", "site.css")
 _ASSETS = (*_STYLES, "theme.js", "page.js", "table.js", "icon.svg")
 
 
@@ -154,7 +156,7 @@ class _Site:
     ) -> None:
         self._folder, self._boards, self._address, self._service, self._show = folder, found, address, service, show
         self._made = max(run.finished_at or run.committed_at for one in found for run in one.runs)
-        self._pages = {paths.HOME, "about.html"}
+        self._pages = {paths.HOME, "about.html", paths.docs_path(GLOSSARY)}
         self._pages |= {paths.board_path(one.target.name, one.device) for one in found}
         self._pages |= {paths.releases_path(one.target.name, one.device) for one in found if one.releases}
         self._trends = self._without_page = 0
@@ -297,7 +299,7 @@ class _Site:
         )
 
     def _front(self, tables: Sequence[SiteTable]) -> None:
-        """The list of boards, how to read them, and the index of the data."""
+        """The list of boards, how to read them, the glossary, and the index of the data."""
         with reading() as session:
             rows = newest_by_target(session)
         newest = {(target.name, one.device): (one, mean) for target, ones in rows for one, mean in ones}
@@ -321,6 +323,8 @@ class _Site:
             histories=[(one, f"data/{_in_data(one)}") for one in self._boards],
             steps=boards.STEPS,
         )
+        glossary = paths.docs_path(GLOSSARY)
+        self._page(glossary, "docs.html", name=GLOSSARY, shown=docs_page(GLOSSARY, self._links(glossary)))
         listed_boards = [
             {
                 "target": one.target.name,

@@ -66,6 +66,10 @@ def history_path(target: str, device: str) -> str:
     return f"data/histories/{file_name(target)}/{file_name(device)}.json"
 
 
+def docs_path(name: str) -> str:
+    return f"docs/{name}.html"
+
+
 def asset_path(name: str) -> str:
     """A file of the dashboard; its name has its hash, so that browsers may keep it."""
     stem, dot, suffix = name.rpartition(".")
@@ -106,6 +110,9 @@ class SiteLinks(ServiceLinks):
 
     def pull(self, target: str, number: int) -> str:
         return self._at_service(SERVICE.pull(target, number))
+
+    def docs(self, name: str) -> str:
+        return self.page(docs_path(name)) or self._at_service(SERVICE.docs(name))
 
     def board(self, target: str, device: str) -> str:
         return self.page(board_path(target, device))

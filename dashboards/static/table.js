@@ -91,12 +91,13 @@
   function prepare(page) {
     for (const box of page.querySelectorAll("[data-table]")) {
       for (const head of rowsOf(box).length > 1 ? headsOf(box) : []) {
-        if (head.querySelector("button, a") || isPlain(head) || !textOf(head)) continue;
+        if (head.querySelector("button, a:not(.term)") || isPlain(head) || !textOf(head)) continue;
         const button = document.createElement("button");
         button.type = "button";
         button.className = "sorter";
-        button.append(...head.childNodes);
-        head.append(button);
+        const term = head.querySelector(".term");
+        button.append(...[...head.childNodes].filter((one) => one !== term));
+        head.prepend(button);
       }
       apply(box);
     }

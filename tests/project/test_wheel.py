@@ -26,7 +26,7 @@ from tests.fakes.processes import free_port, running, until
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / name for name in ("kernels", "service", "workers", "dashboards")]
-SOURCES = ("kernelwatch", "kernels", "service", "workers", "dashboards", "examples")
+SOURCES = ("kernelwatch", "kernels", "service", "workers", "dashboards", "examples", "docs")
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 # What another project installs as `kernels`.
 STAND_IN = {
@@ -314,6 +314,8 @@ def test_the_installed_service_starts_its_processes(full: Environment, state: Pa
         until(lambda: ready(address), 240)
         style, *_ = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address, timeout=60).text)
         assert httpx.get(address + style, timeout=60).status_code == 200
+        pictures = re.findall(r'src="(/docs/pictures/[^"]+)"', httpx.get(f"{address}/docs/github", timeout=60).text)
+        assert [httpx.get(address + one, timeout=60).status_code for one in pictures] == [200] * 4
         until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers", timeout=60).json()["items"]], 240)
         added = full.run(command, "demo", **variables)
         assert added.returncode == 0, added.stderr

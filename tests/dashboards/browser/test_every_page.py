@@ -131,6 +131,8 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/bisections/{bisection_id}": [f"/bisections/{at.bisection}"],
         "/bisections/{bisection_id}/stop": [f"/bisections/{at.bisection}/stop"],
         "/targets/{name}/policy": ["/targets/norms/policy"],
+        "/docs": ["/docs"],
+        "/docs/{name}": [f"/docs/{name}" for name in ("glossary", "github", "cli", "kernels")],
         "/problems/{name}": ["/problems/not-found"],
         "/workers": ["/workers"],
         "/calibration": ["/calibration"],

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dashboards.links import SERVICE, TERMS
 from service.app import create_app
 from service.db import models as m
 from service.db.engine import reading
@@ -22,6 +23,18 @@ from tests.service.ledger.studies.literal import session_file
 
 VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source"}
 NOT_READ = {"a", "button", "code", "datalist", "option", "pre", "script", "style", "summary", "textarea", "title", "h1"}
+HEADS, LEGENDS = {"th", "dt"}, {"head", "legend", "key"}
+AS_WRITTEN = {"comment", "docs"}  # what a forge shows without links of pages
+# How heads and legends write the terms that have an entry in the glossary.
+WRITTEN = {
+    "× SOTA": r"(?:×|times) (?:SOTA|quack)",
+    "A/A": r"\bA/A\b",
+    "slow before": r"slow before",
+    "time at stake": r"at stake",
+    "ceiling": r"\bceilings?\b",
+    "geomean": r"geomean",
+    "gate": r"^Gate$",
+}
 SUBJECT = "Merge pull request"  # words of a commit
 
 
@@ -34,6 +47,8 @@ class PageText(HTMLParser):
         self.words: list[str] = []
         self.links: set[str] = set()
         self.ids: set[str] = set()
+        self.legends: list[str] = []  # texts of heads and legends
+        self._depth = self._quoted = 0  # open elements when a head, a legend or a text of Markdown began; 0 outside
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -43,13 +58,26 @@ class PageText(HTMLParser):
             self.links.add(given.get("href") or "")
         if tag not in VOID:
             self.open.append(tag)
+            kinds = set((given.get("class") or "").split())
+            if kinds & AS_WRITTEN:
+                self._quoted = len(self.open)
+            is_legend = (tag in HEADS or kinds & LEGENDS) and not self._quoted
+            if is_legend and not self._depth:
+                self._depth = len(self.open)
+                self.legends.append("")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self.open:
             while self.open.pop() != tag:
                 pass
+        if len(self.open) < self._depth:
+            self._depth = 0
+        if len(self.open) < self._quoted:
+            self._quoted = 0
 
     def handle_data(self, data: str) -> None:
+        if self._depth:
+            self.legends[-1] += data
         if data.strip() and not NOT_READ.intersection(self.open) and SUBJECT not in data:
             self.words.append(data.strip())
 
@@ -98,6 +126,19 @@ def test_every_link_leads_to_a_page(places: Places, pages: dict[str, PageText]) 
     logs = {link for link in linked if link.endswith("/log")}  # the seed keeps the length of a log alone
     broken = [link for link in sorted(linked - logs) if client.get(link).status_code >= 400]
     assert not broken
+
+
+def test_a_term_of_a_head_or_a_legend_leads_to_its_entry(pages: dict[str, PageText]) -> None:
+    assert WRITTEN.keys() == TERMS.keys()
+    unexplained, used = [], set[str]()
+    for address, page in pages.items():
+        for term, pattern in WRITTEN.items():
+            if any(re.search(pattern, " ".join(text.split()), re.IGNORECASE) for text in page.legends):
+                used.add(term)
+                if SERVICE.term(term) not in page.links:
+                    unexplained.append(f"{address}: {term}")
+    assert unexplained == []
+    assert used == TERMS.keys()
 
 
 def test_a_worker_is_linked_at_its_row(pages: dict[str, PageText]) -> None:

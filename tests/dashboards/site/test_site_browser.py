@@ -18,6 +18,7 @@ PAGES = (
     "index.html",
     "about.html",
     "404.html",
+    "docs/glossary.html",
     "targets/norms/h200/index.html",
     f"targets/norms/h200/trends/norms/{CASES[3]}.html",
     "targets/pkg/h200/releases.html",
