@@ -99,6 +99,7 @@ def ours(at: Places) -> list[Page]:
         Page("calibration", "/calibration"),
         Page("statistics", "/statistics"),
         Page("kind of error", "/problems/not-found"),
+        Page("documentation", "/docs/glossary"),
     ]
 
 
