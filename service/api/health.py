@@ -20,6 +20,7 @@ from service.api.common import in_thread_of
 from service.db import check
 from service.db.engine import clock, reading
 from service.db.models import (
+    SAMPLES,
     ChannelHealth,
     Notice,
     NoticeMessage,
@@ -123,7 +124,7 @@ def _families(session: Session) -> Iterator[Metric]:
     now = clock(session)
     runs = GaugeMetricFamily("kernelwatch_runs", "Runs by state and device.", labels=("state", "device"))
     for state, device, n in session.execute(
-        select(Run.state, Run.device, func.count()).group_by(Run.state, Run.device)
+        select(Run.state, Run.device, func.count()).where(Run.target_id.not_in(SAMPLES)).group_by(Run.state, Run.device)
     ):
         runs.add_metric((state.value, device), n)
     age = GaugeMetricFamily(
@@ -180,6 +181,7 @@ def _families(session: Session) -> Iterator[Metric]:
             VerdictRow.baseline_kind == BaselineKind.PARENT,
             Run.purpose == Purpose.WATCH,
             Run.finished_at > now - phases.DAY_S,
+            Run.target_id.not_in(SAMPLES),
         )
         .group_by(VerdictRow.outcome, Run.device)
     ):
@@ -218,6 +220,7 @@ def _families(session: Session) -> Iterator[Metric]:
     for regression_state, device, n in session.execute(
         select(RegressionRow.state, Series.device, func.count())
         .join(RegressionRow.series)
+        .where(Series.target_id.not_in(SAMPLES))
         .group_by(RegressionRow.state, Series.device)
     ):
         regressions.add_metric((regression_state.value, device), n)
@@ -225,7 +228,7 @@ def _families(session: Session) -> Iterator[Metric]:
     for device, n in session.execute(
         select(Series.device, func.count())
         .join(Quarantine.series)
-        .where(Quarantine.released_at.is_(None))
+        .where(Quarantine.released_at.is_(None), Series.target_id.not_in(SAMPLES))
         .group_by(Series.device)
     ):
         quarantined.add_metric((device,), n)

@@ -24,6 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     case,
+    select,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -193,6 +194,10 @@ class Target(Base):
     def is_sample(self) -> bool:
         """Whether it is only there to be looked at: nobody has to act on it, and it is counted apart."""
         return self.location in SAMPLE_LOCATIONS
+
+
+# The ids of the sample's targets, for queries that count without them.
+SAMPLES = select(Target.id).where(Target.location.in_(SAMPLE_LOCATIONS))
 
 
 class RecipeRow(Base):

@@ -16,7 +16,7 @@ from dashboards.target_lines import lines
 from service.api.access import Reading
 from service.api.common import Cursor
 from service.db.engine import clock
-from service.db.models import OPEN_ONES, Gap, Pull, Target
+from service.db.models import OPEN_ONES, SAMPLES, Gap, Pull, Series, Target
 from service.db.paging import ResultPage
 from service.domain.states import CLOSED_REGRESSIONS, OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput
@@ -32,6 +32,7 @@ _GROUPS = 30  # on one page
 _CASES = 100  # of a group on one page
 _CHOICES = 8  # of a filter
 _EXPORTED = 10_000  # lines of a CSV file
+_BEHIND = select(func.count(Gap.id)).join(Gap.series).where(Gap.behind_sota, Series.target_id.not_in(SAMPLES))
 
 
 class StateFilter(StrEnum):
@@ -137,7 +138,7 @@ def regressions(session: Reading, address: Address, cursor: Cursor = None) -> st
         sorts=GroupOrder,
         later=bool(cursor),
         next=address.to(cursor=found.groups.next) if found.groups.next else None,
-        behind=session.scalar(select(func.count(Gap.id)).where(Gap.behind_sota)),
+        behind=session.scalar(_BEHIND),
     )
 
 

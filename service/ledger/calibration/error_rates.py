@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
 from service.db.models import (
+    SAMPLES,
     WATCHED,
     Bisection,
     Calibration,
@@ -54,15 +55,19 @@ def rates(
     worker: str | None = None,
     since: float = 0.0,
 ) -> list[CaseRate]:
-    """The rate of each case on each worker since a time; highest first."""
+    """The rate of each case on each worker since a time, highest first; of a target, or of all without the sample."""
     rates = [
         rate
-        for target in ([target] if target else targets.all_targets(session))
+        for target in ([target] if target else _watched(session))
         for on, nominal in _nominal(target)
         if device in (None, on)
         for rate in _rates(session, target, on, nominal, worker, since)
     ]
     return sorted(rates, key=lambda rate: (-(rate.rate.share or 0.0), -rate.rate.comparisons, rate.case, rate.provider))
+
+
+def _watched(session: Session) -> list[Target]:
+    return [target for target in targets.all_targets(session) if not target.is_sample]
 
 
 def by_metric(rates: Sequence[CaseRate]) -> list[MetricRate]:
@@ -146,17 +151,24 @@ class Example:
 
 
 def error_rates(session: Session, since: float) -> ErrorRates:
-    """The rates of what was measured and decided since a time."""
+    """The rates of what was measured and decided since a time, without the sample, which was measured elsewhere."""
     dismissed = RegressionRow.state == RegressionState.DISMISSED
-    ended = Bisection.state.not_in((*OPEN_SEARCHES, SearchState.STOPPED))
+    ended = and_(Bisection.state.not_in((*OPEN_SEARCHES, SearchState.STOPPED)), Bisection.target_id.not_in(SAMPLES))
     not_repeated = Bisection.state == SearchState.NOT_REPRODUCED
     retracted = and_(ChangePoint.state == PointState.CLOSED, ChangePoint.reason_code.in_(RETRACTED))
     return ErrorRates(
         equal_code=_equal_code(session, since),
         suspicions=_suspicions(session),
-        dismissed=_rate(session, dismissed, RegressionRow.id, RegressionRow.opened_at >= since),
-        not_repeated=_rate(session, not_repeated, Bisection.id, Bisection.created_at >= since, ended),
-        retracted=_rate(session, retracted, ChangePoint.id, ChangePoint.found_at >= since),
+        dismissed=_rate(session, dismissed, RegressionRow.id, RegressionRow.opened_at >= since, _own(RegressionRow)),
+        not_repeated=_rate(
+            session,
+            not_repeated,
+            Bisection.id,
+            Bisection.created_at >= since,
+            ended,
+            Bisection.target_id.not_in(SAMPLES),
+        ),
+        retracted=_rate(session, retracted, ChangePoint.id, ChangePoint.found_at >= since, _own(ChangePoint)),
     )
 
 
@@ -175,11 +187,16 @@ def newest_example(session: Session) -> Example | None:
     return Example(newest, verdict) if verdict is not None else None
 
 
+def _own(of_series: Any) -> Any:
+    """The condition that a row is not of the sample."""
+    return of_series.series_id.not_in(select(Series.id).where(Series.target_id.in_(SAMPLES)))
+
+
 def _equal_code(session: Session, since: float) -> list[EqualCodeRate]:
     alarmed = func.sum(case((Calibration.alarmed, 1), else_=0))
     by_series = (
         select(Calibration.series_id, func.count().label("comparisons"), alarmed.label("alarmed"))
-        .where(Calibration.at >= since)
+        .where(Calibration.at >= since, _own(Calibration))
         .group_by(Calibration.series_id)
         .subquery()
     )
@@ -193,8 +210,8 @@ def _equal_code(session: Session, since: float) -> list[EqualCodeRate]:
 
 
 def _suspicions(session: Session) -> Rate:
-    newest = select(Run.id).where(Run.state == RunState.DONE, WATCHED).order_by(Run.id.desc()).limit(RUNS)
-    runs = session.scalars(newest).all()
+    done = (Run.state == RunState.DONE, WATCHED, Run.target_id.not_in(SAMPLES))
+    runs = session.scalars(select(Run.id).where(*done).order_by(Run.id.desc()).limit(RUNS)).all()
     suspected = (VerdictRow.run_id.in_(runs), VerdictRow.suspected, VerdictRow.baseline_kind == BaselineKind.PARENT)
     return _rate(session, VerdictRow.confirmed.is_(False), VerdictRow.id, *suspected)
 

@@ -9,6 +9,7 @@ from sqlalchemy import ARRAY, ColumnElement, String, Text, bindparam, case, func
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.models import (
+    SAMPLES,
     Attempt,
     CalibrationTotals,
     Delivery,
@@ -17,6 +18,7 @@ from service.db.models import (
     Revision,
     Run,
     RunTotals,
+    Series,
     Stack,
     Target,
     Worker,
@@ -224,7 +226,8 @@ def oldest_delivery(session: Session, now: float) -> float | None:
 _QUARANTINED = (
     select(func.count(), func.sum(case((Quarantine.since >= bindparam("since"), 1), else_=0)))
     .select_from(Quarantine)
-    .where(Quarantine.released_at.is_(None))
+    .join(Series, Series.id == Quarantine.series_id)
+    .where(Quarantine.released_at.is_(None), Series.target_id.not_in(SAMPLES))
 )
 
 

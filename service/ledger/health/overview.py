@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.db.engine import clock
 from service.db.models import (
+    SAMPLES,
     WATCHED,
     CalibrationTotals,
     ConfigurationDrift,
@@ -123,6 +124,7 @@ _BY_NIGHT = (
         func.sum(CalibrationTotals.squares),
     )
     .where(CalibrationTotals.at > bindparam("since"), CalibrationTotals.at <= _now)
+    .where(CalibrationTotals.target_id.not_in(SAMPLES))
     .group_by(_ago)
 )
 

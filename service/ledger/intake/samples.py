@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.db import backup
 from service.db.engine import clock, transaction
-from service.db.models import SAMPLE_LOCATIONS, Base, Target
+from service.db.models import SAMPLE_LOCATIONS, SAMPLES, Base, Target
 from service.domain.states import TargetKind
 from service.errors import Conflict
 from service.ledger import audit, targets
@@ -73,7 +73,7 @@ def remove() -> tuple[str, ...]:
 
 
 def is_loaded(session: Session) -> bool:
-    return session.scalar(select(Target.id).where(Target.location.in_(SAMPLE_LOCATIONS)).limit(1)) is not None
+    return session.scalar(SAMPLES.limit(1)) is not None
 
 
 def _known(session: Session, wanted: list[str]) -> bool:

@@ -14,7 +14,7 @@ from service.db.engine import clock
 from service.db.models import (
     CHANGED,
     OPEN_ONES,
-    SAMPLE_LOCATIONS,
+    SAMPLES,
     WATCHED,
     Calibration,
     ConfigurationDrift,
@@ -53,9 +53,6 @@ class _EndedRun:
     ordinal: int | None
 
 
-_SAMPLES = select(Target.id).where(Target.location.in_(SAMPLE_LOCATIONS))
-
-
 @dataclass(frozen=True)
 class _Scope:
     """Which part of the ledger, and which week.  The sample is no part of all targets."""
@@ -75,7 +72,7 @@ class _Scope:
             yield Series.device == self.device
 
     def _has(self, target_id: Any) -> ColumnElement[bool]:
-        wanted: ColumnElement[bool] = target_id.not_in(_SAMPLES)
+        wanted: ColumnElement[bool] = target_id.not_in(SAMPLES)
         return wanted if self.target is None else target_id == self.target.id
 
     def contains(self, column: Any) -> ColumnElement[bool]:

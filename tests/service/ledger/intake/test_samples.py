@@ -9,14 +9,16 @@ import pytest
 from sqlalchemy import event, func, select
 
 from service.db.check import check
-from service.db.engine import engine, reading, transaction
+from service.db.engine import clock, engine, reading, transaction
 from service.db.models import Base, Measurement, OutboxMessage, Run, Target, VerdictRow, unpack
 from service.domain.states import OPEN_STATES
 from service.domain.weekly.weeks import Week
 from service.errors import Conflict
+from service.ledger.calibration import error_rates
+from service.ledger.health import fleet, overview
 from service.ledger.intake import samples
 from tests import world
-from tests.dashboards.asking import asking, words
+from tests.dashboards.asking import Get, asking, words
 from tests.shell import attempt
 from workers import control
 
@@ -156,3 +158,26 @@ def test_it_is_counted_apart_on_every_page(state: Path) -> None:
         assert '<span class="badge" title="real measurements to look at; they are counted apart">sample</span>' in (
             get(page).text
         )
+
+
+def test_no_number_of_the_fleet_is_one_of_the_sample(state: Path) -> None:
+    """Gauges, rates of errors and the case counts of the lists are those without it."""
+    world.target("[providers]", name="mine")
+    get = asking()
+    empty = fleet_numbers(get)
+    samples.load()
+    assert fleet_numbers(get) == empty
+    assert "behind SOTA" not in words(get("/regressions"))
+
+
+def fleet_numbers(get: Get) -> dict[str, object]:
+    gauges = ("kernelwatch_runs{", "kernelwatch_verdicts", "kernelwatch_regressions", "kernelwatch_quarantined")
+    with reading() as session:
+        now = clock(session)
+        return {
+            "gauges": [line for line in get("/metrics").text.splitlines() if line.startswith(gauges)],
+            "error rates": error_rates.error_rates(session, since=0.0),
+            "calibration": error_rates.rates(session),
+            "nights": overview.by_night(session, now),
+            "quarantined": fleet.quarantined(session, 0.0),
+        }
