@@ -72,6 +72,19 @@ def sparkline(points: Sequence[float | None]) -> Figure | None:
     return figure
 
 
+STAKE_WIDTH, STAKE_HEIGHT = 110.0, 12.0
+
+
+def stake_bar(share: float, stake_us: float) -> Figure:
+    """A share of the most time at stake as a bar: from the left where it is slower, from the right where faster."""
+    slower = stake_us > 0
+    kind = f"stake {'slower' if slower else 'faster'}"
+    figure = Figure(STAKE_WIDTH, STAKE_HEIGHT, kind=kind, width=STAKE_WIDTH, height=STAKE_HEIGHT)
+    width = max(1.0, share * STAKE_WIDTH)
+    figure.add("rect", x=0.0 if slower else STAKE_WIDTH - width, y=1, width=width, height=STAKE_HEIGHT - 2)
+    return figure
+
+
 def nights(found: Sequence[EqualCodeSum], days: int) -> Figure | None:
     """How much equal code differed by night: bars around zero, with their spread; None where nothing was compared."""
     spreads = [(n, one.spread) for n, one in enumerate(found) if one.spread is not None]

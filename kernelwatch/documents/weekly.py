@@ -19,7 +19,10 @@ class WeeklyMeasuredItem(Document):
 
 
 class WeeklyTotalItem(Document):
-    """What one pass over the cases of a target takes longer than a week before: each case is called once."""
+    """What one pass over the cases of a target takes longer than a week before: each case is called once.
+
+    It sums `slower` and `faster`, so that a case counts once for each revision that moved it.
+    """
 
     target: str
     device: str
@@ -32,37 +35,52 @@ class WeeklyTotalItem(Document):
 
 
 class WeeklyMoverItem(Document):
-    """Cases of a metric that one revision moved: confirmed changes against the parent revisions of the week."""
+    """Cases of a metric that one revision made slower, or faster, by confirmed changes against its parent."""
 
     target: str
     device: str
     metric: str
     cases: int
     stake_us: float = Field(
-        description="Time at stake: how much longer one call of each case takes, in us; below 0 it is faster."
+        description="Time at stake: how much longer one call of each case takes than before this revision, in us; "
+        "below 0 it is faster."
     )
     provider: str = Field(description="Of the case with the most time at stake, as are the next three.")
     case: str
     case_stake_us: float
-    ratio: float = Field(description="Of all its changes of the week, one after the other; above 1 is slower.")
+    ratio: float = Field(description="Of that case, by this revision alone; above 1 is slower.")
     run_id: int
-    revision: str = Field(description="Of its largest change, if several revisions moved it.")
+    revision: str
     subject: str
     cause: str | None
 
 
+class WeeklyDecisionItem(Document):
+    """How cases of an incident ended in the week, for one reason."""
+
+    state: RegressionState = Field(description="`fixed`, `dismissed` or `acknowledged`.")
+    cases: int
+    at: Moment = Field(description="Of the last of them.")
+    who: str | None = Field(description="Who dismissed or accepted them.")
+    reason: str | None = Field(description="Why they were dismissed or accepted.")
+    revision: str | None = Field(description="The revision that fixed them.")
+
+
 class WeeklyRegressionItem(Document):
-    """Regressions with one cause: an incident, or a regression without one."""
+    """Regressions with one cause: an incident, or a regression without one.  Each is listed once."""
 
     incident_id: int | None
     regression_ids: list[int]
     target: str
     device: str
-    cases: int
+    cases: int = Field(description="Those that were opened or decided in the week, or that are open at its end.")
+    opened: int = Field(description="Of its cases, in the week.")
+    open: int = Field(description="Of its cases, at the end of the week, with those that were accepted.")
+    decisions: list[WeeklyDecisionItem]
     case: str = Field(description="The one with the most time at stake.")
     ratio: float = Field(description="Of that case, as it was opened.")
     stake_us: Number = Field(description=_STAKE)
-    state: RegressionState = Field(description="At the end of the week.")
+    state: RegressionState = Field(description="At the end of the week, of the case that needs a person first.")
     revision: str = Field(description="Of the run that showed it.")
     subject: str
     run_id: int
@@ -70,10 +88,6 @@ class WeeklyRegressionItem(Document):
     cause: str | None
     assignee: str | None = Field(description="Today's.")
     due_at: Moment | None
-    at: Moment | None = Field(description="When it was fixed, dismissed or accepted.")
-    who: str | None = Field(description="Who dismissed or accepted it.")
-    reason: str | None = Field(description="Why it was dismissed or accepted.")
-    fixed_by: str | None = Field(description="The revision that fixed it.")
 
 
 class WeeklyGapItem(Document):
@@ -154,8 +168,9 @@ class WeeklyDismissedItem(Document):
 class WeeklyCountItem(Document):
     """Numbers of cases, not limited as the lists are."""
 
-    slower: int
-    faster: int
+    slower: int = Field(description="A case counts once for each revision that made it slower.")
+    faster: int = Field(description="A case counts once for each revision that made it faster.")
+    regressions: int = Field(description="In the list of regressions.")
     opened: int
     fixed: int
     dismissed: int
@@ -184,11 +199,7 @@ class WeeklyDocument(Document):
     totals: list[WeeklyTotalItem]
     slower: list[WeeklyMoverItem]
     faster: list[WeeklyMoverItem]
-    opened: list[WeeklyRegressionItem]
-    fixed: list[WeeklyRegressionItem]
-    dismissed: list[WeeklyRegressionItem]
-    accepted: list[WeeklyRegressionItem]
-    open: list[WeeklyRegressionItem] = Field(description="At the end of the week, with those that were accepted.")
+    regressions: list[WeeklyRegressionItem] = Field(description="Those of which something happened come first.")
     gaps_opened: list[WeeklyGapItem]
     gaps_closed: list[WeeklyGapItem]
     failed: list[WeeklyFailureItem]

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from dashboards.pages.history.facts import address as facts_address
 from dashboards.rendering import page, page_router
+from dashboards.strips import stake_bar
 from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.weekly.weeks import Week
@@ -46,6 +47,7 @@ def _page(session: Session, week: Week, target: str, device: str) -> str:
         now=clock(session),
         report=report,
         words=words,
+        stake_bar=stake_bar,
         facts_address=facts_address,
         previous=_address(week.previous, chosen),
         next=_address(week.next, chosen) if report.finished else None,

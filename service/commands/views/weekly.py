@@ -28,14 +28,15 @@ TOTALS = Columns(
 )
 MOVERS = Columns(
     WeeklyMoverItem,
-    Column("case", lambda one: one.case),
+    Column("revision", lambda one: short(one.revision)),
     Column("cases", lambda one: str(one.cases), right=True),
     Column("time at stake", lambda one: words.at_stake(one.stake_us), right=True),
+    Column("largest", lambda one: one.case),
     Column("change", lambda one: signed(one.ratio), right=True),
     Column("target", lambda one: one.target, spare=1),
     Column("device", lambda one: one.device, spare=2),
     Column("provider", lambda one: one.provider, spare=4),
-    Column("since", lambda one: short(one.revision), spare=3),
+    Column("subject", lambda one: one.subject, below=True),
     Column("cause", lambda one: one.cause or "", below=True),
 )
 REGRESSIONS = Columns(
@@ -49,8 +50,9 @@ REGRESSIONS = Columns(
     Column("target", lambda one: one.target, spare=2),
     Column("device", lambda one: one.device, spare=3),
     Column("opened", lambda one: f"{one.opened_at:%Y-%m-%d}", spare=5),
-    Column("assignee", lambda one: one.assignee or "unassigned", spare=6),
-    Column("why", lambda one: one.reason or one.cause or "", below=True),
+    Column("assignee", words.owner, spare=6),
+    Column("this week", words.course, below=True),
+    Column("cause", lambda one: one.cause or "", below=True),
 )
 GAPS = Columns(
     WeeklyGapItem,
@@ -100,11 +102,11 @@ def report(week: WeeklyDocument, markdown: Callable[[], str]) -> View:
         TOTALS.table(week.totals, "Time at stake of one pass over the cases"),
         MOVERS.table(week.slower, f"Slower: {counts.slower}"),
         MOVERS.table(week.faster, f"Faster: {counts.faster}"),
-        REGRESSIONS.table(week.opened, f"Opened: {counts.opened}"),
-        REGRESSIONS.table(week.fixed, f"Fixed: {counts.fixed}"),
-        REGRESSIONS.table(week.accepted, f"Accepted: {counts.accepted}"),
-        REGRESSIONS.table(week.dismissed, f"Dismissed: {counts.dismissed}"),
-        REGRESSIONS.table(week.open, f"Open: {counts.open}"),
+        REGRESSIONS.table(
+            week.regressions,
+            f"Regressions: {counts.opened} opened, {counts.fixed} fixed, {counts.accepted} accepted, "
+            f"{counts.dismissed} dismissed, {counts.open} open",
+        ),
         GAPS.table(week.gaps_opened, f"Fell behind SOTA: {counts.gaps_opened}"),
         GAPS.table(week.gaps_closed, f"No longer behind SOTA: {counts.gaps_closed}"),
         FAILED.table(week.failed, "Failed runs"),

@@ -1,6 +1,5 @@
 """Weeks of the calendar (ISO 8601, UTC), and the time that a difference costs or saves.  Pure; docs/glossary.md."""
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -75,7 +74,6 @@ def weeks_in(year: int) -> int:
     return date(year, 12, 28).isocalendar().week
 
 
-LEVEL = 0.008  # several changes of a series that together come to less have cancelled each other
 TIMES = tuple(metric for metric in Metric if metric.unit == "us")
 
 
@@ -113,47 +111,24 @@ class ConfirmedChange:
     median: float | None  # in the unit of the metric
     why: str | None = None  # its cause, in words
 
-
-@dataclass(frozen=True)
-class Mover:
-    """The changes of one series, the oldest first, and what they cost or save together.
-
-    That is its newest time, less what it would be without them.
-    """
-
-    series: MovedSeries
-    stake_us: float
-    ratio: float  # of all changes, one after the other
-    changes: tuple[ConfirmedChange, ...]
-
     @property
-    def largest(self) -> ConfirmedChange:
-        """The change that did most for the sum: of a case that became slower, the one that slowed it most."""
-        return max(self.changes, key=lambda change: change.ratio if self.stake_us > 0 else 1 / change.ratio)
+    def stake_us(self) -> float:
+        """How much longer one call takes than before this revision; 0 where nothing was timed."""
+        return (time_at_stake(self.median, self.ratio) or 0.0) if self.series.metric in TIMES else 0.0
 
 
-def movers(changes: Iterable[ConfirmedChange]) -> list[Mover]:
-    """Join the changes of each series that is a time, the most time at stake first, slower or faster.
-
-    `changes` are in the order of the mainline.  A series that is back where it was has not moved.
-    """
-    by_series = defaultdict[MovedSeries, list[ConfirmedChange]](list)
-    for change in changes:
-        if change.series.metric in TIMES and change.median is not None:
-            by_series[change.series].append(change)
-    movers = [_mover(series, changes_of_series) for series, changes_of_series in by_series.items()]
-    moved = [mover for mover in movers if len(mover.changes) == 1 or abs(mover.ratio - 1) > LEVEL]
-    return sorted(moved, key=lambda mover: (-abs(mover.stake_us), mover.series))
-
-
-def _mover(series: MovedSeries, changes: list[ConfirmedChange]) -> Mover:
-    ratio = math.prod(change.ratio for change in changes)
-    return Mover(series, time_at_stake(changes[-1].median, ratio) or 0.0, ratio, tuple(changes))
+def movers(changes: Iterable[ConfirmedChange]) -> list[ConfirmedChange]:
+    """Those that cost or save time, the most first.  A series that several revisions moved has one for each."""
+    timed = [change for change in changes if change.stake_us]
+    return sorted(timed, key=lambda change: (-abs(change.stake_us), change.series, change.run_id))
 
 
 @dataclass(frozen=True)
 class Total:
-    """What one pass over the cases of a target takes longer on a device, in one metric: each case is called once."""
+    """What one pass over the cases of a target takes longer on a device, in one metric: each case is called once.
+
+    A case counts once for each revision that moved it.
+    """
 
     target: str
     device: str
@@ -168,11 +143,11 @@ class Total:
         return self.slower_us + self.faster_us
 
 
-def totals(movers: Iterable[Mover]) -> list[Total]:
-    """Sum movers by target, device and metric."""
+def totals(movers: Iterable[ConfirmedChange]) -> list[Total]:
+    """Sum changes by target, device and metric."""
     groups = defaultdict[tuple[str, str, Metric], list[float]](list)
-    for mover in movers:
-        groups[mover.series.target, mover.series.device, mover.series.metric].append(mover.stake_us)
+    for change in movers:
+        groups[change.series.target, change.series.device, change.series.metric].append(change.stake_us)
     order = list(Metric)
     return [
         _total(target, device, metric, groups[target, device, metric])
@@ -182,5 +157,5 @@ def totals(movers: Iterable[Mover]) -> list[Total]:
 
 def _total(target: str, device: str, metric: Metric, stakes: list[float]) -> Total:
     slower = [stake for stake in stakes if stake > 0]
-    faster = [stake for stake in stakes if stake <= 0]
+    faster = [stake for stake in stakes if stake < 0]
     return Total(target, device, metric, len(slower), sum(slower), len(faster), sum(faster))

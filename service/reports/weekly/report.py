@@ -3,7 +3,7 @@
 Pure.  Times of facts are seconds since the epoch.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from kernelwatch.documents.base import moment
 from kernelwatch.documents.weekly import (
     WeeklyCountItem,
+    WeeklyDecisionItem,
     WeeklyDismissedItem,
     WeeklyDocument,
     WeeklyDriftItem,
@@ -31,7 +33,7 @@ from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import code, counted, escaped, listed, short
 from service.domain.verdicts.calibration import Rate
-from service.domain.weekly.weeks import TIMES, ConfirmedChange, Mover, Week, movers, time_at_stake, totals
+from service.domain.weekly.weeks import TIMES, ConfirmedChange, Week, movers, time_at_stake, totals
 from service.reports.schema.base import columns, document_of
 from service.reports.views import Drift
 from service.reports.weekly import words
@@ -107,14 +109,10 @@ class WeekFacts:
         return self.now >= self.week.end
 
 
-Told = tuple[RegressionFact, EventFact | None]  # a regression, and the event for which it is listed
-
-
 def compose(facts: WeekFacts) -> WeeklyDocument:
     """Select, sum and sort; every number of a rendering is in the document."""
     found = movers(facts.changes)
-    opened, fixed, dismissed, accepted = _by_outcome(facts)
-    still_open: list[Told] = [(one, None) for one in facts.regressions.values() if one.state in OPEN_REGRESSIONS]
+    course = _course(facts)
     gaps = _last_of_each(facts.gaps)
     crossed = {
         "gaps_opened": [one for one in gaps if one.row.behind_sota],
@@ -122,13 +120,20 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
     }
     moved = {
         "slower": [one for one in found if one.stake_us > 0],
-        "faster": [one for one in found if one.stake_us <= 0],
+        "faster": [one for one in found if one.stake_us < 0],
     }
-    told = {"opened": opened, "fixed": fixed, "dismissed": dismissed, "accepted": accepted, "open": still_open}
-    lists: dict[str, Sequence[object]] = {**moved, **told, **crossed}
+    in_list = [one for one in facts.regressions.values() if one.row.id in course]
+    ended = Counter(event.what for event in course.decided.values())
     counts = WeeklyCountItem(
-        **{name: len(rows) for name, rows in lists.items()},
-        unassigned=sum(one.row.assignee is None for one, _ in still_open),
+        **{name: len(rows) for name, rows in moved.items()},
+        **{name: len(rows) for name, rows in crossed.items()},
+        regressions=len(in_list),
+        opened=len(course.opened),
+        fixed=ended[Action.FIX],
+        dismissed=ended[Action.DISMISS],
+        accepted=ended[Action.ACKNOWLEDGE],
+        open=len(course.open),
+        unassigned=sum(facts.regressions[one].row.assignee is None for one in course.open),
         drifts=facts.drift_count,
     )
     return WeeklyDocument(
@@ -145,7 +150,7 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         measured=facts.measured,
         totals=[WeeklyTotalItem.model_validate(one) for one in totals(found)],
         **{name: _moved(rows) for name, rows in moved.items()},
-        **{name: _grouped(rows) for name, rows in told.items()},
+        regressions=_grouped(in_list, course),
         **{name: _gaps(rows) for name, rows in crossed.items()},
         failed=list(facts.failed),
         releases=list(facts.releases),
@@ -175,77 +180,101 @@ def _headline(counts: WeeklyCountItem, facts: WeekFacts) -> str:
     return "No regression opened, none fixed"
 
 
-def _by_outcome(facts: WeekFacts) -> tuple[list[Told], list[Told], list[Told], list[Told]]:
-    """Those opened in the week, and those whose last state in it is fixed, dismissed or accepted."""
-    opened, last = list[Told](), dict[int, EventFact]()
-    closing = {
-        (Action.FIX, RegressionState.FIXED),
-        (Action.DISMISS, RegressionState.DISMISSED),
-        (Action.ACKNOWLEDGE, RegressionState.ACKNOWLEDGED),
-    }
-    final = {one.regression_id: one.state for one in facts.events}
-    for one in facts.events:
-        regression = facts.regressions.get(one.regression_id)
-        if regression is None:
-            continue
-        if one.what is Action.OPEN:
-            opened.append((regression, None))
-        elif (one.what, final[one.regression_id]) in closing:
-            last[one.regression_id] = one
-    ended: dict[Action, list[Told]] = {Action.FIX: [], Action.DISMISS: [], Action.ACKNOWLEDGE: []}
-    for regression_id, event in last.items():
-        ended[event.what].append((facts.regressions[regression_id], event))
-    return opened, ended[Action.FIX], ended[Action.DISMISS], ended[Action.ACKNOWLEDGE]
+@dataclass(frozen=True)
+class _Course:
+    """What happened to regressions in the week, by their ids."""
+
+    opened: Collection[int]
+    decided: Mapping[int, EventFact]  # those whose last state is fixed, dismissed or accepted, with that event
+    open: Collection[int]  # at the end of the week
+
+    def __contains__(self, regression_id: int) -> bool:
+        return regression_id in self.opened or regression_id in self.decided or regression_id in self.open
 
 
-def _grouped(found: Collection[Told]) -> list[WeeklyRegressionItem]:
-    """One item for each incident and event, the most time at stake first."""
-    groups = defaultdict[tuple[int, float], list[Told]](list)
-    for regression, event in found:
-        row = regression.row
-        groups[row.incident_id or -row.id, event.at if event else 0.0].append((regression, event))
-    items = [_group(group) for group in groups.values()]
-    return sorted(items, key=lambda one: (-(one.stake_us or 0.0), one.regression_ids))[:MAX_ROWS]
+_DECISIONS = {
+    Action.FIX: RegressionState.FIXED,
+    Action.DISMISS: RegressionState.DISMISSED,
+    Action.ACKNOWLEDGE: RegressionState.ACKNOWLEDGED,
+}
 
 
-def _group(group: Sequence[Told]) -> WeeklyRegressionItem:
-    rows = [one.row for one, _ in group]
+def _course(facts: WeekFacts) -> _Course:
+    events = [one for one in facts.events if one.regression_id in facts.regressions]
+    final = {one.regression_id: one.state for one in events}
+    return _Course(
+        opened={one.regression_id for one in events if one.what is Action.OPEN},
+        decided={one.regression_id: one for one in events if _DECISIONS.get(one.what) is final[one.regression_id]},
+        open={number for number, one in facts.regressions.items() if one.state in OPEN_REGRESSIONS},
+    )
+
+
+def _grouped(found: Iterable[RegressionFact], course: _Course) -> list[WeeklyRegressionItem]:
+    """One item for each incident: those of which something happened first, then the most time at stake."""
+    groups = defaultdict[int, list[RegressionFact]](list)
+    for one in found:
+        groups[one.row.incident_id or -one.row.id].append(one)
+    items = [_group(group, course) for group in groups.values()]
+    happened = [bool(one.opened or one.decisions) for one in items]
+    order = sorted(zip(happened, items, strict=True), key=lambda pair: (not pair[0], *_by_stake(pair[1])))
+    return [item for _, item in order][:MAX_ROWS]
+
+
+def _by_stake(one: WeeklyRegressionItem) -> tuple[float, list[int]]:
+    return -(one.stake_us or 0.0), one.regression_ids
+
+
+def _group(group: Sequence[RegressionFact], course: _Course) -> WeeklyRegressionItem:
+    rows = [one.row for one in group]
     stakes = {
-        one.row.id: time_at_stake(one.median, one.row.ratio) if one.row.metric in TIMES else None for one, _ in group
+        one.row.id: time_at_stake(one.median, one.row.ratio) if one.row.metric in TIMES else None for one in group
     }
-    first, event = max(group, key=lambda one: (stakes[one[0].row.id] or 0.0, one[0].row.ratio, -one[0].row.id))
+    first = max(group, key=lambda one: (stakes[one.row.id] or 0.0, one.row.ratio, -one.row.id))
     known = [one for one in stakes.values() if one is not None]
     assignees = {row.assignee for row in rows}
-    told = {
+    of_group = {
         "regression_ids": sorted(stakes),
         "cases": len(group),
+        "opened": sum(row.id in course.opened for row in rows),
+        "open": sum(row.id in course.open for row in rows),
+        "decisions": _decisions([course.decided[row.id] for row in rows if row.id in course.decided]),
         "stake_us": sum(known) if known else None,
+        "state": min((one.state for one in group), key=list(RegressionState).index),
         "opened_at": min(row.opened_at for row in rows),
         "cause": first.row.cause_text,
         "assignee": listed(sorted(one for one in assignees if one)) if assignees - {None} else None,
         "due_at": min((row.due_at for row in rows if row.due_at is not None), default=None),
-        "at": event.at if event else None,
-        "who": event.who if event and event.what is not Action.FIX else None,
-        "reason": event.why if event and event.what is not Action.FIX else None,
-        "fixed_by": event.revision if event and event.what is Action.FIX else None,
     }
-    return document_of(WeeklyRegressionItem, columns(first.row) | vars(first) | told)
+    return document_of(WeeklyRegressionItem, columns(first.row) | vars(first) | of_group)
 
 
-def _moved(found: Iterable[Mover]) -> list[WeeklyMoverItem]:
+def _decisions(events: Iterable[EventFact]) -> list[WeeklyDecisionItem]:
+    """One item for what was decided alike."""
+    alike = defaultdict[tuple[RegressionState, str | None, str | None, str | None], list[float]](list)
+    for event in sorted(events, key=lambda event: event.at):
+        by_fix = event.what is Action.FIX
+        who, why = (None, None) if by_fix else (event.who, event.why)
+        alike[event.state, who, why, event.revision if by_fix else None].append(event.at)
+    return [
+        WeeklyDecisionItem(state=state, cases=len(times), at=moment(times[-1]), who=who, reason=why, revision=revision)
+        for (state, who, why, revision), times in alike.items()
+    ]
+
+
+def _moved(found: Iterable[ConfirmedChange]) -> list[WeeklyMoverItem]:
     """One item for each metric and revision, the most time at stake first."""
-    groups = defaultdict[tuple[int, str], list[Mover]](list)
+    groups = defaultdict[tuple[int, str], list[ConfirmedChange]](list)
     for one in found:
-        groups[one.largest.run_id, one.series.metric].append(one)
+        groups[one.run_id, one.series.metric].append(one)
     return _first(map(_revision_moved, groups.values()), lambda one: -abs(one.stake_us))
 
 
-def _revision_moved(group: Sequence[Mover]) -> WeeklyMoverItem:
+def _revision_moved(group: Sequence[ConfirmedChange]) -> WeeklyMoverItem:
     first = max(group, key=lambda one: abs(one.stake_us))
-    largest, series = first.largest, first.series
-    named = {"cases": len(group), "stake_us": sum(one.stake_us for one in group), "case_stake_us": first.stake_us}
-    moved = {"metric": series.metric.value, "ratio": first.ratio, "cause": largest.why}
-    return document_of(WeeklyMoverItem, vars(series) | vars(largest) | named | moved)
+    series = first.series
+    of_group = {"cases": len(group), "stake_us": sum(one.stake_us for one in group), "case_stake_us": first.stake_us}
+    named = {"metric": series.metric.value, "cause": first.why}
+    return document_of(WeeklyMoverItem, vars(series) | vars(first) | of_group | named)
 
 
 def _last_of_each(gaps: Sequence[GapFact]) -> list[GapFact]:

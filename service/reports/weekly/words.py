@@ -5,11 +5,26 @@ from datetime import date
 from urllib.parse import urlencode
 
 from kernels.cases import Metric
-from kernelwatch.documents.weekly import WeeklyDocument, WeeklyMeasuredItem, WeeklyRegressionItem, WeeklyTotalItem
+from kernelwatch.documents.weekly import (
+    WeeklyDecisionItem,
+    WeeklyDocument,
+    WeeklyMeasuredItem,
+    WeeklyMoverItem,
+    WeeklyRegressionItem,
+    WeeklyTotalItem,
+)
 from service.domain.metrics import WORDS, digits, metric_of, percent
-from service.domain.text import counted
+from service.domain.states import RegressionState
+from service.domain.text import counted, short
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import Week
+
+STAKE = (
+    "Time at stake is how much longer one call of each case takes than before the change, added up: with a minus it "
+    "takes less."
+)
+_BLOCKS = "▏▎▍▌▋▊▉█"  # an eighth to a whole
+_WIDTH = 8  # blocks of the longest bar
 
 
 def at_stake(us: float | None) -> str:
@@ -18,6 +33,18 @@ def at_stake(us: float | None) -> str:
         return "–"
     size, sign = abs(us), "+" if us > 0 else "−"
     return "0 µs" if size < 0.005 else f"{sign}{digits(size)} µs"
+
+
+def share(one: WeeklyMoverItem, week: WeeklyDocument) -> float:
+    """The time at stake of a mover over the most of its metric in the week, from 0 to 1."""
+    most = max(abs(each.stake_us) for each in (*week.slower, *week.faster) if each.metric == one.metric)
+    return abs(one.stake_us) / most if most else 0.0
+
+
+def bar(one: WeeklyMoverItem, week: WeeklyDocument) -> str:
+    """Its time at stake as a bar of text."""
+    whole, rest = divmod(max(1, round(share(one, week) * _WIDTH * 8)), 8)
+    return _BLOCKS[7] * whole + _BLOCKS[rest - 1] * (rest > 0)
 
 
 def title(week: Week, target: str | None, device: str | None) -> str:
@@ -113,6 +140,27 @@ def age(one: WeeklyRegressionItem, week: WeeklyDocument) -> str:
     """How old it was on the last day of the week: `3 days`."""
     days = max(0, (week.last_day - one.opened_at.date()).days)
     return "new" if days == 0 else counted(days, "day")
+
+
+def course(one: WeeklyRegressionItem) -> str:
+    """What happened to it in the week: `opened; 2 fixed by 3f2a7c1b22; 1 accepted by ada: exact sums; 3 open`."""
+    accepted = sum(each.cases for each in one.decisions if each.state == RegressionState.ACKNOWLEDGED)
+    parts = [(one.opened, "opened"), *((each.cases, _decision(each)) for each in one.decisions)]
+    if one.opened < one.cases or one.decisions:
+        parts.append((one.open - accepted, "still open"))
+    return "; ".join(what if cases == one.cases else f"{cases} {what}" for cases, what in parts if cases > 0)
+
+
+def _decision(one: WeeklyDecisionItem) -> str:
+    if one.state == RegressionState.FIXED:
+        return f"fixed by {short(one.revision)}" if one.revision else "fixed"
+    what = "accepted" if one.state == RegressionState.ACKNOWLEDGED else one.state
+    return f"{what} by {one.who}: {one.reason or 'no reason'}"
+
+
+def owner(one: WeeklyRegressionItem) -> str:
+    """Who has it; empty where nobody needs to."""
+    return one.assignee or ("unassigned" if one.open else "")
 
 
 def change(one: WeeklyRegressionItem) -> str:

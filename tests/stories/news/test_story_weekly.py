@@ -50,7 +50,7 @@ def test_a_week_of_a_watched_repository(story: Story) -> None:  # noqa: F811
     first = report()
     assert first["headline"] == "1 gap to SOTA opened", "the wide rows begin behind inductor"
     assert first["measured"] == {"runs": 1, "revisions": 1, "pulls": 0, "failed": 0}
-    assert first["totals"] == first["slower"] == first["open"] == []
+    assert first["totals"] == first["slower"] == first["regressions"] == []
     assert badge(story, "status.json") == "no regressions"
 
     slow = story.push(f"wide rows in two passes {NASTY}", wide=260.0, fast=130.0)
@@ -61,7 +61,7 @@ def test_a_week_of_a_watched_repository(story: Story) -> None:  # noqa: F811
     assert (moved["case_stake_us"], moved["stake_us"]) == (pytest.approx(60, rel=0.05), pytest.approx(90, rel=0.05))
     [total] = after["totals"]
     assert total["net_us"] == pytest.approx(90, rel=0.05)
-    [opened] = after["opened"]
+    [opened] = after["regressions"]
     assert (opened["cases"], opened["case"], opened["revision"]) == (2, WIDE, slow), "one commit, one incident"
     assert opened["stake_us"] == pytest.approx(90, rel=0.05)
     assert after["counts"]["unassigned"] == 2
@@ -71,16 +71,21 @@ def test_a_week_of_a_watched_repository(story: Story) -> None:  # noqa: F811
     kernelwatch(f"regression acknowledge {ids[FAST]} --reason 'exact sums & <b>bold</b> | first' --as ada")
     kernelwatch(f"regression assign {ids[WIDE]} grace --as ada")
     assert badge(story, "status.json") == "1 regression"
-    [accepted] = report()["accepted"]
-    assert (accepted["who"], accepted["reason"]) == ("ada", "exact sums & <b>bold</b> | first")
+    [accepted] = report()["regressions"]
+    [decision] = accepted["decisions"]
+    assert (decision["who"], decision["reason"]) == ("ada", "exact sums & <b>bold</b> | first")
+    assert (accepted["cases"], decision["cases"], accepted["open"]) == (2, 1, 2), "accepted, and still slow"
     fixing = story.push("one pass again", wide=200.0)
     done = report()
     assert done["headline"].startswith("2 regressions opened, 1 fixed and 1 accepted")
-    [fixed] = done["fixed"]
-    assert (fixed["case"], fixed["fixed_by"]) == (WIDE, fixing)
-    assert [one["case"] for one in done["open"]] == [FAST], "accepted, and still slow"
-    assert [one["case"] for one in done["slower"]] == [FAST], "the wide rows moved forth and back"
-    assert done["faster"] == []
+    [incident] = done["regressions"]
+    assert (incident["cases"], incident["open"]) == (2, 1), "the one that was accepted is still slow"
+    assert [(one["state"], one["revision"]) for one in incident["decisions"]] == [
+        ("acknowledged", None), ("fixed", fixing),
+    ]  # fmt: skip
+    assert [(one["revision"], one["case"]) for one in done["slower"]] == [(slow, WIDE)], "each revision has its step"
+    assert [(one["revision"], one["case"]) for one in done["faster"]] == [(fixing, WIDE)]
+    assert abs(done["totals"][0]["net_us"] - 30) < 5, "the wide rows moved forth and back"
     assert badge(story, "status.json") == "1 regression accepted"
 
     (story.repository / "broken").write_text("x")
@@ -97,7 +102,7 @@ def test_a_week_of_a_watched_repository(story: Story) -> None:  # noqa: F811
     assert "<script>alert" not in page
     assert "exact sums &amp; &lt;b&gt;bold" in page
     table = kernelwatch("weekly").stdout
-    assert "Opened: 2" in table
+    assert "Regressions: 2 opened, 1 fixed, 1 accepted" in table
     assert "one row for each" not in kernelwatch("weekly --format csv").stdout
     with Client(story.address) as client:
         assert client.weekly.get(target="norms").headline == done["headline"]

@@ -61,21 +61,12 @@ def test_movers_have_the_most_time_at_stake_first_whatever_its_sign() -> None:
     assert [(one.series.case, round(one.stake_us, 3)) for one in found] == [(large, -10.0), (CASE, 5.0), (small, 2.0)]
 
 
-def test_changes_of_one_case_are_multiplied_and_the_newest_median_counts() -> None:
-    [mover] = movers([change(1.1, 110.0, run_id=1), change(1.2, 132.0, run_id=2)])
-    assert (mover.ratio, mover.stake_us) == (pytest.approx(1.32), pytest.approx(32.0))
-    assert mover.largest.run_id == 2
-
-
-def test_a_case_that_is_faster_in_the_end_names_what_made_it_faster() -> None:
-    [mover] = movers([change(1.1, 110.0, run_id=1), change(0.5, 55.0, run_id=2)])
-    assert mover.stake_us == pytest.approx(-45.0)
-    assert mover.largest.run_id == 2
-
-
-def test_a_case_that_is_back_where_it_was_has_not_moved() -> None:
-    assert movers([change(1.25, 125.0), change(0.8, 100.0)]) == []
-    assert len(movers([change(1.005, 100.5)])) == 1, "a single change was confirmed, however small"
+def test_a_case_that_two_revisions_moved_has_a_step_of_each() -> None:
+    found = movers([change(1.1, 110.0, run_id=1), change(1.2, 132.0, run_id=2), change(0.5, 66.0, run_id=3)])
+    steps = [(one.run_id, one.ratio, round(one.stake_us, 3)) for one in found]
+    assert steps == [(3, 0.5, -66.0), (2, 1.2, 22.0), (1, 1.1, 10.0)]
+    [total] = totals(found)
+    assert (total.slower_cases, total.faster_cases, round(total.net_us)) == (2, 1, -34)
 
 
 def test_memory_has_no_time_at_stake_and_metrics_are_summed_apart() -> None:
