@@ -165,6 +165,8 @@ SAMPLE_LOCATIONS = (
 
 
 class Target(Base):
+    """A watched repository or package, with its recipe of now."""
+
     __tablename__ = "targets"
     __table_args__ = (_references("ix_targets_recipe", "recipe_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -512,6 +514,8 @@ CHANGED = text("outcome IN ('regression', 'improvement') AND baseline_kind = 'pa
 
 
 class VerdictRow(Base):
+    """The verdict of the head against one baseline at one case in one run."""
+
     __tablename__ = "verdicts"
     __table_args__ = (
         UniqueConstraint("run_id", "provider", "case", "baseline_kind"),
@@ -1050,6 +1054,8 @@ class ChannelHealth(Base):
 
 
 class Worker(Base):
+    """A process that measures on one device, or on several GPUs of one model: what it does, and when it was seen."""
+
     __tablename__ = "workers"
     __table_args__ = (_references("ix_workers_run", "run_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)

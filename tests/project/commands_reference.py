@@ -8,9 +8,11 @@ from typing import Any
 
 from service.commands.noun import first_sentence
 from service.commands.nouns import NOUNS, Entry
+from service.domain.exports import Exportable
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-COMMON = ("--server", "--help")  # explained once
+COMMON = ("--server", "--format", "--help")  # explained once
+KINDS = {one.value for one in Exportable}  # commands of `export` that differ in what they write
 TABLE = re.compile(r"<!-- table: ([^\n]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -32,7 +34,10 @@ def table(entries: list[Entry]) -> str:
 def _rows(path: str, command: Any) -> Iterator[str]:
     if inner := getattr(command, "commands", None):
         for name, one in inner.items():
-            yield from _rows(f"{path} {name}", one)
+            if path != "kernelwatch export" or name not in KINDS:
+                yield from _rows(f"{path} {name}", one)
+            elif name == Exportable.RUNS:
+                yield from _rows(f"{path} WHAT", one)
         return
     words, optional = [path], list[str]()
     for one in command.params:
@@ -44,6 +49,8 @@ def _rows(path: str, command: Any) -> Iterator[str]:
         elif one.opts[0] not in COMMON and not one.hidden:
             optional += [f"`{name}`" for name in (*one.opts, *one.secondary_opts)]
     does = first_sentence(command.help).rstrip(".").replace("|", "\\|")
+    if path.endswith(" WHAT"):
+        does = does.replace("all runs", "everything of [one kind](api.md#exports)")
     yield f"| `{' '.join(words)}` | {', '.join(optional)} | {does} |"
 
 
