@@ -350,9 +350,10 @@ def test_every_recipe_key_is_documented() -> None:
         "[base]": recipes.StrictModel,
         "[build]": recipes.Build,
         "[paths]": recipes.Paths,
-        "[facts]": FactsPolicy,
     }.items():
         assert keys("recipes.md", heading) == list(model.model_fields)
+    limits = {line.key: line.cells[1].replace('"', "") for line in lines("facts.md") if line.heading == "Limits"}
+    assert limits == {key: shown(field.default) for key, field in FactsPolicy.model_fields.items()}
     assert set(keys("recipes.md", "[providers.NAME]")) == {*recipes.Provider.model_fields, "op.direction"} - {"calls"}
 
 
@@ -388,20 +389,14 @@ def gates() -> dict[str, GateResult]:
     return {
         "first measurement, nothing to compare with": _done((), ()),
         "skipped: no file that matters changed": ended(RunState.SKIPPED),
-        "a regression that warns": found(GateKind.REGRESSION, warns),
+        **{f"{kind.value} that warns": found(kind, warns) for kind in GateKind},
         "a regression that fails": found(GateKind.REGRESSION, fails),
-        "a wrong or failed case that warns": found(GateKind.FAILED, warns),
         "a wrong or failed case that fails": found(GateKind.INVALID, fails),
         "wrong or failed already at the baseline": found(GateKind.INVALID, warns, known_before=True),
-        "an inconclusive case that warns": found(GateKind.INCONCLUSIVE, warns),
         "an inconclusive case that fails": found(GateKind.INCONCLUSIVE, fails),
-        "a case slower than its wrong parent that warns": found(GateKind.SLOWER_THAN_WRONG, warns),
         "a case slower than its wrong parent that fails": found(GateKind.SLOWER_THAN_WRONG, fails),
-        "a new case far behind SOTA that warns": found(GateKind.NEW_FAR_BEHIND, warns),
         "a new case far behind SOTA that fails": found(GateKind.NEW_FAR_BEHIND, fails),
-        "lost repeatability that warns": found(GateKind.UNREPEATABLE, warns),
         "lost repeatability that fails": found(GateKind.UNREPEATABLE, fails),
-        "behind SOTA, or perhaps, where that warns": found(GateKind.BEHIND_SOTA, warns),
         "behind SOTA where that fails": found(GateKind.BEHIND_SOTA, fails),
         "perhaps behind SOTA where that fails": found(GateKind.BEHIND_SOTA, fails, is_open=True),
         "the build failed": ended(RunState.FAILED, build_failed=True),
@@ -412,6 +407,8 @@ def gates() -> dict[str, GateResult]:
 
 def test_the_table_of_the_gate_says_what_the_gate_does() -> None:
     documented = {line.cells[0]: line.cells[1:] for line in lines("verdicts.md") if line.heading == "The gate"}
+    warning = documented.pop("any finding that warns")
+    documented |= {f"{kind.value} that warns": warning for kind in GateKind}
     known = gates()
     assert {finding: documented.get(finding) for finding in known} == {
         finding: [str(found.exit_code), f"`{found.conclusion}`", f"`{found.commit_status}`"]
@@ -445,10 +442,18 @@ def test_every_endpoint_and_prometheus_metric_is_documented(state: Path) -> None
     assert sorted(keys("api.md", "Prometheus metrics")) == sorted(families)
 
 
+# What a page links to: its forms, its rows as files, and its parts.
+OF_A_PAGE = ("/{verb}", "/stop", "/create", ".csv", ".json")
+OF_A_PAGE += ("/trend/revisions", "/trend/neighbours", "/board/{part}", "/unsupported", "/regressions/cases")
+
+
 def test_every_page_of_the_dashboard_is_documented() -> None:
     read = [route for page in pages.PAGES for route in page.router.routes if "GET" in getattr(route, "methods", ())]
     routes = [getattr(route, "path", "") for route in read]
-    assert keys("reading.md", "The dashboard") == [path for path in routes if not path.endswith(".json")]
+    assert keys("reading.md", "The dashboard") == [path for path in routes if not path.endswith(OF_A_PAGE)]
+    files = {path.rpartition(".") for path in routes if path.endswith((".csv", ".json"))}
+    introduction = prose(DOCS / "reading.md").partition("## The dashboard")[2].partition("|")[0]
+    assert all(path.rpartition("/")[2] in introduction and suffix in introduction for path, _, suffix in files)
 
 
 STATES: dict[str, type[enum.StrEnum]] = {

@@ -79,7 +79,7 @@ def test_a_reader_goes_from_the_list_to_a_case_and_back(page: Page, address: str
     page.goto(f"{address}/index.html")
     page.get_by_role("row", name="pkg").get_by_role("link", name="h200").click()
     assert "behind on 6" in page.locator("h1").inner_text()
-    page.locator("#behind").get_by_role("link").first.click()
+    page.locator("#behind td").get_by_role("link").first.click()
     page.locator(".wide-only svg").wait_for()
     page.get_by_role("link", name="The board of pkg on h200").click()
     page.get_by_role("link", name="Releases, each against the one before").click()
