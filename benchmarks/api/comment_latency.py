@@ -9,8 +9,6 @@ keeps the time of each comment.
 """
 
 import argparse
-import hashlib
-import hmac
 import json
 import os
 import random
@@ -38,6 +36,7 @@ from service.db.models import Revision, Run
 from service.domain.states import OPEN_STATES, RunState
 from service.ledger import targets
 from service.settings import settings
+from tests.fakes.contracts import webhooks
 from tests.fakes.github import Answer, FakeGitHub
 from tests.fakes.processes import free_port, running, served, until
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository
@@ -224,29 +223,9 @@ def ready(address: str) -> bool:
 
 def deliver(address: str, number: int, head: str, base: str) -> None:
     """Deliver the webhook of a new pull request, as GitHub does."""
-    whose = {"full_name": "acme/norms", "id": 1}
-    pull = {
-        "number": number,
-        "head": {"sha": head, "ref": f"p{number}", "repo": whose},
-        "base": {"ref": "main", "sha": base, "repo": whose},
-        "user": {"login": "ada"},
-    }
-    event = {
-        "action": "opened",
-        "number": number,
-        "pull_request": pull,
-        "repository": whose,
-        "sender": {"login": "ada"},
-    }
-    raw = json.dumps(event).encode()
-    signature = hmac.new(b"s3cret", raw, hashlib.sha256).hexdigest()
-    headers = {
-        "x-github-event": "pull_request",
-        "x-github-delivery": f"delivery-{number}",
-        "x-hub-signature-256": f"sha256={signature}",
-        "content-type": "application/json",
-    }
-    httpx.post(f"{address}/webhooks/github", content=raw, headers=headers, timeout=30).raise_for_status()
+    body = webhooks.pull_request(number, "opened", head, base)
+    delivery = webhooks.from_github("pull_request", body, guid=f"delivery-{number}", secret="s3cret")
+    httpx.post(f"{address}/webhooks/github", **delivery, timeout=30).raise_for_status()
 
 
 def run_of(sha: str) -> Run | None:

@@ -1,7 +1,5 @@
 """A whole service as processes that a test kills, restarts and cuts off, with a repository and a forge that fails."""
 
-import hashlib
-import hmac
 import json
 import os
 import random
@@ -19,6 +17,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from tests.fakes.contracts import webhooks
 from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import ROOT, free_port, scripted_python
 from tests.fakes.repository import Repository
@@ -219,16 +218,9 @@ class House:
 
     def deliver(self, event: str, body: Mapping[str, Any], guid: str) -> int:
         """Post a signed webhook, once; the status, or 0 where nothing answers."""
-        repository = {"full_name": "acme/norms", "default_branch": "main"}
-        raw = json.dumps({"repository": repository, "sender": {"login": "ada"}, **body}).encode()
-        headers = {
-            "x-github-event": event,
-            "x-github-delivery": guid,
-            "x-hub-signature-256": "sha256=" + hmac.new(SECRET.encode(), raw, hashlib.sha256).hexdigest(),
-            "content-type": "application/json",
-        }
+        delivery = webhooks.from_github(event, body, guid=guid, secret=SECRET)
         try:
-            return httpx.post(f"{self.address}/webhooks/github", content=raw, headers=headers, timeout=20).status_code
+            return httpx.post(f"{self.address}/webhooks/github", **delivery, timeout=20).status_code
         except httpx.HTTPError:
             return 0
 
@@ -251,8 +243,7 @@ class Author:
     def push(self, number: int) -> tuple[str, str, dict[str, Any]]:
         """Commit to the mainline: the sha, and its webhook."""
         before, self.tip = self.tip, self.repository.commit(f"main {number}", {"main.txt": str(number)})
-        body = {"ref": "refs/heads/main", "before": before, "after": self.tip, "deleted": False}
-        return self.tip, "push", body
+        return self.tip, "push", webhooks.push(before, self.tip)
 
     def pull(self, number: int) -> tuple[str, str, dict[str, Any]]:
         """Open a pull request upon the mainline: the sha of its head, and its webhook."""
@@ -262,14 +253,7 @@ class Author:
         sha = git("commit-tree", tree, "-p", self.tip, "-m", f"pull {number}")
         for name in (f"heads/p{number}", f"pull/{number}/head"):  # a commit on no branch would be held
             git("update-ref", f"refs/{name}", sha)
-        here = {"full_name": "acme/norms", "id": 1}
-        pull = {
-            "number": number,
-            "user": {"login": "ada"},
-            "head": {"sha": sha, "ref": f"p{number}", "repo": here},
-            "base": {"ref": "main", "sha": self.tip, "repo": here},
-        }
-        return sha, "pull_request", {"action": "opened", "number": number, "pull_request": pull}
+        return sha, "pull_request", webhooks.pull_request(number, "opened", sha, self.tip)
 
 
 def until(fact: Callable[[], object], limit_s: float, every_s: float = 1.0) -> bool:

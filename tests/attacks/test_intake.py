@@ -26,6 +26,7 @@ from service.ledger.notify import compose, outbox
 from service.settings import MIB, settings
 from service.sources import git
 from tests.attacks.conftest import Outcome
+from tests.fakes.contracts import webhooks
 from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import served
 from tests.fakes.repository import Repository
@@ -94,17 +95,11 @@ class House:
     ) -> tuple[str, bytes]:
         """The delivery of a new head of a pull request."""
         whose = "stranger/norms" if fork else "acme/norms"
-        base = {"ref": "main", "sha": self.git("rev-parse", "main"), "repo": {"full_name": "acme/norms", "id": 1}}
-        head = {"sha": sha, "ref": f"p{number}", "repo": {"full_name": whose, "id": 2}}
-        pull = {"number": number, "user": {"login": "ada"}, "head": head, "base": base, **more}
-        return self.event("pull_request", {"action": action, "number": number, "pull_request": pull})
+        body = webhooks.pull_request(number, action, sha, self.git("rev-parse", "main"), whose=whose, **more)
+        return "pull_request", webhooks.body_from_github("pull_request", body)
 
     def pushed(self, before: str, after: str, branch: str = "main") -> tuple[str, bytes]:
-        return self.event("push", {"ref": f"refs/heads/{branch}", "before": before, "after": after, "deleted": False})
-
-    def event(self, event: str, body: dict[str, Any]) -> tuple[str, bytes]:
-        sender = {"repository": {"full_name": "acme/norms"}, "sender": {"login": "ada"}}
-        return event, json.dumps({**sender, **body}).encode()
+        return "push", webhooks.body_from_github("push", webhooks.push(before, after, branch=branch))
 
     def pull(self, *arguments: Any, **more: Any) -> int:
         return self.deliver(*self.pulled(*arguments, **more))

@@ -422,7 +422,7 @@ def test_a_database_that_is_mistreated_ends_no_process_and_works_once_it_is_repa
             shutil.copy(file, backup)
             spoil(file, 0, 4096) if what == "first page" else spoil(file, 8192, 200_000)
             up(house)
-    large = {"filler": "x" * 300_000}
+    large = {"zen": "x" * 300_000}
     refused = [house.deliver("ping", large, f"{what}-{number}") for number in range(6)]
     time.sleep(3)
     alive = sorted(house.alive) == sorted(house.names)

@@ -27,6 +27,7 @@ from tests.fakes.contracts.contract import contract
 
 BOT = {"login": "kernelwatch-bot", "type": "User", "id": 9001}
 APP = {"login": "kernelwatch[bot]", "type": "Bot", "id": 9002}
+INSTALLATION = {"id": 77, "account": {"login": "acme", "id": 1, "type": "Organization"}}
 # Limits that GitHub has and its document does not name; what the document names is refused before.
 MAX_COMMENT, MAX_DESCRIPTION, MAX_SUMMARY_BYTES = 65_536, 140, 65_535
 # What GitHub calls a role in its older field, which knows no triage and no maintain.
@@ -123,24 +124,36 @@ class FakeGitHub:
         address = f"https://api.github.test/repos/{of.repo}/pulls/{of.number}"
         issue = {"number": of.number, "pull_request": {"url": address}, "state": "open", "user": self.person("ada")}
         changes = {"changes": {"body": {"from": "before"}}} if action == "edited" else {}
-        return {"action": action, "issue": issue, "comment": _told(of), "sender": of.user, **changes}
+        about = {"repository": {"full_name": of.repo}, "sender": of.user}
+        return {"action": action, "issue": issue, "comment": _told(of), **about, **changes}
 
     def check_event(self, check: int, by: str = "ada", identifier: str | None = None) -> dict[str, Any]:
         """The body of a `check_run` webhook: somebody pressed "Re-run", or a button of the check's own."""
         known = self.check_runs[check]
+        about = {"repository": {"full_name": known["repo"]}, "sender": self.person(by)}
         if identifier is None:
-            return {"action": "rerequested", "check_run": self._shown(known), "sender": self.person(by)}
+            return {"action": "rerequested", "check_run": self._shown(known), **about}
         assert identifier in [one["identifier"] for one in known["actions"]], "there is no such button"
         asked = {"requested_action": {"identifier": identifier}}
-        return {"action": "requested_action", "check_run": self._shown(known), "sender": self.person(by), **asked}
+        return {"action": "requested_action", "check_run": self._shown(known), **about, **asked}
+
+    def suite_event(self, repo: str, sha: str, by: str = "ada") -> dict[str, Any]:
+        """The body of a `check_suite` webhook: somebody pressed "Re-run all checks"."""
+        about = {"repository": {"full_name": repo}, "sender": self.person(by)}
+        return {"action": "rerequested", "check_suite": {"id": 1, "head_sha": sha}, **about}
 
     def installation_event(self, action: str) -> dict[str, Any]:
         """The body of an `installation` webhook, after it happened: deleted, suspend, created, unsuspend."""
         self.app_installed = action in ("created", "unsuspend")
         if not self.app_installed:
             self.tokens = {one for one in self.tokens if not one.startswith("ghs_")}
-        installation = {"id": 77, "account": {"login": "acme", "id": 1, "type": "Organization"}}
-        return {"action": action, "installation": installation, "sender": self.person("ada")}
+        return {"action": action, "installation": INSTALLATION, "sender": self.person("ada")}
+
+    def repositories_event(self, action: str, *names: str) -> dict[str, Any]:
+        """The body of an `installation_repositories` webhook: the App was added to repositories, or removed."""
+        changed = {"repositories_added": [], "repositories_removed": []}
+        changed[f"repositories_{action}"] = [{"full_name": name} for name in names]
+        return {"action": action, "installation": INSTALLATION, "sender": self.person("ada"), **changed}
 
     def reactions_to(self, comment: int) -> list[str]:
         return [content for _, content in self.comments[comment].reactions]

@@ -173,10 +173,9 @@ class FakeGitLab:
         return {
             "object_kind": "merge_request",
             "event_type": "merge_request",
-            "user": self.person("ada"),
+            "user": _hook_user(self.person("ada")),
             "project": self._project(project),
             "object_attributes": about,
-            "labels": [],
             "changes": {},
         }
 
@@ -200,7 +199,7 @@ class FakeGitLab:
         return {
             "object_kind": "note",
             "event_type": "note",
-            "user": {key: of.author[key] for key in ("id", "username", "name")},
+            "user": _hook_user(of.author),
             "project_id": self.projects[of.project],
             "project": self._project(of.project),
             "object_attributes": about,
@@ -220,7 +219,7 @@ class FakeGitLab:
             "target_project_id": self.projects[project],
             "author_id": pull.author["id"],
             "state": pull.state,
-            "updated_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(pull.updated_at)),
+            "updated_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pull.updated_at)),
             "merge_commit_sha": pull.merge_commit_sha,
             "last_commit": {"id": pull.sha},
         }
@@ -330,13 +329,11 @@ class FakeGitLab:
         known = self.pulls.get((project, int(iid)))
         if known is None:
             return NOT_FOUND
-        # As in a webhook, but for these: there the time is written in another way, and the last commit is an object.
-        of_webhook = ("last_commit", "author_id", "updated_at")
+        of_webhook = ("last_commit", "author_id")
         shared = {key: value for key, value in self._pull_attributes(project, known).items() if key not in of_webhook}
         found = {
             **shared,
             "project_id": self.projects[project],
-            "updated_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(known.updated_at)),
             "sha": known.sha,
             "author": _basic(known.author),
             "squash_commit_sha": known.squash_commit_sha,
@@ -431,6 +428,11 @@ def _no_transition(now: str, wanted: str) -> str | None:
 def _basic(user: dict[str, Any]) -> dict[str, Any]:
     """A user as part of another answer: it does not say whether they are a bot."""
     return {key: user[key] for key in ("id", "username", "name", "state")}
+
+
+def _hook_user(user: dict[str, Any]) -> dict[str, Any]:
+    """A user as a webhook has them."""
+    return {key: user[key] for key in ("id", "username", "name")}
 
 
 def _note(note: Note) -> dict[str, Any]:

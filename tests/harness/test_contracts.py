@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from tests.fakes.contracts import contract as contracts
+from tests.fakes.contracts import webhooks
 from tests.fakes.contracts.contract import contract
-from tests.fakes.contracts.reduce import reduced
+from tests.fakes.contracts.reduce import reduced, reduced_webhooks
 from tests.fakes.github import BOT, Comment, FakeGitHub
+from tests.fakes.gitlab import FakeGitLab
 
-CHECKS, SHA = "/repos/acme/norms/check-runs", "a" * 40
+CHECKS, SHA, OLD = "/repos/acme/norms/check-runs", "a" * 40, "b" * 40
 MERGE_REQUEST = "/api/v4/projects/acme%2Fnorms/merge_requests/7"
 HEADERS = {
     "accept": "application/vnd.github+json",
@@ -112,6 +114,112 @@ def test_what_github_never_answers_is_found(status: int, said: dict[str, Any], w
         contract("github").answer("GET", "/repos/acme/norms/issues/comments/7", status, said)
 
 
+COMMENTED = ("issue_comment", {"action": "created", "issue": {"number": 7}, "comment": {"id": 99, "body": "text"}})
+WEBHOOKS = {
+    "ping": ("ping", {"zen": "Keep it short."}),
+    "push": ("push", webhooks.push(OLD, SHA)),
+    "new branch": ("push", webhooks.push(webhooks.NO_COMMIT, SHA)),
+    "pull request": ("pull_request", webhooks.pull_request(7, "opened", SHA, OLD)),
+    "new base": ("pull_request", webhooks.pull_request(7, "edited", SHA, OLD)),
+    "new head": ("pull_request", webhooks.pull_request(7, "synchronize", SHA, OLD, whose="stranger/norms")),
+    "merge queue": ("merge_group", webhooks.merge_group("destroyed", SHA, OLD, reason="merged")),
+    "comment": COMMENTED,
+    "installation": ("installation", FakeGitHub().installation_event("deleted")),
+    "repositories": ("installation_repositories", FakeGitHub().repositories_event("added", "acme/norms")),
+    "all checks": ("check_suite", FakeGitHub().suite_event("acme/norms", SHA)),
+}
+
+
+@pytest.mark.parametrize(("event", "body"), WEBHOOKS.values(), ids=WEBHOOKS)
+def test_a_body_that_github_sends_is_completed(event: str, body: dict[str, Any]) -> None:
+    whole = contract("github_webhooks").webhook(event, body)
+    assert whole.keys() >= body.keys()
+    assert json.loads(webhooks.body_from_github(event, body)) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "why"),
+    [
+        ("ping", "filler", "x", "filler"),
+        ("push", "ref", None, "ref"),
+        ("push", "deleted", "no", "boolean"),
+        ("push", "repository.full_name", 7, "string"),
+        ("push", "repository.fullname", "acme/norms", "fullname"),
+        ("push", "branch", "main", "branch"),
+        ("pull request", "pull_request.base.repo.id", "7", "integer"),
+        ("pull request", "pull_request.head.commit", SHA, "commit"),
+        ("pull request", "pull_request.state", "merged", "merged"),
+        ("pull request", "pull_request.updated_at", "2026-11-23 07:00:00 UTC", "date-time"),
+        ("pull request", "changes", {}, "changes"),
+        ("new base", "changes.base", {"ref": "main"}, "object"),
+        ("new head", "pull_request.merged", "no", "boolean"),
+        ("pull request", "action", "merged", "pull-request-merged is not a webhook"),
+        ("merge queue", "reason", "finished", "finished"),
+        ("comment", "comment.user", {"login": "ada", "type": "Person"}, "Person"),
+        ("comment", "comment.text", "x", "text"),
+        ("installation", "account", {"login": "acme"}, "account"),
+        ("repositories", "repositories_added", {}, "array"),
+        ("all checks", "check_suite.sha", SHA, "sha"),
+    ],
+)
+def test_a_body_that_github_never_sends_is_found(name: str, field: str, value: Any, why: str) -> None:
+    event, body = WEBHOOKS[name]
+    with pytest.raises(AssertionError, match=why):
+        contract("github_webhooks").webhook(event, _with(body, field, value))
+
+
+def _hooks() -> dict[str, dict[str, Any]]:
+    gitlab, project = FakeGitLab(), "acme/kernels/norms"
+    gitlab.pull_is(project, 7, SHA, "main", None)
+    note = gitlab.somebody_says(project, 7, "/kernelwatch run")
+    return {
+        "Push Hook": gitlab.push_event(project, "main", OLD, SHA),
+        "Merge Request Hook": gitlab.pull_event(project, 7, "update", OLD),
+        "Note Hook": gitlab.comment_event(note),
+    }
+
+
+@pytest.mark.parametrize("hook", ["Push Hook", "Merge Request Hook", "Note Hook"])
+def test_a_body_that_gitlab_sends_is_completed(hook: str) -> None:
+    body = _hooks()[hook]
+    whole = contract("gitlab_webhooks").webhook(hook, body)
+    assert whole.items() >= {"object_kind": body["object_kind"]}.items()
+    assert whole["project"]["http_url"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "field", "value", "why"),
+    [
+        ("Push Hook", "object_kind", "tag_push", "tag_push"),
+        ("Push Hook", "user_id", "501", "integer"),
+        ("Push Hook", "user", {"id": 501}, "user"),
+        ("Push Hook", "project.full_path", "acme/norms", "full_path"),
+        ("Push Hook", "project.visibility_level", "private", "private"),
+        ("Merge Request Hook", "user.state", "active", "state"),
+        ("Merge Request Hook", "object_attributes.action", "synchronize", "synchronize"),
+        ("Merge Request Hook", "object_attributes.squash_commit_sha", SHA, "squash_commit_sha"),
+        ("Merge Request Hook", "object_attributes.sha", SHA, "sha"),
+        ("Merge Request Hook", "object_attributes.state", "open", "open"),
+        ("Merge Request Hook", "object_attributes.target_project_id", None, "null"),
+        ("Merge Request Hook", "changes.target_branch", "main", "object"),
+        ("Note Hook", "object_attributes.confidential", True, "confidential"),
+        ("Note Hook", "object_attributes.body", "text", "body"),
+        ("Note Hook", "object_attributes.action", "delete", "delete"),
+        ("Note Hook", "object_attributes.noteable_type", "merge_request", "merge_request"),
+        ("Note Hook", "merge_request.squash_commit_sha", SHA, "squash_commit_sha"),
+        ("Pipeline Hook", "object_kind", "pipeline", "Pipeline Hook is not a webhook"),
+    ],
+)
+def test_a_body_that_gitlab_never_sends_is_found(hook: str, field: str, value: Any, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        contract("gitlab_webhooks").webhook(hook, _with(_hooks().get(hook, {}), field, value))
+
+
+def _with(body: Any, field: str, value: Any) -> Any:
+    name, _, rest = field.partition(".")
+    return {**body, name: _with(body.get(name, {}), rest, value) if rest else value}
+
+
 def test_a_server_in_between_may_answer_anything() -> None:
     assert contract("github").answer("GET", "/user", 502, "<html>") == "<html>"
 
@@ -155,3 +263,33 @@ def test_the_reduced_document_has_no_texts_and_knows_null(monkeypatch: pytest.Mo
     assert made["components"]["schemas"]["app"]["type"] == ["object", "null"]
     assert made["components"]["schemas"]["app"]["additionalProperties"] is False
     assert not re.search("nullable|description", json.dumps([made["paths"], made["components"]]))
+
+
+def test_the_reduced_webhooks_join_what_is_in_parts_and_share_what_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fakes.contracts.reduce.WEBHOOKS", ("push",))
+    monkeypatch.setattr("tests.fakes.contracts.reduce.SHARED_ABOVE", 20)
+    person = {"type": "object", "description": "words", "properties": {"login": {"type": "string"}}}
+    parts = [{"$ref": "#/components/schemas/named"}, {"required": ["a"], "properties": {"a": person, "b": person}}]
+    pull = {"properties": {"head": {"properties": {"repo": {"type": "object"}}}}}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/webhook-push"}}}}
+    whole = {
+        "info": {"version": "1"},
+        "x-webhooks": {"push": {"post": {"requestBody": body}}},
+        "components": {
+            "schemas": {
+                "named": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}},
+                "pull-request-webhook": pull,
+                "webhook-pull-request-synchronize": {"properties": {"pull_request": pull}},
+                "webhook-push": {"allOf": parts},
+            }
+        },
+    }
+    made = reduced_webhooks(whole)
+    push = made["components"]["schemas"]["webhook-push"]
+    assert push["required"] == ["id", "a"]
+    assert list(push["properties"]) == ["a", "b", "id"]
+    assert push["additionalProperties"] is False
+    assert push["properties"]["a"] == push["properties"]["b"]
+    shared = push["properties"]["a"]["$ref"].rpartition("/")[2]
+    assert made["components"]["schemas"][shared]["properties"] == {"login": {"type": "string"}}
+    assert made["webhooks"]["push"]["post"]["requestBody"] == {"required": False, **body}

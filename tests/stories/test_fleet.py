@@ -1,7 +1,5 @@
 """The fleet as plain processes (PostgreSQL, RabbitMQ, Celery, beat, API) measures a commit of the demo."""
 
-import hashlib
-import hmac
 import json
 import socket
 import subprocess
@@ -21,6 +19,7 @@ from service.ledger import targets
 from service.settings import settings
 from tests import needs
 from tests.fakes import demo
+from tests.fakes.contracts import webhooks
 from tests.fakes.processes import free_port, running, until
 from tests.fakes.repository import MEASURED_ANYWHERE
 from workers.machine import environments
@@ -142,16 +141,8 @@ def ended(address: str) -> dict[str, Any]:
 
 def push(address: str, before: str, after: str) -> None:
     """The webhook of a push to the mainline, as GitHub sends it."""
-    repository = {"full_name": "acme/norms", "default_branch": "main"}
-    body = {"ref": "refs/heads/main", "before": before, "after": after, "deleted": False, "repository": repository}
-    raw = json.dumps({**body, "sender": {"login": "ada"}}).encode()
-    headers = {
-        "x-github-event": "push",
-        "x-github-delivery": "delivery-1",
-        "x-hub-signature-256": "sha256=" + hmac.new(b"s3cret", raw, hashlib.sha256).hexdigest(),
-        "content-type": "application/json",
-    }
-    httpx.post(f"{address}/webhooks/github", content=raw, headers=headers, timeout=20).raise_for_status()
+    delivery = webhooks.from_github("push", webhooks.push(before, after), guid="delivery-1", secret="s3cret")
+    httpx.post(f"{address}/webhooks/github", **delivery, timeout=20).raise_for_status()
 
 
 def ready(address: str) -> bool:

@@ -5,8 +5,6 @@ two edges: GitHub is a fake that keeps what it was told, and contenders are proc
 file in the repository, `speed.json`.
 """
 
-import hashlib
-import hmac
 import json
 import os
 import re
@@ -43,6 +41,7 @@ from service.ledger.notify import compose, outbox
 from service.ledger.runs import queue
 from service.reports.words import of_verdict
 from service.settings import settings
+from tests.fakes.contracts import webhooks
 from tests.fakes.github import FakeGitHub
 from tests.fakes.processes import scripted_python, served
 from tests.fakes.repository import MEASURED_ANYWHERE
@@ -139,7 +138,7 @@ class Story:
         return sha
 
     def push_event(self, before: str, after: str) -> Event:
-        return "push", {"ref": "refs/heads/main", "before": before, "after": after, "deleted": False}
+        return "push", webhooks.push(before, after)
 
     def pull(self, number: int, /, *, action: str = "synchronize", fork: bool = False, **speeds: object) -> str:
         """A new head of a pull request."""
@@ -157,19 +156,11 @@ class Story:
         self.deliver(*self.head_event(number, sha, action, fork=fork))
 
     def head_event(self, number: int, sha: str, action: str, *, fork: bool = False) -> Event:
-        branch = f"pull-{number}"
         if action == "opened" or number not in self._bases:
             self._bases[number] = self.git("rev-parse", "main")
-        base = {"ref": "main", "sha": self._bases[number], "repo": {"full_name": "acme/norms", "id": 1}}
-        whose = {"full_name": "stranger/norms", "id": 2} if fork else {"full_name": "acme/norms", "id": 1}
-        pull = {
-            "number": number,
-            "head": {"sha": sha, "ref": branch, "repo": whose},
-            "base": base,
-            "user": {"login": "ada"},
-        }
-        self.github.pull_is("acme/norms", number, sha, base["sha"], whose["full_name"])
-        return "pull_request", {"action": action, "number": number, "pull_request": pull}
+        base, whose = self._bases[number], "stranger/norms" if fork else "acme/norms"
+        self.github.pull_is("acme/norms", number, sha, base, whose)
+        return "pull_request", webhooks.pull_request(number, action, sha, base, whose=whose)
 
     def merge(self, number: int) -> str:
         """Merge a pull request; the forge tells of the push and of the merge."""
@@ -183,15 +174,8 @@ class Story:
 
     def merge_event(self, number: int, before: str, head: str, sha: str) -> Event:
         self.github.pulls["acme/norms", number].state = "closed"
-        repository = {"full_name": "acme/norms", "id": 1}
-        pull = {
-            "head": {"sha": head, "ref": f"pull-{number}", "repo": repository},
-            "base": {"ref": "main", "sha": before, "repo": repository},
-            "user": {"login": "ada"},
-            "merged": True,
-            "merge_commit_sha": sha,
-        }
-        return "pull_request", {"action": "closed", "number": number, "pull_request": pull}
+        merged = {"state": "closed", "merged": True, "merge_commit_sha": sha}
+        return "pull_request", webhooks.pull_request(number, "closed", head, before, **merged)
 
     def comment(self, number: int, text: str, *, by: str = "ada", kind: str = "User") -> int:
         """Somebody comments on a pull request; the comment's id."""
@@ -231,15 +215,8 @@ class Story:
     def arrive(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
         """Post a webhook that is not processed yet."""
         self._deliveries += 1
-        sender = {"repository": {"full_name": "acme/norms", "default_branch": "main"}, "sender": {"login": "ada"}}
-        raw = json.dumps({**sender, **body}).encode()
-        headers = {
-            "x-github-event": event,
-            "x-github-delivery": guid or f"delivery-{self._deliveries}",
-            "x-hub-signature-256": "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest(),
-            "content-type": "application/json",
-        }
-        return self.api("POST", "/webhooks/github", content=raw, headers=headers).status_code
+        delivery = webhooks.from_github(event, body, guid=guid or f"delivery-{self._deliveries}", secret=secret)
+        return self.api("POST", "/webhooks/github", **delivery).status_code
 
     @property
     def last_delivery(self) -> int:

@@ -29,7 +29,7 @@ def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch)
     shas = [story.commit(f"work {place}", wide=time_us) for place, time_us in enumerate(WIDE_US)]
     with monkeypatch.context() as patch:
         patch.setattr(control, "work", lambda device: 0)  # those were measured long ago
-        story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": shas[-1], "deleted": False})
+        story.deliver(*story.push_event(before, shas[-1]))
     for place, sha in enumerate(shas):
         measured_earlier(story, sha, place)
     assert story.open_regressions() == set(), "each step is too small for its pair"

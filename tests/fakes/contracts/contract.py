@@ -1,7 +1,8 @@
-"""What a forge takes and answers, by its OpenAPI document: checks requests, completes answers and checks them.
+"""What a forge takes, answers and sends, by its OpenAPI document: checks requests, answers and webhooks.
 
-`github.json` has the operations that kernelwatch uses, reduced from GitHub's own document by `reduce.py`.
-`gitlab.json` is written by hand: names, types and limits of the same operations of GitLab.
+`github.json` has the operations that kernelwatch uses, and `github_webhooks.json` the webhooks, both reduced from
+GitHub's own document by `reduce.py`.  `gitlab.json` and `gitlab_webhooks.json` are written by hand, each schema after
+the files of GitLab that its `x-source` names.
 """
 
 import json
@@ -16,7 +17,14 @@ import jsonschema_rs
 
 _MOMENT = "2026-11-23T07:00:00Z"
 # What a field holds that an answer must have and that no test looks at, by its format or type.
-_FORMATS = {"date-time": _MOMENT, "date": _MOMENT[:10], "uri": "https://forge.test/made-up", "email": "a@forge.test"}
+_ADDRESS = "https://forge.test/made-up"
+_FORMATS = {
+    "date-time": _MOMENT,
+    "date": _MOMENT[:10],
+    "uri": _ADDRESS,
+    "uri-template": _ADDRESS,
+    "email": "a@forge.test",
+}
 _PLAIN: Mapping[str, Any] = {
     "null": None,
     "string": "made up",
@@ -39,7 +47,7 @@ def _ensure(fact: bool, what: str) -> None:
         raise broken(what)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contract:
     """The document of one forge."""
 
@@ -80,6 +88,18 @@ class Contract:
         self._check(f"the answer {status} to {method} {path}", schema, whole)
         return whole
 
+    def webhook(self, event: str, body: Mapping[str, Any]) -> Any:
+        """The body of a webhook with every other field that it must have.
+
+        Raises AssertionError for a body that the forge never sends.
+        """
+        name = "-".join([event, *([body["action"]] if "action" in body else [])]).replace("_", "-")
+        _ensure(name in self.document["webhooks"], f"{name} is not a webhook of the document")
+        schema = _schema(self.document["webhooks"][name]["post"]["requestBody"])
+        whole = self._filled(schema, body)
+        self._check(f"the webhook {name}", schema, whole)
+        return whole
+
     def _operation(self, method: str, path: str) -> tuple[Mapping[str, Any], dict[str, str]]:
         for template, methods in self.document["paths"].items():
             found = re.fullmatch(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(template)), path)
@@ -88,18 +108,17 @@ class Contract:
         raise broken(f"{method} {path} is not an operation of the document")
 
     def _check(self, what: str, schema: Mapping[str, Any], value: Any) -> None:
-        whole = {"$ref": "#/components/x", "components": {**self.document["components"], "x": schema}}
-        faults = _validator(json.dumps(whole)).iter_errors(value)
+        faults = _validator(self, json.dumps(schema)).iter_errors(value)
         found = [f"{list(one.instance_path)}: {_short(one.message)}" for one in faults]
         _ensure(not found, f"{what}: {'; '.join(found)}")
 
     def _filled(self, schema: Mapping[str, Any], value: Any = _NONE) -> Any:
-        if "$ref" in schema:
-            return self._filled(self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], value)
+        schema = self._resolved(schema)
         if branches := schema.get("anyOf") or schema.get("oneOf"):
             if value is None or (value is _NONE and {"type": "null"} in branches):
                 return None
-            return self._filled(next(one for one in branches if one != {"type": "null"}), value)
+            kinds = [self._resolved(one) for one in branches if one != {"type": "null"}]
+            return self._filled(next((kind for kind in kinds if _knows(kind, value)), kinds[0]), value)
         if value is _NONE and "enum" in schema:
             return None if None in schema["enum"] else schema["enum"][0]
         types = [schema.get("type", "object")] if not isinstance(schema.get("type"), list) else schema["type"]
@@ -112,6 +131,11 @@ class Contract:
             return dict(self._fields(schema, {} if value is _NONE else value))
         return value
 
+    def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        while "$ref" in schema:
+            schema = self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        return schema
+
     def _fields(self, schema: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         fields = schema.get("properties", {})
         for name in {**dict.fromkeys(schema.get("required", ())), **value}:
@@ -120,17 +144,23 @@ class Contract:
 
 @cache
 def contract(forge: str) -> Contract:
-    """The contract of `github` or `gitlab`."""
+    """The contract of a document: `github`, `github_webhooks`, `gitlab` or `gitlab_webhooks`."""
     return Contract(json.loads((Path(__file__).parent / f"{forge}.json").read_text()))
 
 
 @cache
-def _validator(schema: str) -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator(json.loads(schema), validate_formats=True)
+def _validator(of: Contract, schema: str) -> jsonschema_rs.Draft202012Validator:
+    whole = {"$ref": "#/components/x", "components": {**of.document["components"], "x": json.loads(schema)}}
+    return jsonschema_rs.Draft202012Validator(whole, validate_formats=True)
 
 
 def _schema(content: Mapping[str, Any]) -> Any:
     return content.get("content", {}).get("application/json", {}).get("schema")
+
+
+def _knows(schema: Mapping[str, Any], value: Any) -> bool:
+    """Whether an object of this schema may have all fields of the value."""
+    return isinstance(value, dict) and value.keys() <= schema.get("properties", {}).keys()
 
 
 def _short(message: str) -> str:

@@ -25,6 +25,7 @@ from service.settings import settings
 from service.sources import open_source
 from service.sources.git import GitSource
 from tests import world
+from tests.fakes.contracts import webhooks
 from tests.fakes.repository import Repository
 
 NONE = "0" * 40
@@ -61,8 +62,7 @@ class Forge(Repository):
         return sha
 
     def push_event(self, before: str, after: str, *, branch: str = "main", repository: str = "acme/norms") -> str:
-        body = {"ref": f"refs/heads/{branch}", "before": before, "after": after, "deleted": after == NONE}
-        return self.deliver("push", body, repository)
+        return self.deliver("push", webhooks.push(before, after, branch=branch, repository=repository))
 
     def pull_event(
         self, number: int, head: str, *, action: str = "synchronize", fork: bool = False, onto: str = "main"
@@ -72,22 +72,16 @@ class Forge(Repository):
     def pull_body(
         self, number: int, head: str, *, action: str = "synchronize", fork: bool = False, onto: str = "main"
     ) -> dict[str, Any]:
-        whose = "stranger/norms" if fork else "acme/norms"
-        pull = {
-            "head": {"sha": head, "ref": "quicker", "repo": {"full_name": whose}},
-            "base": {"sha": self.git("rev-parse", onto), "ref": onto, "repo": {"full_name": "acme/norms"}},
-            "user": {"login": "ada"},
-        }
-        changes = {"base": {"ref": {"from": "another"}}} if action == "edited" else {}
-        return {"action": action, "number": number, "pull_request": pull, "changes": changes}
+        whose, base = "stranger/norms" if fork else "acme/norms", self.git("rev-parse", onto)
+        return webhooks.pull_request(number, action, head, base, onto=onto, whose=whose)
 
-    def deliver(self, event: str, body: dict[str, Any], repository: str = "acme/norms") -> str:
+    def deliver(self, event: str, body: dict[str, Any]) -> str:
         """Store a delivery and understand it; the sentence that says what was done."""
-        return deliveries.process_delivery(self.store(event, body, repository))
+        return deliveries.process_delivery(self.store(event, body))
 
-    def store(self, event: str, body: dict[str, Any], repository: str = "acme/norms") -> int:
+    def store(self, event: str, body: dict[str, Any]) -> int:
         self.deliveries += 1
-        raw = json.dumps({**body, "repository": {"full_name": repository}}).encode()
+        raw = webhooks.body_from_github(event, body)
         with transaction() as session:
             return deliveries.store_delivery(session, f"guid-{self.deliveries}", event, raw)[0]
 
@@ -260,7 +254,7 @@ def test_only_the_first_parents_of_a_merge_are_on_the_mainline(forge: Forge, tar
 def test_other_branches_and_tags_are_left_alone(forge: Forge, target: Target, first: str) -> None:
     forge.git("branch", "feature")
     assert "not the mainline (main)" in forge.push_event(NONE, first, branch="feature")
-    assert "not a branch" in forge.deliver("push", {"ref": "refs/tags/v1", "before": NONE, "after": first})
+    assert "not a branch" in forge.deliver("push", webhooks.push(NONE, first) | {"ref": "refs/tags/v1"})
     assert "deleted" in forge.push_event(first, NONE)
     assert runs() == []
 
@@ -675,7 +669,7 @@ def test_deliveries_of_one_repository_are_answered_by_one_fetch(
     second = forge.change()
     for number, head in heads.items():
         forge.store("pull_request", forge.pull_body(number, head))
-        forge.store("push", {"ref": "refs/heads/main", "before": first, "after": second})
+        forge.store("push", webhooks.push(first, second))
 
     assert deliveries.process_due() == 10
 
@@ -790,8 +784,7 @@ def test_an_unknown_repository_says_how_to_watch_it_and_may_be_redelivered(forge
 def test_a_remote_that_fails_is_tried_again_later_and_given_up_in_the_end(
     forge: Forge, target: Target, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pushed = {"ref": "refs/heads/main", "before": NONE, "after": first}
-    number = forge.store("push", pushed)
+    number = forge.store("push", webhooks.push(NONE, first))
     monkeypatch.setattr(GitSource, "refresh", _unreachable)
 
     assert deliveries.process_due() == 1
@@ -1056,15 +1049,8 @@ def test_a_slow_commit_is_not_hidden_by_one_on_top_of_it(forge: Forge, target: T
 
 def group_event(forge: Forge, action: str, head: str, base: str, *, onto: str = "main", reason: str = "") -> str:
     """As GitHub sends it about a group of a merge queue."""
-    group = {
-        "head_sha": head,
-        "head_ref": f"refs/heads/gh-readonly-queue/{onto}/pr-7-{base}",
-        "base_sha": base,
-        "base_ref": f"refs/heads/{onto}",
-    }
-    return forge.deliver(
-        "merge_group", {"action": action, "merge_group": group} | ({"reason": reason} if reason else {})
-    )
+    why = {"reason": reason} if reason else {}
+    return forge.deliver("merge_group", webhooks.merge_group(action, head, base, onto=onto, **why))
 
 
 def queued_group(forge: Forge, base: str, *files: str) -> str:
@@ -1292,8 +1278,7 @@ def test_devices_with_something_to_do_are_woken(forge: Forge, target: Target, fi
 @pytest.mark.usefixtures("either")
 def test_several_workers_may_understand_the_same_things_at_once(forge: Forge, target: Target, first: str) -> None:
     second, third = forge.change(), forge.change()
-    bodies = [{"ref": "refs/heads/main", "before": first, "after": sha} for sha in (second, third)]
-    stored = [forge.store("push", body) for body in bodies]
+    stored = [forge.store("push", webhooks.push(first, sha)) for sha in (second, third)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(deliveries.process_delivery, stored * 2))
         list(pool.map(deliveries.poll, [target.id] * 2))

@@ -19,6 +19,7 @@ from service.ledger.intake import deliveries, registry
 from service.settings import settings
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import asking, words
+from tests.fakes.contracts import webhooks
 from tests.fakes.repository import Repository
 from tests.shell import attempt
 
@@ -214,9 +215,9 @@ def test_a_paused_target_takes_nothing_new_until_it_resumes(norms: Repository, t
     assert kernelwatch("target", "pause", "norms").exit_code == 2
     pushed = norms.commit("third", {"norms.py": "# third"})
     assert deliveries.poll_due() == 0
-    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": pushed, "repository": {"full_name": "acme/norms"}}
+    body = webhooks.body_from_github("push", webhooks.push(webhooks.NO_COMMIT, pushed))
     with transaction() as session:
-        stored, _ = deliveries.store_delivery(session, "one", "push", json.dumps(body).encode())
+        stored, _ = deliveries.store_delivery(session, "one", "push", body)
     assert "norms: the target is paused" in deliveries.process_delivery(stored)
     assert rows() == before | {"deliveries": 1}
     ask = asking()

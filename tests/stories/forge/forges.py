@@ -1,16 +1,15 @@
 """The same story on GitHub and on GitLab."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from tests.fakes.contracts import webhooks
 from tests.fakes.gitlab import LEVELS, TOKEN, FakeGitLab
 from tests.stories.test_story import Event, Story, told
 
-HOOKS = {"push": "Push Hook", "merge_request": "Merge Request Hook", "note": "Note Hook"}
 SECRET = "a-secret-token"
 
 
@@ -71,15 +70,9 @@ class GitLabStory(Story):
 
     def arrive(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = SECRET) -> int:
         self._deliveries += 1
-        headers = {
-            "x-gitlab-event": HOOKS.get(event, event),
-            "x-gitlab-token": secret,
-            "x-gitlab-event-uuid": "one-request-of-a-person-may-have-many",
-            "x-gitlab-webhook-uuid": f"attempt-{self._deliveries}",
-            "idempotency-key": guid or f"delivery-{self._deliveries}",
-            "content-type": "application/json",
-        }
-        return self.api("POST", "/webhooks/gitlab", content=json.dumps(body).encode(), headers=headers).status_code
+        attempt, key = f"attempt-{self._deliveries}", guid or f"delivery-{self._deliveries}"
+        delivery = webhooks.from_gitlab(event, body, attempt=attempt, key=key, token=secret)
+        return self.api("POST", "/webhooks/gitlab", **delivery).status_code
 
     def deliver(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = SECRET) -> int:
         return super().deliver(event, body, guid=guid, secret=secret)

@@ -8,6 +8,7 @@ from service.db.models import Bisection
 from service.domain.states import RunState
 from service.ops import doctor
 from service.settings import settings
+from tests.fakes.contracts import webhooks
 from tests.fakes.github import app_key
 from tests.stories.test_story import Story, story  # noqa: F401  (a fixture)
 
@@ -64,11 +65,9 @@ def test_all_checks_of_a_commit_are_measured_again(app: Story) -> None:
     app.watch_again("other")
     head = app.pull(7, action="opened", wide=300.0)
     assert len(app.runs(head)) == 2
-    suite = {"action": "rerequested", "check_suite": {"id": 1, "head_sha": head}, "sender": app.github.person("ada")}
-    app.deliver("check_suite", suite)
+    app.deliver("check_suite", app.github.suite_event(REPO, head))
     assert [run.state for run in app.runs(head)] == [RunState.DONE] * 4
-    unknown = {**suite, "check_suite": {"id": 2, "head_sha": "a" * 40}}
-    app.deliver("check_suite", unknown)
+    app.deliver("check_suite", app.github.suite_event(REPO, "a" * 40))
     assert len(app.runs(head)) == 4
 
 
@@ -156,14 +155,12 @@ def test_an_app_that_is_away_is_noticed_without_its_delivery(app: Story) -> None
 
 
 def test_one_repository_is_taken_from_the_app_and_given_back(app: Story) -> None:
-    ours, others = [{"full_name": "acme/norms"}], [{"full_name": "acme/other"}]
-    event = {"installation": {"id": 77, "account": {"login": "acme"}}}
-    app.deliver("installation_repositories", {**event, "repositories_added": [], "repositories_removed": others})
+    app.deliver("installation_repositories", app.github.repositories_event("removed", "acme/other"))
     assert app.api("GET", "/api/v1/targets/norms").json()["forge_error"] is None
-    app.deliver("installation_repositories", {**event, "repositories_added": [], "repositories_removed": ours})
+    app.deliver("installation_repositories", app.github.repositories_event("removed", REPO))
     head = app.pull(7, action="opened", wide=300.0)
     assert (REPO, head) not in app.github.checks
-    app.deliver("installation_repositories", {**event, "repositories_added": ours, "repositories_removed": []})
+    app.deliver("installation_repositories", app.github.repositories_event("added", REPO))
     assert check_of(app, head)["status"] == "completed"
 
 
@@ -178,8 +175,7 @@ def test_a_merge_queue_is_answered_at_the_head_of_its_group(app: Story, wide: fl
     head = app.git("rev-parse", "HEAD")
     app.git("checkout", "--quiet", "main")
 
-    group = {"head_sha": head, "head_ref": f"refs/heads/{branch}", "base_sha": base, "base_ref": "refs/heads/main"}
-    app.deliver("merge_group", {"action": "checks_requested", "merge_group": group})
+    app.deliver("merge_group", webhooks.merge_group("checks_requested", head, base))
 
     [run] = app.runs(head)
     assert (run.state, run.baseline, run.pull) == (RunState.DONE, base, None)
