@@ -207,7 +207,7 @@ def _pull_request(payload: dict[str, Any]) -> Event:
         base_ref=branch_name(text(pull["base"]["ref"])),
         base_sha=base,
         fork=_is_fork(pull["head"].get("repo"), repository),
-        author=text(pull["user"]["login"]),
+        author=text(pull["user"]["login"]) if pull["user"] else "",  # their account may be deleted
         updated_at=moment(pull.get("updated_at")),
         merged_as=commit(pull["merge_commit_sha"]) if action == "closed" and pull.get("merged") is True else None,
     )
@@ -239,7 +239,7 @@ def _issue_comment(payload: dict[str, Any]) -> Event:
     if not issue.get("pull_request"):
         return Ignored("the comment is on an issue, not on a pull request")
     author = comment["user"]
-    if author is None or author["type"] != "User":
+    if author is None or author.get("type") != "User":
         return Ignored("the comment is not by a person")
     return Commented(
         repository=_repository(payload["repository"]),
@@ -286,11 +286,14 @@ def _check_suite(payload: dict[str, Any]) -> Event:
 
 
 _GONE = {"deleted": "was uninstalled from", "suspend": "is suspended for"}
+_NO_OWNER = "the App's installation belongs to no owner of repositories"
 _BACK = frozenset({"created", "unsuspend"})
 
 
 def _installation(payload: dict[str, Any]) -> Event:
     action, account = text(payload["action"]), _account(payload["installation"])
+    if account is None:
+        return Ignored(_NO_OWNER)
     if action in _BACK:
         return InstallationChanged(account, None, None)
     if action not in _GONE:
@@ -302,6 +305,8 @@ def _installation(payload: dict[str, Any]) -> Event:
 def _installation_repositories(payload: dict[str, Any]) -> Event:
     """GitHub sends one of the two lists empty."""
     account = _account(payload["installation"])
+    if account is None:
+        return Ignored(_NO_OWNER)
     if added := tuple(map(_repository, payload["repositories_added"])):
         return InstallationChanged(account, added, None)
     removed = tuple(map(_repository, payload["repositories_removed"]))
@@ -309,8 +314,12 @@ def _installation_repositories(payload: dict[str, Any]) -> Event:
     return InstallationChanged(account, removed, why)
 
 
-def _account(installation: dict[str, Any]) -> str:
-    name = text(installation["account"]["login"])
+def _account(installation: dict[str, Any]) -> str | None:
+    """The owner of the repositories; None for an enterprise, which has no login, or an account that was deleted."""
+    account = installation["account"]
+    if account is None or "login" not in account:
+        return None
+    name = text(account["login"])
     if not _ACCOUNT.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not an account.")
     return name

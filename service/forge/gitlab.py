@@ -120,7 +120,7 @@ def _note(payload: dict[str, Any]) -> Event:
         return Ignored(f"a note was changed ({action[:40]}); only a new one can be a command")
     if note["noteable_type"] != "MergeRequest":
         return Ignored(f"the note is on a {str(note['noteable_type'])[:40]}, not on a merge request")
-    if note.get("system") or note.get("internal") or note.get("confidential"):
+    if note.get("system") or note.get("internal"):
         return Ignored("the note is GitLab's own, or internal")
     login = text(author["username"])
     if _BOT.fullmatch(login) or note["author_id"] != author["id"]:
@@ -143,8 +143,8 @@ _READERS: Mapping[str, tuple[str, Callable[[dict[str, Any]], Event]]] = {
 
 
 def _merged_as(about: dict[str, Any]) -> str | None:
-    """The commit on the target branch.  A fast-forward makes none, and a squash may not be named."""
-    named = about.get("merge_commit_sha") or about.get("squash_commit_sha")
+    """The commit of the merge on the target branch.  A fast-forward makes none, and a squash is not named."""
+    named = about.get("merge_commit_sha")
     return commit(named) if named else None
 
 

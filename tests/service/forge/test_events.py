@@ -21,8 +21,12 @@ from service.forge.events import (
     Pushed,
     parse,
 )
+from tests.fakes.contracts import webhooks
 
 A, B, NONE = "a" * 40, "b" * 40, "0" * 40
+MONA = {"login": "mona", "id": 3, "type": "User"}
+ENTERPRISE = {"id": 5, "name": "Octo", "slug": "octo"}
+OF_ENTERPRISE = Ignored("the App's installation belongs to no owner of repositories")
 REPOSITORY = {"full_name": "Octo/norms", "default_branch": "main"}
 
 
@@ -35,6 +39,7 @@ def pull_request(action: str = "opened", head_repository: Any = REPOSITORY, **ch
         "head": {"sha": B, "ref": "quicker", "repo": head_repository},
         "base": {"sha": A, "ref": "main", "repo": REPOSITORY},
         "user": {"login": "mona"},
+        "updated_at": "2026-11-23T07:00:00Z",
     }
     return {"action": action, "number": 7, "pull_request": pull, "repository": REPOSITORY, **changes}
 
@@ -46,10 +51,16 @@ def merged(merged: bool) -> dict[str, Any]:
     return event
 
 
+def ghost() -> dict[str, Any]:
+    """A new head of a pull request whose author's account was deleted."""
+    event = pull_request("synchronize")
+    event["pull_request"]["user"] = None
+    return event
+
+
 def issue_comment(action: str = "created", body: str = "/kernelwatch rerun", **changes: Any) -> dict[str, Any]:
-    user = {"login": "mona", "id": 3, "type": "User"}
     issue = {"number": 7, "pull_request": {"url": "https://api.github.com/repos/Octo/norms/pulls/7"}}
-    comment = {"id": 99, "body": body, "user": user}
+    comment = {"id": 99, "body": body, "user": MONA}
     return {"action": action, "issue": issue, "comment": comment, "repository": REPOSITORY, **changes}
 
 
@@ -63,8 +74,11 @@ def by(user: dict[str, Any] | None) -> dict[str, Any]:
 
 def check_run(action: str = "rerequested", **changes: Any) -> dict[str, Any]:
     check = {"id": 41, "external_id": "kernelwatch", "head_sha": A, "name": "kernelwatch / norms / h200"}
-    sender = {"login": "mona", "id": 3, "type": "User"}
-    return {"action": action, "check_run": check, "repository": REPOSITORY, "sender": sender, **changes}
+    return {"action": action, "check_run": check, "repository": REPOSITORY, "sender": MONA, **changes}
+
+
+def check_suite(action: str = "rerequested") -> dict[str, Any]:
+    return {"action": action, "check_suite": {"id": 9, "head_sha": A}, "repository": REPOSITORY, "sender": MONA}
 
 
 def installation(action: str, **changes: Any) -> dict[str, Any]:
@@ -72,7 +86,8 @@ def installation(action: str, **changes: Any) -> dict[str, Any]:
 
 
 def opened(action: str = "opened", fork: bool = False) -> PullChanged:
-    return PullChanged("Octo/norms", 7, action, head=B, base_ref="main", base_sha=A, fork=fork, author="mona")
+    when = {"updated_at": 1795417200.0}
+    return PullChanged("Octo/norms", 7, action, head=B, base_ref="main", base_sha=A, fork=fork, author="mona", **when)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +108,12 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ("pull_request", pull_request(head_repository={"full_name": "mallory/norms"}), opened(fork=True)),
         ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
         ("pull_request", pull_request(head_repository=None), opened(fork=True)),
-        ("pull_request", pull_request("edited", changes={"base": {"ref": {"from": "next"}}}), opened("edited")),
+        ("pull_request", ghost(), replace(opened("synchronize"), author="")),
+        (
+            "pull_request",
+            pull_request("edited", changes={"base": {"ref": {"from": "next"}, "sha": {"from": B}}}),
+            opened("edited"),
+        ),
         (
             "pull_request",
             pull_request("edited", changes={"title": {"from": "Quicker"}}),
@@ -101,8 +121,8 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ),
         (
             "pull_request",
-            pull_request("labeled"),
-            Ignored("pull request 7 was labeled; neither its head nor its base changed"),
+            pull_request("ready_for_review"),
+            Ignored("pull request 7 was ready_for_review; neither its head nor its base changed"),
         ),
         ("issue_comment", issue_comment(), commented("/kernelwatch rerun")),
         ("issue_comment", issue_comment(body="/kernelwatch stop\r\nIt is hot."), commented("/kernelwatch stop")),
@@ -121,6 +141,7 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
             Ignored("the comment is not by a person"),
         ),
         ("issue_comment", by(None), Ignored("the comment is not by a person")),
+        ("issue_comment", by({"login": "mona", "id": 3}), Ignored("the comment is not by a person")),
         ("check_run", check_run(), CheckRequested("Octo/norms", 41, "rerun", "mona", 3)),
         (
             "check_run",
@@ -135,12 +156,12 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ),
         (
             "check_suite",
-            check_run(check_suite={"id": 9, "head_sha": A}),
+            check_suite(),
             CheckRequested("Octo/norms", None, "rerun", "mona", 3, A),
         ),
         (
             "check_suite",
-            check_run("completed", check_suite={"id": 9, "head_sha": A}),
+            check_suite("completed"),
             Ignored("the checks of a commit were completed; only their button asks for something"),
         ),
         ("installation", installation("created"), InstallationChanged("Octo", None, None)),
@@ -149,16 +170,23 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
             installation("new_permissions_accepted"),
             Ignored("the App's installation was changed (new_permissions_accepted); its repositories stay the same"),
         ),
+        *[
+            ("installation", {"action": "deleted", "installation": {"id": 77, "account": account}}, OF_ENTERPRISE)
+            for account in (None, ENTERPRISE)
+        ],
         (
             "installation_repositories",
             installation("added", repositories_added=[{"full_name": "Octo/norms"}], repositories_removed=[]),
             InstallationChanged("Octo", ("Octo/norms",), None),
         ),
-        ("star", {"action": "created"}, Ignored("kernelwatch does not use 'star' events")),
     ],
 )
 def test_parse(event: str, said: dict[str, Any], expected: Event) -> None:
-    assert parse(event, json.dumps(said).encode()) == expected
+    assert parse(event, webhooks.body_from_github(event, said)) == expected
+
+
+def test_an_event_that_kernelwatch_does_not_use_is_ignored() -> None:
+    assert parse("star", b"{}") == Ignored("kernelwatch does not use 'star' events")
 
 
 def test_a_deleted_branch_has_no_head() -> None:
