@@ -8,10 +8,10 @@ from functools import cached_property
 
 from dashboards.case_names import CaseName, case_name
 from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
-from dashboards.trends import day
 from kernels.cases import Direction
 from service.domain.text import short
 from service.ledger.reading.board import BoardCase, Timed
+from service.reports.trends import day
 
 BEST = "best"  # of all other providers, case by case
 # Upper ends of the steps of colour around 1, finer where decisions are made; the last step has none.

@@ -3,14 +3,13 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Query
 from fastapi.responses import RedirectResponse, Response
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import trends
@@ -18,21 +17,22 @@ from dashboards.drawing import Figure
 from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.history.facts import choice, parts
 from dashboards.rendering import page, page_router
-from dashboards.trends import Mark, Shown, Unit, day
+from dashboards.trends import Mark
 from kernels.cases import Case, Metric
 from service.api.access import Reading
 from service.db.engine import clock
-from service.db.models import Revision, RunTotals, Target
+from service.db.models import Revision, Target
 from service.domain.metrics import SeriesKey, metric_of
 from service.domain.states import OPEN_REGRESSIONS
 from service.errors import BadInput, NotFound
-from service.ledger.changepoints import load
-from service.ledger.changepoints.follow_up import policy_of
 from service.ledger.reading import queries
+from service.ledger.reading import trends as reading
+from service.ledger.reading.trends import SeriesHistory
 from service.ledger.regressions import listing
 from service.ledger.targets import target_named
-from service.reports.report import readable
-from service.reports.views import Point, RegressionView
+from service.reports.trends import Change, Shown, Trend, Unit, day, headline
+from service.reports.trends import trend as trend_of
+from service.reports.views import Point
 
 router = page_router()
 
@@ -141,18 +141,7 @@ def _chosen(session: Session, target: Target) -> Response:
     return RedirectResponse(TrendAddress(target.name, device, provider, case).to(), 303)
 
 
-@dataclass(frozen=True)
-class _Series:
-    """What is known of a series."""
-
-    points: Sequence[Point]
-    changes: Sequence[trends.Change]
-    regressions: Sequence[RegressionView]
-    ceilings: Mapping[int, float] = field(default_factory=dict)
-    every: int = 1  # the distance between the revisions
-
-
-def _series(session: Session, target: Target, at: TrendAddress, known: Sequence[Point] | None = None) -> _Series:
+def _series(session: Session, target: Target, at: TrendAddress, known: Sequence[Point] | None = None) -> SeriesHistory:
     if known is None:
         points, every = _points(session, target, at, (at.device, at.provider, at.case))
     else:
@@ -162,19 +151,16 @@ def _series(session: Session, target: Target, at: TrendAddress, known: Sequence[
     return _with_changes(session, target, at, points, every)
 
 
+def _with_changes(
+    session: Session, target: Target, at: TrendAddress, points: Sequence[Point], every: int = 1
+) -> SeriesHistory:
+    key = SeriesKey.of(target.id, at.device, at.provider, at.case)
+    return reading.with_changes(session, target, key, points, every=every, ceilings=at.unit is Unit.CEILING)
+
+
 def _no_series(target: Target, at: TrendAddress) -> NotFound:
     named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
     return NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
-
-
-def _with_changes(
-    session: Session, target: Target, at: TrendAddress, points: Sequence[Point], every: int = 1
-) -> _Series:
-    steps = load.points_of(session, target, at.case, at.provider, at.device)
-    key = SeriesKey.of(target.id, at.device, at.provider, at.case)
-    regressions = listing.of_series(session, key)
-    ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
-    return _Series(points, trends.changes(points, steps, regressions, metric_of(at.case)), regressions, ceilings, every)
 
 
 def _points(
@@ -205,14 +191,6 @@ def _at(
 ) -> Sequence[Point]:
     device, provider, case = series
     return queries.series(session, target, case, provider, device, places=places, limit=_RECENT)
-
-
-def _ceilings(session: Session, points: Sequence[Point]) -> dict[int, float]:
-    """GB/s of a copy in the session of each run."""
-    ids = [point.run_id for point in points]
-    found = select(RunTotals.run_id, RunTotals.copy_gb_s).where(RunTotals.run_id.in_(ids))
-    rows = session.execute(found.where(RunTotals.copy_gb_s.is_not(None)))
-    return {run_id: best for run_id, best in rows if best is not None}
 
 
 def _window(at: TrendAddress, points: Sequence[Point]) -> list[Point]:
@@ -255,17 +233,17 @@ def trend_values(
     """What the template shows of a series, without the time; `points` if they are known.  Raises NotFound."""
     metric = metric_of(at.case)
     series = _series(session, target, at, points)
-    sota, behind = _limit_to_sota(session, target, at)
+    sota, behind = reading.limit_to_sota(session, target, at.device, at.case)
     window = _window(at, series.points)
-    found = trends.trend(window, series.changes, metric, at.unit, series.ceilings)
+    found = trend_of(window, series.changes, metric, at.unit, series.ceilings)
     whole = len(window) == len(series.points)
-    everything = found.shown if whole else trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
+    everything = found.shown if whole else trend_of(series.points, (), metric, at.unit, series.ceilings).shown
     marks = _marks(series, found.shown, links)
     others = [(one, _other(session, target, one, at, window)) for one in at.others]
     picked = {name: sha for name, sha in (("A", at.a), ("B", at.b)) if sha}
     starts = {name: [one for one in found.shown if one.point.revision.startswith(sha)] for name, sha in picked.items()}
     chosen = {name: ones[0] for name, ones in starts.items() if ones}
-    verdict, change = trends.headline(found, metric)
+    verdict, change = headline(found, metric)
     wide, narrow = (
         trends.draw(
             found,
@@ -311,13 +289,6 @@ def trend_values(
     }
 
 
-def _limit_to_sota(session: Session, target: Target, at: TrendAddress) -> tuple[str, float]:
-    """The provider that is SOTA for a series, and the ratio to it above which the series is behind."""
-    recipe = readable(target.recipe.text) if target.recipe else None
-    sota = recipe.sota_on(at.device) if recipe else "SOTA"
-    return sota, 1 + policy_of(session, target, at.device).at(at.case).behind_sota
-
-
 @dataclass(frozen=True)
 class SeriesFigure:
     """The figure of a series on another page."""
@@ -334,8 +305,8 @@ def figure_of(session: Session, target: Target, device: str, provider: str, case
         series = _series(session, target, at)
     except NotFound:
         return None
-    sota, behind = _limit_to_sota(session, target, at)
-    found = trends.trend(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
+    sota, behind = reading.limit_to_sota(session, target, at.device, at.case)
+    found = trend_of(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
     marks = _marks(series, found.shown, SERVICE)
     name = f"{case} over the mainline"
     wide, narrow = (
@@ -365,11 +336,11 @@ def _other(session: Session, target: Target, named: str, at: TrendAddress, windo
         raise NotFound("series", f"{named} at {target.name}", "Take it out of the address.")
     low, high = (window[0].ordinal, window[-1].ordinal) if window else (0, 0)
     within = [point for point in points if low <= point.ordinal <= high]
-    ceilings = _ceilings(session, within) if at.unit is Unit.CEILING and within else {}
-    return trends.trend(within, (), metric_of(case), at.unit, ceilings).shown
+    ceilings = reading.copies(session, within) if at.unit is Unit.CEILING and within else {}
+    return trend_of(within, (), metric_of(case), at.unit, ceilings).shown
 
 
-def _before(found: trends.Trend, change: trends.Change | None) -> float | None:
+def _before(found: Trend, change: Change | None) -> float | None:
     """The level before a change, in the unit of the axis."""
     if change is None:
         return None
@@ -382,11 +353,11 @@ def _later(shown: Sequence[Shown], everything: Sequence[Shown]) -> Shown | None:
     return everything[-1] if shown and everything and shown[-1].at < everything[-1].at else None
 
 
-def _is_within(change: trends.Change, shown: Sequence[Shown]) -> bool:
+def _is_within(change: Change, shown: Sequence[Shown]) -> bool:
     return bool(shown) and shown[0].point.ordinal <= change.ordinal <= shown[-1].point.ordinal
 
 
-def _marks(series: _Series, shown: Sequence[Shown], links: ServiceLinks) -> list[Mark]:
+def _marks(series: SeriesHistory, shown: Sequence[Shown], links: ServiceLinks) -> list[Mark]:
     """Changes of the stack, and incidents, as they concern this series."""
     moved = [
         Mark(one.at, one.point.stack_changes[0], "; ".join(one.point.stack_changes), "stack")
@@ -424,7 +395,7 @@ def _search(session: Session, target: Target, at: TrendAddress) -> list[str]:
     return [one for one in named if all(word in one.lower() for word in words)][:_FOUND]
 
 
-def _hover(found: trends.Trend) -> str:
+def _hover(found: Trend) -> str:
     """What the script needs to name the points: x in px of the wide figure, value, revision, run, day."""
     x = trends.across(found, _WIDE)
     rows = [
@@ -478,8 +449,8 @@ def neighbours(name: str, session: Reading, device: _Text, provider: _Text, case
         there = TrendAddress(target.name, *other)
         places = queries.newest_places(session, target, _RECENT_OF_NEIGHBOURS)
         series = _series(session, target, there, _at(session, target, other, places))
-        found = trends.trend(_window(there, series.points), series.changes, metric_of(other[2]), Unit.AMOUNT)
-        shown.append((there, found, trends.sparkline(found), trends.headline(found, metric_of(other[2]))))
+        found = trend_of(_window(there, series.points), series.changes, metric_of(other[2]), Unit.AMOUNT)
+        shown.append((there, found, trends.sparkline(found), headline(found, metric_of(other[2]))))
     return page("trend_neighbours.html", target=target, at=at, neighbours=shown)
 
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import select
 
-from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, in_order, trend
+from dashboards.trends import Mark, draw
 from kernels.cases import Metric
 from service.db.engine import reading
 from service.db.models import Revision
 from service.ledger.intake import samples
+from service.reports.trends import Trend, Unit, changes, headline, in_order, trend
 from service.reports.views import Point
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words
