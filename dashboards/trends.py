@@ -47,7 +47,6 @@ def draw(
     behind: float = 1.05,
     from_zero: bool = False,
     sota: str = "SOTA",
-    with_sota: bool = True,
 ) -> Figure:
     """Draw a trend in a figure of `width` px.  `behind` is the ratio to SOTA above which a series is behind."""
     narrow = width < _NARROW_PX
@@ -56,7 +55,7 @@ def draw(
     placed_marks, lanes = _in_lanes(marks, x, width)
     top = 18.0 + 15 * lanes + (20 if found.changes else 6)
     bottom = top + (170 if narrow else 230)
-    y = Scale(*_range(found, others, from_zero, with_sota), bottom, top)
+    y = Scale(*_range(found, others, from_zero), bottom, top)
     ratios = [(one.at, ratio) for one in found.shown if (ratio := over_sota(one.point)) is not None]
     strip_end = bottom + (80 if narrow else 96)
     below = (strip_end if len(ratios) > 1 else bottom) + 18
@@ -80,11 +79,11 @@ def draw(
         with link, figure.within("g", mark.title, kind=f"mark {mark.kind}"):
             figure.path("", dots([(at, 8 + 15 * lane)]))
             figure.text(at + 6, 12 + 15 * lane, text)
-    known = [(x(shown.at), y(best)) for shown in found.shown if (best := _sota_value(shown)) is not None]
-    if with_sota and len(known) > 1:
+    known = [(x(shown.at), y(shown.sota)) for shown in found.shown if shown.sota is not None]
+    if len(known) > 1:
         figure.path("sota-line", line(_few(known)))
     latest = not everything or not found.shown or found.shown[-1].at >= everything[-1].at
-    ends = _ends(found, others, y, "" if narrow else sota, with_sota, latest=latest)
+    ends = _ends(found, others, y, "" if narrow else sota, latest=latest)
     for n, (_, ones) in enumerate(others, 1):
         if ones:
             within = (one for one in ones if x.low <= one.at <= x.high)
@@ -127,27 +126,19 @@ def _kind(change: Change) -> str:
     return "closed" if change.closed else "slower" if change.slower else "faster"
 
 
-def _range(
-    found: Trend, others: Sequence[tuple[str, Sequence[Shown]]], from_zero: bool, with_sota: bool
-) -> tuple[float, float]:
+def _range(found: Trend, others: Sequence[tuple[str, Sequence[Shown]]], from_zero: bool) -> tuple[float, float]:
     """The ends of the y axis: all values, and the whiskers as far as half or twice the value."""
     values = [one.value for one in found.shown] + [one.value for _, ones in others for one in ones]
     for one in found.shown:
         if not one.judged and one.low is not None and one.high is not None:
             values += [max(one.low, one.value / 2), min(one.high, one.value * 2)]
-        if with_sota and (best := _sota_value(one)) is not None:
-            values.append(best)
+        if one.sota is not None:
+            values.append(one.sota)
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
     spare = max((high - low) * 0.08, high * 0.004, 1e-12)
     return (0.0 if from_zero else max(0.0, low - spare)), high + spare
-
-
-def _sota_value(one: Shown) -> float | None:
-    """The value of SOTA in the unit of the axis, where that is an amount."""
-    point = one.point
-    return one.value * point.sota_median / point.median if point.sota_median and point.median else None
 
 
 def _bands(found: Trend, x: Scale, y: Scale) -> str:
@@ -186,7 +177,6 @@ def _ends(
     others: Sequence[tuple[str, Sequence[Shown]]],
     y: Scale,
     sota: str,
-    with_sota: bool,
     *,
     latest: bool,
 ) -> list[tuple[float, str, str]]:
@@ -200,9 +190,8 @@ def _ends(
         kind = "slower" if last.point.outcome == Outcome.REGRESSION else "own"
         named = ("now " if latest else "last ") if sota else ""
         wanted.append((y(last.value), f"{named}{last.value:{found.digits}}", kind))
-        best = _sota_value(last) if with_sota else None
-        if best is not None:
-            wanted.append((y(best), f"{sota} {best:{found.digits}}".lstrip(), "sota"))
+        if last.sota is not None:
+            wanted.append((y(last.sota), f"{sota} {last.sota:{found.digits}}".lstrip(), "sota"))
     for mark, (_, ones) in zip("②③④", others, strict=False):
         at = y(ones[-1].value) if ones else y.start
         wanted.append((at, f"{mark} {ones[-1].value:{found.digits}}" if ones else "", ""))

@@ -38,6 +38,7 @@ class Shown:
     value: float
     low: float | None
     high: float | None
+    sota: float | None  # what SOTA had in the same session; none where the value is a ratio to it
 
     @property
     def judged(self) -> bool:
@@ -184,7 +185,7 @@ def trend(
     for point, at in zip(points, dates, strict=True):
         value = _value(point, unit, divisor, ceilings or {})
         if value is not None:
-            shown.append(Shown(point, at, value, *_whiskers(point, value, unit)))
+            shown.append(Shown(point, at, value, *_whiskers(point, value, unit), _sota(point, value, unit)))
     placed = {point.ordinal: at for point, at in zip(points, dates, strict=True)}
     found = [replace(change, at=placed.get(change.ordinal, change.at)) for change in found]
     starts = {change.ordinal for change in found if not change.closed}
@@ -256,6 +257,14 @@ def _value(point: Point, unit: Unit, divisor: float, ceilings: Mapping[int, floa
             return 100 * point.gb_s / best if point.gb_s and best else None
 
 
+def _sota(point: Point, value: float, unit: Unit) -> float | None:
+    """What SOTA had where the point has this value.  More time is less GB/s."""
+    if not (point.sota_median and point.median) or unit is Unit.RATIO:
+        return None
+    share = point.sota_median / point.median
+    return value * share if unit is Unit.AMOUNT else value / share
+
+
 def over_sota(point: Point) -> float | None:
     """The time over the time of SOTA in the same session."""
     return point.median / point.sota_median if point.median and point.sota_median else None
@@ -279,7 +288,7 @@ def headline(found: Trend, metric: Metric) -> tuple[str, Change | None]:
         n = len(found.shown)
         if n == 1:
             return f"{found.said(found.shown[0].value)}, measured once", None
-        return f"SeriesLevel over {n:,} revisions", None
+        return f"Level over {n:,} revisions", None
     last = open_changes[-1]
     return f"{percent(last.ratio, metric)} since {day(last.at)}", last
 

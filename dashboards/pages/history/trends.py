@@ -256,7 +256,6 @@ def trend_values(
             behind=behind,
             from_zero=at.from_zero,
             sota=sota,
-            with_sota=at.unit is not Unit.RATIO,
         )
         for width, name in ((_WIDE, f"{verdict}; the table of revisions has the same numbers"), (_NARROW, verdict))
     )

@@ -127,6 +127,22 @@ def test_units(unit: Unit, value: float, said: str) -> None:
     assert found.said(found.shown[0].value) == said
 
 
+@pytest.mark.parametrize(
+    ("unit", "sota"),
+    [(Unit.AMOUNT, 100.0), (Unit.GB_S, 1000.0), (Unit.CEILING, 25.0), (Unit.RATIO, None)],
+)
+def test_sota_is_in_the_unit_of_the_axis(unit: Unit, sota: float | None) -> None:
+    found = trend(points([125.0, 125.0]), (), Metric.KERNEL, unit, {100: 4000.0, 101: 4000.0})
+    assert [one.sota for one in found.shown] == [sota, sota]
+    drawing = Drawn(draw(found, width=1216))
+    assert bool(drawing.paths("sota-line")) is (sota is not None)
+    if sota is not None:
+        [name] = drawing.texts("sota")
+        [own] = drawing.texts("own")
+        assert name.text == f"SOTA {sota:{found.digits}}"
+        assert (name.y > own.y) is (sota < found.shown[0].value), "a value that is less is lower"
+
+
 def test_a_share_of_the_ceiling_needs_the_ceiling_of_the_session() -> None:
     found = trend(points([100.0, 100.0]), (), Metric.KERNEL, Unit.CEILING, {101: 4000.0})
     assert [one.value for one in found.shown] == [25.0]
