@@ -3,7 +3,7 @@
 import gzip
 import hashlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -22,9 +22,13 @@ _KEPT_A_DAY = "public, max-age=86400"
 @dataclass(frozen=True)
 class Asset:
     body: bytes
-    packed: bytes
     digest: str
     media_type: str
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Compressed when it is fetched: pages need the address of Plotly's megabyte, and few readers the file."""
+        return gzip.compress(self.body, 6, mtime=0)
 
 
 def _files() -> dict[str, Path]:
@@ -34,12 +38,12 @@ def _files() -> dict[str, Path]:
 
 @cache
 def asset(name: str) -> Asset:
-    """Read and compress a file once."""
+    """Read a file once."""
     path = _files().get(name)
     if path is None:
         raise NotFound("file", name)
     body = path.read_bytes()
-    return Asset(body, gzip.compress(body, 6, mtime=0), hashlib.sha256(body).hexdigest()[:16], _TYPES[path.suffix])
+    return Asset(body, hashlib.sha256(body).hexdigest()[:16], _TYPES[path.suffix])
 
 
 def address(name: str) -> str:

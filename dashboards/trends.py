@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, place, time_ticks, triangles
 from service.domain.states import Outcome
-from service.reports.trends import Change, Shown, Trend, over_sota
+from service.reports.trends import SeriesChange, Shown, Trend, over_sota
 
 _MOST_DOTS = 1500  # of more points, two for each px at most are drawn
 _LANES = 3
@@ -122,7 +122,7 @@ def _draw_dots(figure: Figure, shown: Sequence[Shown], x: Scale, y: Scale) -> No
             figure.add("circle", kind="hollow", cx=at, cy=value, r=2.6)
 
 
-def _kind(change: Change) -> str:
+def _kind(change: SeriesChange) -> str:
     return "closed" if change.closed else "slower" if change.slower else "faster"
 
 
@@ -199,7 +199,7 @@ def _ends(
     return [(at, text, kind) for at, (_, text, kind) in zip(places, wanted, strict=True)]
 
 
-def _draw_changes(figure: Figure, found: Sequence[Change], x: Scale, top: float) -> None:
+def _draw_changes(figure: Figure, found: Sequence[SeriesChange], x: Scale, top: float) -> None:
     """The sizes of changes above their lines; the largest first, so that it always has its place."""
     taken = list[tuple[float, float]]()
     for change in sorted(found, key=lambda one: -abs(math.log(one.ratio))):

@@ -32,7 +32,7 @@ from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afte
 from service.api.common import ERRORS, PRIVATE
 from service.api.gateway.connections import CheckedHeads, RateLimited
 from service.api.gateway.problems import problem
-from service.api.reading import exports, weekly
+from service.api.reading import exports, figures, weekly
 from service.db.engine import describe
 from service.domain.ingest import LINE_MODELS
 from service.errors import Busy, ServiceError, StillHandled, Unsigned
@@ -68,6 +68,7 @@ _TAGS = {
     "weekly": "The weekly report.",
     "studies": "Published results, measured again.",
     "workers": "Machines that measure.",
+    "figures": "Charts of the pages, to explore with Plotly.",
     "export": "Everything of one kind, as a file.",
     "ingest": "Measurements made elsewhere.",
     "subscriptions": "Who is notified of what.",
@@ -146,7 +147,7 @@ def _created(*pages: ModuleType) -> FastAPI:
     app.add_exception_handler(DBAPIError, _database_error)
     app.add_exception_handler(ClientDisconnect, _late)
     routes = app.router.routes
-    routes += _stateless(_API, targets, regressions, weekly, studies, runs)
+    routes += _stateless(_API, targets, figures, regressions, weekly, studies, runs)
     app.include_router(progress.router(), prefix=_API)
     app.include_router(exports.router(), prefix=_API)
     routes += _stateless(_API, keys, ingest, subscriptions)

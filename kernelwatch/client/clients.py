@@ -13,6 +13,7 @@ from .data import Exports, Ingested, Studies
 from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
 from .exchange import Exchange, Retries
+from .figures import Figures
 from .regressions import Bisections, Calibration, Incidents, Policies, Regressions, Weekly
 from .resources import Async, Mode, Sync
 from .runs import Queue, Runs, Workers
@@ -28,6 +29,7 @@ class Resources(Generic[Mode]):
 
     def __init__(self, driver: Blocking | Asynchronous) -> None:
         self.targets: Targets[Mode] = Targets(driver)
+        self.figures: Figures[Mode] = Figures(driver)
         self.runs: Runs[Mode] = Runs(driver)
         self.regressions: Regressions[Mode] = Regressions(driver)
         self.incidents: Incidents[Mode] = Incidents(driver)

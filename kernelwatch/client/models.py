@@ -3,6 +3,7 @@
 
 from kernelwatch.documents.administration import *
 from kernelwatch.documents.base import *
+from kernelwatch.documents.figures import *
 from kernelwatch.documents.regressions import *
 from kernelwatch.documents.runs import *
 from kernelwatch.documents.studies import *

@@ -46,7 +46,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Change:
+class SeriesChange:
     """A step of the series: found in its history, or by the comparison of a revision with its parent."""
 
     ordinal: int  # of the first revision after it
@@ -99,7 +99,7 @@ class Trend:
 
     shown: tuple[Shown, ...]
     levels: tuple[SeriesLevel, ...]
-    changes: tuple[Change, ...]  # the oldest first
+    changes: tuple[SeriesChange, ...]  # the oldest first
     unit: str  # of the axis, for people
     digits: str  # format of a value
 
@@ -114,16 +114,16 @@ def changes(
     steps: Iterable[ChangePointView],
     regressions: Iterable[RegressionView],
     metric: Metric = Metric.KERNEL,
-) -> tuple[Change, ...]:
+) -> tuple[SeriesChange, ...]:
     """The changes of a series, the oldest first.  A revision has one: what history found, else what the pair showed."""
     by_ordinal = {point.ordinal: point for point in points}
     opened = {one.run.revision.ordinal: one.row for one in regressions}
     by_id = {row.id: row for row in opened.values()}
-    found = dict[int, Change]()
+    found = dict[int, SeriesChange]()
     for point in points:
         if point.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT) and point.ratio:
             row = opened.get(point.ordinal)
-            found[point.ordinal] = Change(
+            found[point.ordinal] = SeriesChange(
                 point.ordinal,
                 point.committed_at,
                 point.revision,
@@ -148,7 +148,7 @@ def changes(
         row = by_id.get(step.row.regression_id or -1) or opened.get(ordinal)
         if pair is not None and step.row.state is PointState.CLOSED:
             continue
-        found[ordinal] = Change(
+        found[ordinal] = SeriesChange(
             ordinal,
             step.revision.committed_at,
             step.revision.sha,
@@ -170,7 +170,7 @@ def changes(
 
 def trend(
     points: Sequence[Point],
-    found: Sequence[Change],
+    found: Sequence[SeriesChange],
     metric: Metric,
     unit: Unit,
     ceilings: Mapping[int, float] | None = None,
@@ -278,7 +278,7 @@ def _whiskers(point: Point, value: float, unit: Unit) -> tuple[float | None, flo
     return (value * down, value * up) if unit in (Unit.AMOUNT, Unit.RATIO) else (value / up, value / down)
 
 
-def headline(found: Trend, metric: Metric) -> tuple[str, Change | None]:
+def headline(found: Trend, metric: Metric) -> tuple[str, SeriesChange | None]:
     """The verdict of a trend in figures, and the change that it is about."""
     if not found.shown:
         return "Not measured in this unit", None

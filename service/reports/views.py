@@ -167,6 +167,7 @@ class Point:
     low: float | None
     high: float | None
     stack_id: int | None
+    author: str = ""
     stack_changes: tuple[str, ...] = ()  # since the point before: "torch 2.11.0 → 2.13.0"
 
 

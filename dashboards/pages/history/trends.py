@@ -30,7 +30,7 @@ from service.ledger.reading import trends as reading
 from service.ledger.reading.trends import SeriesHistory
 from service.ledger.regressions import listing
 from service.ledger.targets import target_named
-from service.reports.trends import Change, Shown, Trend, Unit, day, headline
+from service.reports.trends import SeriesChange, Shown, Trend, Unit, day, headline
 from service.reports.trends import trend as trend_of
 from service.reports.views import Point
 
@@ -87,6 +87,20 @@ class TrendAddress:
             values |= {"since": "", "until": ""}
         kept = {key: value for key, value in values.items() if value not in ("", None, [])}
         return f"/targets/{quote(self.target)}/trend?{urlencode(kept, doseq=True)}"
+
+    def figure(self, days: str) -> str:
+        """The figure to explore of the same series, dates and unit, which begins with so many `days`."""
+        asked: dict[str, object] = {"device": self.device, "provider": self.provider, "case": self.case}
+        if self.unit is not Unit.AMOUNT:
+            asked["unit"] = self.unit.value
+        if self.since:
+            asked["since"] = f"{self.since}T00:00:00Z"
+        if self.until:
+            asked["until"] = f"{self.until + timedelta(days=1)}T00:00:00Z"
+        if days.isdecimal():
+            asked["days"] = days
+        path = f"/api/v1/targets/{quote(self.target)}/series/figure"
+        return f"{path}?{urlencode(asked | {'with': self.others}, doseq=True)}"
 
 
 @router.get("/targets/{name}/trend", response_model=None)
@@ -244,6 +258,7 @@ def trend_values(
     starts = {name: [one for one in found.shown if one.point.revision.startswith(sha)] for name, sha in picked.items()}
     chosen = {name: ones[0] for name, ones in starts.items() if ones}
     verdict, change = headline(found, metric)
+    shown_days = _shown_days(at, window, series.points)
     wide, narrow = (
         trends.draw(
             found,
@@ -278,7 +293,8 @@ def trend_values(
         "behind": behind,
         "units": _units(metric),
         "windows": _WINDOWS,
-        "shown_days": _shown_days(at, window, series.points),
+        "shown_days": shown_days,
+        "figure": at.figure(shown_days),
         "total": len(series.points) if len(series.points) < _RECENT and series.every == 1 else None,
         "every": series.every,
         "found_series": _search(session, target, at) if at.query else None,
@@ -339,7 +355,7 @@ def _other(session: Session, target: Target, named: str, at: TrendAddress, windo
     return trend_of(within, (), metric_of(case), at.unit, ceilings).shown
 
 
-def _before(found: Trend, change: Change | None) -> float | None:
+def _before(found: Trend, change: SeriesChange | None) -> float | None:
     """The level before a change, in the unit of the axis."""
     if change is None:
         return None
@@ -352,7 +368,7 @@ def _later(shown: Sequence[Shown], everything: Sequence[Shown]) -> Shown | None:
     return everything[-1] if shown and everything and shown[-1].at < everything[-1].at else None
 
 
-def _is_within(change: Change, shown: Sequence[Shown]) -> bool:
+def _is_within(change: SeriesChange, shown: Sequence[Shown]) -> bool:
     return bool(shown) and shown[0].point.ordinal <= change.ordinal <= shown[-1].point.ordinal
 
 

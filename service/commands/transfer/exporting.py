@@ -1,13 +1,12 @@
 """`kernelwatch export`: everything of one kind as a file."""
 
-import codecs
 import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,9 @@ import typer
 
 from service.commands.connection import client
 from service.commands.noun import Noun, Where
+from service.commands.transfer.destination import destination, utc
+from service.commands.transfer.figures import figure_app
 from service.domain.exports import Exportable, FileFormat
-from service.domain.text import printable
 from service.errors import BadInput
 
 _SUFFIXES = {
@@ -54,12 +54,12 @@ def _write(
         target=target,
         device=device,
         revision=revision,
-        since=_utc(since),
-        until=_utc(until),
+        since=utc(since),
+        until=utc(until),
     )
     count = ReceivedCount(form)
     shown = nullcontext(NoProgress()) if output is None and sys.stdout.isatty() else progress(lines=False)
-    with shown as display, _destination(output) as write:
+    with shown as display, destination(output) as write:
         for part in parts:
             write(part)
             count.add(part)
@@ -80,9 +80,10 @@ def _verb(what: Exportable) -> Callable[..., None]:
     return verb
 
 
-export_app = Noun("Write everything of one kind to a file, or public boards as a web site.")
+export_app = Noun("Write everything of one kind to a file, a figure to explore, or public boards as a web site.")
 for each in Exportable:
     export_app.verb(each.value)(_verb(each))
+export_app.add_typer(figure_app, name="figure")
 
 
 class ReceivedCount:
@@ -115,34 +116,6 @@ class ReceivedCount:
     def said(self) -> str:
         size = f"{self._bytes / 1e6:,.1f} MB"
         return size if self._form is FileFormat.PARQUET else f"{self.rows:,} rows, {size}"
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=at.tzinfo or UTC)
-
-
-@contextmanager
-def _destination(output: Path | None) -> Iterator[Callable[[bytes], object]]:
-    """What writes to stdout, or to a file that replaces `output` when it is complete."""
-    if output is None:
-        yield _terminal_writer() if sys.stdout.isatty() else sys.stdout.buffer.write
-        sys.stdout.flush()
-        return
-    from kernelwatch.client.exchange import WholeFile
-
-    if output.is_dir():
-        raise BadInput(f"{output} is a folder; name a file in it.")
-    try:
-        with WholeFile(output) as file:
-            yield file.write
-    except OSError as error:
-        raise BadInput(f"{output} cannot be written: {error.strerror}.") from None
-
-
-def _terminal_writer() -> Callable[[bytes], object]:
-    """What shows text from elsewhere on a terminal, which it can neither colour nor control."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    return lambda part: sys.stdout.write(printable(decoder.decode(part)))
 
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")

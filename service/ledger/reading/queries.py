@@ -438,7 +438,7 @@ def _was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
 # Statements are made once: making one takes longer than the database needs for it.
 _SERIES = (
     select(Run.id, Revision.sha, Revision.subject, Revision.ordinal, Revision.committed_at)
-    .add_columns(VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high, Run.stack_id)
+    .add_columns(VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high, Run.stack_id, Revision.author)
     .select_from(Revision)
     .join(
         Run,

@@ -12,7 +12,7 @@ from service.ledger.changepoints import load
 from service.ledger.changepoints.follow_up import policy_of
 from service.ledger.regressions import listing
 from service.reports.report import readable
-from service.reports.trends import Change, changes
+from service.reports.trends import SeriesChange, changes
 from service.reports.views import Point, RegressionView
 
 
@@ -21,7 +21,7 @@ class SeriesHistory:
     """Revisions of a series, the oldest first, with what changed; `ceilings` are GB/s of a copy by run."""
 
     points: Sequence[Point]
-    changes: Sequence[Change]
+    changes: Sequence[SeriesChange]
     regressions: Sequence[RegressionView]
     ceilings: Mapping[int, float]
     every: int  # the distance between the revisions: 1 for every one

@@ -47,6 +47,17 @@ def test_stdout_has_what_the_api_sends() -> None:
 
 
 @pytest.mark.usefixtures("seeded")
+def test_a_figure_is_that_of_the_api(tmp_path: Path) -> None:
+    series = {"provider": "norms", "device": "h200", "unit": "gb_s"}
+    sent = Api().get("/targets/norms/series/figure", params=series | {"case": CASES[1]}).json()
+    options = [word for name, value in series.items() for word in (f"--{name}", value)]
+    assert json.loads(kernelwatch("export", "figure", "trend", "norms", CASES[1], *options).stdout) == sent
+    kernelwatch("export", "figure", "trend", "norms", CASES[1], *options, "--output", tmp_path / "figure.json")
+    assert json.loads((tmp_path / "figure.json").read_text()) == sent
+    assert "Search for the case" in error("export", "figure", "trend", "norms", "rmsnorm.fwd.8x8.bf16", *options)
+
+
+@pytest.mark.usefixtures("seeded")
 def test_the_suffix_chooses_the_format_and_stderr_has_the_rows(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(kernelwatch("export", "verdicts").stdout, newline="")))
     for name in ("verdicts.csv", "verdicts.ndjson"):

@@ -1,0 +1,115 @@
+"""Charts to explore: what pages draw, as figures of Plotly."""
+
+import json
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from kernelwatch.documents.figures import FigureDocument
+from service.api.access import Reading, ReadingRoute
+from service.api.common import CACHED, seconds, tagged
+from service.api.objects import AnyName
+from service.db.models import Revision, Target
+from service.domain.forges import commit_address
+from service.domain.metrics import SeriesKey, metric_of
+from service.errors import BadInput, NotFound
+from service.forge.clients import addresses
+from service.ledger.reading import queries, trends
+from service.ledger.targets import target_named
+from service.reports.figures.trend import trend_figure
+from service.reports.schema.base import Instant
+from service.reports.trends import Shown, Unit, trend
+from service.reports.views import Point
+
+router = APIRouter(route_class=ReadingRoute, tags=["figures"])
+
+MAX_OTHERS = 3
+_Case = Annotated[str, Query(max_length=120, description="For example rmsnorm.fwd.4096x1024.bf16-fp32.")]
+_Provider = Annotated[str, Query(max_length=80, description="For example norms or quack.")]
+_Device = Annotated[str, Query(max_length=40, description="For example h200.")]
+_Others = Annotated[
+    list[Annotated[str, Query(max_length=300)]] | None,
+    Query(alias="with", description="Other series of the same metric, each as `device provider case`."),
+]
+
+
+@router.get("/targets/{name}/series/figure", response_model=FigureDocument, responses=CACHED)
+def get_trend_figure(
+    request: Request,
+    name: AnyName,
+    session: Reading,
+    case: _Case,
+    provider: _Provider,
+    device: _Device,
+    unit: Annotated[Unit, Query(description="Of the values: time, bytes or a count is `amount`.")] = Unit.AMOUNT,
+    others: _Others = None,
+    since: Annotated[Instant | None, Query(description="Only revisions committed at this time or later.")] = None,
+    until: Annotated[Instant | None, Query(description="Only revisions committed before this time.")] = None,
+    days: Annotated[int | None, Query(ge=1, le=9999, description="Shown at first; the others by the slider.")] = None,
+) -> Response:
+    """Draw the history of one case on the mainline, its newest 2,000 revisions, as a figure of Plotly."""
+    target = target_named(session, name)
+    between = seconds(since), seconds(until)
+    key = SeriesKey.of(target.id, device, provider, case)
+    points = _points(session, target, key, between)
+    if not points:
+        raise NotFound("series", f"{case} of {provider} on {device} at {name}", "Search for the case on its trend.")
+    history = trends.with_changes(session, target, key, points, ceilings=unit is Unit.CEILING)
+    found = trend(points, history.changes, key.metric, unit, history.ceilings)
+    compared = [(other, _other(session, target, other, key, unit, between)) for other in dict.fromkeys(others or ())]
+    if len(compared) > MAX_OTHERS:
+        raise BadInput(f"A figure shows at most {MAX_OTHERS} more series; take some of the {len(compared)} out.")
+    sota, _ = trends.limit_to_sota(session, target, device, case)
+    drawn = trend_figure(
+        found,
+        key.metric,
+        f"{case} by {provider} on {device}",
+        sota=sota,
+        others=compared,
+        days=days,
+        commit=_commit_of(target),
+    )
+    return _tagged_figure(request, drawn)
+
+
+def _points(
+    session: Session, target: Target, key: SeriesKey, between: tuple[float | None, float | None]
+) -> list[Point]:
+    since, until = between
+    on_mainline = Revision.ordinal.is_not(None)
+    places = None if until is None else queries.MainlinePlaces(on_mainline & (Revision.committed_at < until))
+    return queries.series(session, target, key.printed, key.provider, key.device, since=since, places=places)
+
+
+def _other(
+    session: Session,
+    target: Target,
+    named: str,
+    of: SeriesKey,
+    unit: Unit,
+    between: tuple[float | None, float | None],
+) -> tuple[Shown, ...]:
+    """Another series in the same unit.  Raises NotFound, and BadInput for another metric."""
+    device, provider, case = (*named.split(" "), "", "")[:3]
+    if metric_of(case) is not of.metric:
+        raise BadInput(f"{case} and {of.printed} are measured in different units; draw them in figures of their own.")
+    points = _points(session, target, SeriesKey.of(target.id, device, provider, case), between)
+    if not points:
+        raise NotFound("series", f"{named} at {target.name}", "Take it out of `with`.")
+    ceilings = trends.copies(session, points) if unit is Unit.CEILING else {}
+    return trend(points, (), of.metric, unit, ceilings).shown
+
+
+def _commit_of(target: Target) -> Callable[[str], str]:
+    """The address of a commit at the forge of the target; empty where it has none."""
+    kind = target.forge_kind
+    if not kind:
+        return lambda _: ""
+    repository = f"{addresses()[kind]}/{target.forge}"
+    return lambda sha: commit_address(kind, repository, sha)
+
+
+def _tagged_figure(request: Request, drawn: FigureDocument) -> Response:
+    return tagged(request, json.dumps(drawn, allow_nan=False, separators=(",", ":")), "application/json")

@@ -1,0 +1,55 @@
+"""`kernelwatch export figure`: a chart of a page as a figure of Plotly."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import Noun
+from service.commands.transfer.destination import destination, utc
+
+if TYPE_CHECKING:
+    from kernelwatch.documents.figures import FigureDocument
+
+figure_app = Noun("Write a chart as JSON, which `plotly.io.from_json` reads.")
+
+Target = Annotated[str, typer.Argument(help="The name of a target.")]
+Device = Annotated[str, typer.Option(help="The device that measured, such as h200.")]
+Output = Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")]
+
+
+@figure_app.verb("trend")
+def trend(
+    target: Target,
+    case: Annotated[str, typer.Argument(help="A case, such as rmsnorm.fwd.4096x1024.bf16.")],
+    provider: Annotated[str, typer.Option(help="The provider that was measured.")],
+    device: Device,
+    unit: Annotated[str | None, typer.Option(help="amount, gb_s, ratio or ceiling; default: amount.")] = None,
+    others: Annotated[
+        list[str] | None, typer.Option("--with", help="Another series as 'DEVICE PROVIDER CASE'; may be repeated.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only what was committed at this time (UTC) or later.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only what was committed before this time (UTC).")] = None,
+    output: Output = None,
+) -> None:
+    """Write the history of a case."""
+    figures = client().figures
+    found = figures.trend(
+        target,
+        case,
+        provider=provider,
+        device=device,
+        unit=unit,
+        others=others or None,
+        since=utc(since),
+        until=utc(until),
+    )
+    _write(found, output)
+
+
+def _write(found: "FigureDocument", output: Path | None) -> None:
+    with destination(output) as write:
+        write(json.dumps(found, ensure_ascii=False).encode() + b"\n")
