@@ -28,6 +28,7 @@ from service.ledger.reading.queries import Glance
 from service.ledger.targets import target_named
 from service.reports.comment_head import by_gravity, heading, next_step
 from service.reports.report import ALARMING, Report
+from service.settings import settings
 
 _OURS = re.compile(r"</?(?:details|summary|sub)>")
 _MARKER = re.compile(r"<!--.*?-->\s*", re.DOTALL)
@@ -48,9 +49,20 @@ def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -
     return "".join([*kept, str(escape(raw[end:]))])
 
 
-_reader = MarkdownIt("commonmark", {"html": True}).enable("table").disable("image")
+def _image(renderer: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:
+    """Our own pictures, from wherever this page is read; nobody else's."""
+    token, address = tokens[place], f"{settings().address}/"
+    alt = escape(renderer.renderInlineAsText(token.children or [], options, env))
+    source = str(token.attrGet("src"))
+    if not source.startswith(address):
+        return str(alt)
+    return f'<img src="/{escape(source.removeprefix(address))}" alt="{alt}">'
+
+
+_reader = MarkdownIt("commonmark", {"html": True}).enable("table")
 _reader.add_render_rule("html_block", _ours_only)
 _reader.add_render_rule("html_inline", _ours_only)
+_reader.add_render_rule("image", _image)
 _reader.add_render_rule("fence", scrolled_code)
 _reader.add_render_rule("code_block", scrolled_code)
 

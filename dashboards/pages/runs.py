@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import kernel_code
+from dashboards.change_pictures import draw
 from dashboards.pages import controls, pulls
 from dashboards.rendering import page, page_router
 from dashboards.runs import facts
@@ -29,7 +30,7 @@ from dashboards.runs.lines import (
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, rounds_figure, tick_marks
 from kernels.cases import Metric
 from service.api.access import Reading
-from service.api.common import Key, tagged
+from service.api.common import PRIVATE, Key, tagged
 from service.db.engine import clock
 from service.db.models import OutboxMessage, RegressionRow, Run
 from service.domain.codefacts.comparison import MAX_COMPARED, MAX_EDITS
@@ -43,10 +44,12 @@ from service.ledger.reading import brief, queries
 from service.ledger.reading.queries import Glance
 from service.ledger.runs import queue
 from service.reports import markdown, notes
+from service.reports.change_picture import change_picture
 from service.reports.comment_head import heading, next_step
 from service.reports.encoders import csv_text
 
 router = page_router()
+_PICTURE_KEPT = "public, max-age=86400, immutable"  # its address names the run and what is drawn
 MAX_UNFOLDED = 60  # lines that a filter left are shown without their folds
 _COMMENT_STATES = {
     OutboxState.SENT: "Comment on the {}",
@@ -185,6 +188,19 @@ def run_comment(run_id: Key, session: Reading) -> str:
         comment_html=pulls.as_html(comment),
         messages=messages,
     )
+
+
+@router.get("/runs/{run_id}/changes.svg", response_model=None)
+def run_changes(
+    request: Request, run_id: Key, session: Reading, version: Annotated[str, Query(alias="v", max_length=20)] = ""
+) -> Response:
+    """Return the picture of the comment: what changed in a run.  Raises NotFound where nothing did."""
+    report = queries.found_in(session, run_id)
+    picture = change_picture(report)
+    if picture is None:
+        raise NotFound("picture of run", run_id, "No case of it changed.")
+    kept = _PICTURE_KEPT if report.public and version == picture.version else PRIVATE
+    return tagged(request, draw(picture).__html__(), "image/svg+xml; charset=utf-8", caching=kept)
 
 
 @router.get("/runs/{run_id}/telemetry")

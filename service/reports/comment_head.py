@@ -15,6 +15,7 @@ from service.domain.metrics import WORDS, amount, in_range, percent, signed
 from service.domain.policy.policy import CommentWhen
 from service.domain.states import OPEN_STATES, GateKind, GateState, Outcome, Purpose, RunState
 from service.domain.text import code, escaped, in_percent, listed, one_line, row_of, share_in_words
+from service.reports import change_picture
 from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 
@@ -102,7 +103,7 @@ def head(reports: Sequence[Report]) -> list[str]:
     for report in reports:
         said = f"kernelwatch, {escaped(report.device.upper())}: {escaped(title(report))}"
         parts.append(f"### {symbol(report)} [{said}]({report.url})")
-        parts += filter(None, (_lead_words(report), _counts(report)))
+        parts += filter(None, (_lead_words(report), change_picture.in_comment(report), _counts(report)))
     return [*parts, _closing(reports)]
 
 

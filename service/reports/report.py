@@ -111,6 +111,7 @@ class Report:
     baseline_sha: str | None = None
     forge_url: str | None = None  # the web address of the repository at its forge
     forge_kind: ForgeKind | None = None
+    public: bool = False  # anybody may read it, at an address that forges reach
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
@@ -402,6 +403,7 @@ def report(
     forge: str = "",
     known: Mapping[Name, Known] | None = None,
     contents: RunContents | None = None,
+    public: bool = False,
 ) -> Report:
     """Make the Report of a run.
 
@@ -414,6 +416,7 @@ def report(
         forge: URL of the forge's pages.
         known: Regressions that were open when it was measured, by provider and case.
         contents: What it measured and decided, or the part of it that the reader needs.
+        public: Whether anybody may read it at `address`.
     """
     recipe = readable(run.recipe.text)
     found = contents or RunContents.of(run)
@@ -447,6 +450,7 @@ def report(
         forge_kind=run.target.forge_kind,
         last_good=short(run.last_good) if run.last_good else None,
         pinned=short(run.pinned) if run.pinned else None,
+        public=public,
         **{name: getattr(run, name) for name in _OF_RUN},
     )
 

@@ -139,9 +139,16 @@ def found_in(session: Session, run_id: int) -> Report:
 def report_on(session: Session, run: Run, contents: RunContents | None = None) -> Report:
     """The report of a run that was loaded by `whole_run`, or with its contents given."""
     open_before = _open_at_baseline(session, run, contents.verdicts if contents else run.verdicts)
-    address = settings().address
-    forge = addresses()[run.target.forge_kind] if run.target.forge_kind else ""
-    return report(run, policy=server_policy(), address=address, forge=forge, known=open_before, contents=contents)
+    own = settings()
+    return report(
+        run,
+        policy=server_policy(),
+        address=own.address,
+        forge=addresses()[run.target.forge_kind] if run.target.forge_kind else "",
+        known=open_before,
+        contents=contents,
+        public=own.public_read and own.public_url is not None and not run.target.private,
+    )
 
 
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
