@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -75,10 +75,14 @@ class Answer:
     text: str | None = None
 
 
+TOO_MANY = "This endpoint has been requested too many times. Try again later."
+MAX_COUNTED = 10_000  # of a longer list GitLab does not say how long it is
 NOT_FOUND = Answer(404, {"message": "404 Not found"})
 NO_PROJECT = Answer(404, {"message": "404 Project Not Found"})
 FORBIDDEN = Answer(403, {"message": "403 Forbidden"})
 BROKEN = Answer(502, text="<html><title>GitLab is not responding (502)</title></html>")
+BLANK = Answer(400, {"message": '400 Bad request - Note {:note=>["can\'t be blank"]}'})
+EMPTIED = Answer(202, {"commands_changes": {}, "summary": ["Applied."]})  # of a note that commands, and says nothing
 EXPIRED = Answer(
     401,
     {
@@ -103,14 +107,13 @@ class FakeGitLab:
         self.hidden: set[str] = set()  # projects that the token's account is no member of
         self.requests: list[tuple[str, str]] = []
         self.executed: list[str] = []  # quick actions that our notes commanded
-        self.idempotent_statuses = False  # as GitLab 18.3 and later
         self._faults: list[tuple[str, str]] = []
         self._ids, self._users, self._now = itertools.count(100), itertools.count(500), itertools.count(1_700_000_000)
 
     # -- what tests do and see
 
     def fail_next(self, fault: str, path: str = "/notes", method: str = "POST") -> None:
-        """Fail the next such request: 502, 502-after-commit, limited, limited-by-clock, or limited-for-days."""
+        """Fail the next such request: 502, 502-after-commit, or one of the limits of `_answered`."""
         self._faults.append((f"{method} {path}", fault))
 
     def comments_on(self, project: str, iid: int) -> list[str]:
@@ -256,6 +259,7 @@ class FakeGitLab:
         fault = self._fault(method, path)
         now = int(time.time())
         limits = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": str(now + 30)}
+        unused = {**limits, "ratelimit-remaining": "33"}
         match fault:
             case "502":
                 return BROKEN
@@ -263,6 +267,8 @@ class FakeGitLab:
                 return Answer(429, headers={**limits, "retry-after": "30"}, text="Retry later\n")
             case "limited-by-clock":
                 return Answer(429, headers=limits, text="Retry later\n")
+            case "limited-notes":  # the headers are of another limit, which is not reached
+                return Answer(429, {"message": {"error": TOO_MANY}}, headers=unused)
             case "limited-for-days":
                 return Answer(429, headers={"retry-after": "999999"}, text="Retry later\n")
         answer = self._routed(method, path, query, headers, said, base)
@@ -349,16 +355,30 @@ class FakeGitLab:
 
     def _page(self, every: list[dict[str, Any]], query: dict[str, str], url: str) -> Answer:
         page, size = int(query.get("page", 1)), int(query.get("per_page", 20))
-        more = page * size < len(every)
-        rest = "&".join(f"{key}={value}" for key, value in query.items() if key not in ("page", "per_page"))
-        link = f'<{url}?{rest}&page={page + 1}&per_page={size}>; rel="next", <{url}?page=1>; rel="first"'
-        headers = {"x-page": str(page), "x-per-page": str(size), "x-next-page": str(page + 1) if more else ""}
-        return Answer(200, every[(page - 1) * size : page * size], {**headers, **({"link": link} if more else {})})
+        pages, counted = max(1, -(-len(every) // size)), len(every) <= MAX_COUNTED
+        links = {
+            **({"prev": page - 1} if page > 1 else {}),
+            **({"next": page + 1} if page < pages else {}),
+            "first": 1,
+            **({"last": pages} if counted else {}),
+        }
+        hrefs = {name: urlencode({**query, "page": number, "per_page": size}) for name, number in links.items()}
+        headers = {
+            "x-per-page": str(size),
+            "x-page": str(page),
+            "x-next-page": str(links.get("next", "")),
+            "x-prev-page": str(links.get("prev", "")),
+            "link": ", ".join(f'<{url}?{href}>; rel="{name}"' for name, href in hrefs.items()),
+            **({"x-total": str(len(every)), "x-total-pages": str(pages)} if counted else {}),
+        }
+        return Answer(200, every[(page - 1) * size : page * size], headers)
 
     def _post_note(self, project: str, iid: str, *, said: dict[str, Any], **_: Any) -> Answer:
         if (project, int(iid)) not in self.pulls:
             return Answer(404, {"message": "404 Merge Request Not Found"})
-        note = Note(next(self._ids), project, int(iid), self._carried_out(said["body"]), US)
+        if not (body := self._carried_out(said["body"])).strip():
+            return EMPTIED if said["body"].strip() else BLANK
+        note = Note(next(self._ids), project, int(iid), body, US)
         self.notes[note.id] = note
         return Answer(201, _note(note))
 
@@ -406,7 +426,7 @@ class FakeGitLab:
         if open_one is None:
             every.append(Status(next(self._ids), sha, ref, name, wanted, *described))
             return Answer(201, vars(every[-1]))
-        if (why := _no_transition(open_one.status, wanted)) and not self.idempotent_statuses:
+        if why := _no_transition(open_one.status, wanted):
             return Answer(400, {"message": why})
         open_one.status, (open_one.description, open_one.target_url) = wanted, described
         every.append(every.pop(every.index(open_one)))
@@ -414,7 +434,8 @@ class FakeGitLab:
 
     def _list_statuses(self, project: str, sha: str, *, query: dict[str, str], url: str, **_: Any) -> Answer:
         latest = {(one.ref, one.name): one for one in self.statuses[project, sha]}
-        return self._page([dict(vars(one)) for one in latest.values()], query, url)
+        every = sorted(latest.values(), key=lambda one: one.id)
+        return self._page([dict(vars(one)) for one in every], query, url)
 
 
 def _no_transition(now: str, wanted: str) -> str | None:

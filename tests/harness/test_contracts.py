@@ -12,7 +12,7 @@ from tests.fakes.contracts import webhooks
 from tests.fakes.contracts.contract import contract
 from tests.fakes.contracts.reduce import reduced, reduced_webhooks
 from tests.fakes.github import BOT, Comment, FakeGitHub
-from tests.fakes.gitlab import FakeGitLab
+from tests.fakes.gitlab import TOKEN, FakeGitLab
 
 CHECKS, SHA, OLD = "/repos/acme/norms/check-runs", "a" * 40, "b" * 40
 MERGE_REQUEST = "/api/v4/projects/acme%2Fnorms/merge_requests/7"
@@ -21,6 +21,7 @@ HEADERS = {
     "x-github-api-version": "2022-11-28",
     "authorization": "token a-token",
 }
+GITLAB = {"authorization": f"Bearer {TOKEN}"}
 LENGTHS = (0, 65_537, 65_536)  # of a comment
 CHECK = {"name": "kernelwatch", "head_sha": SHA, "status": "queued"}
 
@@ -235,6 +236,48 @@ def test_github_refuses_a_comment_that_is_too_long(method: str, path: str) -> No
     with github.client() as http:
         statuses = [http.request(method, path, json={"body": "x" * n}, headers=HEADERS).status_code for n in LENGTHS]
     assert statuses == [422, 422, 200 if method == "PATCH" else 201]
+    assert contracts.BROKEN == []
+
+
+def _gitlab(notes: int = 0) -> FakeGitLab:
+    gitlab = FakeGitLab("acme/norms")
+    gitlab.pull_is("acme/norms", 7, SHA, "main", None)
+    for _ in range(notes):
+        gitlab.somebody_says("acme/norms", 7, "text")
+    return gitlab
+
+
+@pytest.mark.parametrize(
+    ("notes", "page", "links", "total"),
+    [
+        (0, "1", {"first": "1", "last": "1"}, "0"),
+        (200, "1", {"next": "2", "first": "1", "last": "2"}, "200"),
+        (200, "2", {"prev": "1", "first": "1", "last": "2"}, "200"),
+        (10_001, "2", {"prev": "1", "next": "3", "first": "1"}, None),
+    ],
+)
+def test_pages_of_gitlab_are_linked_as_it_does(notes: int, page: str, links: dict[str, str], total: str | None) -> None:
+    query = {"page": page, "per_page": "100"}
+    answer = _gitlab(notes).answer("GET", f"{MERGE_REQUEST}/notes", query, GITLAB, {}, "https://gitlab.test/")
+    found = re.findall(r"<https://gitlab\.test(\S+)\?page=(\d+)&per_page=100>; rel=\"(\w+)\"", answer.headers["link"])
+    assert {name: number for path, number, name in found} == links
+    assert {path for path, _, _ in found} == {f"{MERGE_REQUEST}/notes"}
+    assert (answer.headers["x-next-page"], answer.headers["x-prev-page"]) == (
+        links.get("next", ""),
+        links.get("prev", ""),
+    )
+    assert answer.headers.get("x-total") == total
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [("text\n/close", 201, "body"), ("/close", 202, "commands_changes"), (" ", 400, "message")],
+)
+def test_a_note_without_text_is_no_note(body: str, status: int, said: str) -> None:
+    gitlab = _gitlab()
+    answer = gitlab.answer("POST", f"{MERGE_REQUEST}/notes", {}, GITLAB, {"body": body}, "https://gitlab.test/")
+    assert (answer.status, said in answer.said) == (status, True)
+    assert len(gitlab.notes) == (status == 201)
     assert contracts.BROKEN == []
 
 
