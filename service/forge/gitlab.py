@@ -396,10 +396,14 @@ class GitLab(Forge):
         return ForgeFailed(message, code=code, passing=code == 409 or code >= 500)
 
     def _limit_s(self, answer: httpx.Response) -> float:
-        """How long GitLab refuses further requests of this account."""
+        """How long GitLab refuses further requests of this account.
+
+        A limit of one endpoint, as of notes in a minute, does not say: the headers are of the limit of all requests.
+        """
         if (after := answer.headers.get("retry-after", "")).isdigit():
             return max(1.0, float(after))
-        if (reset := answer.headers.get("ratelimit-reset", "")).isdigit():
+        reset = answer.headers.get("ratelimit-reset", "")
+        if reset.isdigit() and answer.headers.get("ratelimit-remaining") == "0":
             return max(1.0, float(reset) - self._clock())
         return MIN_LIMIT_S
 
