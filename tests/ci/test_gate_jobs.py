@@ -16,6 +16,8 @@ import pytest
 from kernelwatch.client import Client
 from tests import needs
 from tests.fakes.api import new_key
+from tests.fakes.contracts import webhooks
+from tests.fakes.contracts.contract import contract
 from tests.fakes.runners import Ended, GitLabJob, evaluated, started, use_action
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from tests.stories.test_story_client import worker
@@ -33,6 +35,14 @@ KEY = "kw_0000000000_secret"
 MERGE = "ab" * 20  # the merge commit of a pull request, which only GitHub has
 
 
+def pull_event(sha: str, *, fork: bool) -> dict[str, Any]:
+    """The event of a pull request in a repository that is itself a fork."""
+    body = webhooks.pull_request(7, "synchronize", sha, "b" * 40, whose="stranger/norms" if fork else REPOSITORY)
+    body["pull_request"]["head"]["repo"]["fork"] = True
+    whole: dict[str, Any] = contract("github_webhooks").webhook("pull_request", body)
+    return whole
+
+
 @dataclass
 class Jobs:
     """Starts jobs of the CI of `norms`, with the command of the light environment."""
@@ -47,11 +57,9 @@ class Jobs:
     def github(self, sha: str, event: str = "push", *, fork: bool = False, **given: str) -> Ended:
         """A job of GitHub with a step that uses the action, in a repository that is itself a fork."""
         self.attempt += 1
-        head = {"sha": sha, "repo": {"full_name": "stranger/norms" if fork else REPOSITORY, "fork": True}}
-        pull = {"pull_request": {"head": head}}
         github = {
             "sha": sha if event == "push" else MERGE,
-            "event": pull if event == "pull_request" else {},
+            "event": pull_event(sha, fork=fork) if event == "pull_request" else {},
             "run_id": "712",
             "run_attempt": str(self.attempt),
         }
@@ -114,8 +122,7 @@ class Scripted:
         folder = self.folder / f"job-{self.attempt}"
         folder.mkdir()
         command = program(folder / "kernelwatch", f"printf '%s\\n' \"$@\" > {self.arguments}\n{text}")
-        head = {"sha": HEAD, "repo": {"full_name": "stranger/norms" if fork else REPOSITORY, "fork": True}}
-        event_of_pull = {"pull_request": {"head": head}} if event == "pull_request" else {}
+        event_of_pull = pull_event(HEAD, fork=fork) if event == "pull_request" else {}
         github = {"sha": MERGE, "event": event_of_pull, "run_id": "712", "run_attempt": attempt}
         usual = {"server": "https://watch.example", "target": "norms", "key": KEY}
         environment = {"GITHUB_REPOSITORY": REPOSITORY, "KERNELWATCH_COMMAND": str(command)}

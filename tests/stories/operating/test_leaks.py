@@ -1,8 +1,5 @@
 """A key or a webhook's secret leaked: the commands of docs/keys.md find what was done with it, and end it."""
 
-import hashlib
-import hmac
-import json
 import re
 import uuid
 from collections.abc import Callable
@@ -14,6 +11,7 @@ from service.db.engine import transaction
 from service.settings import settings
 from tests import world
 from tests.fakes.api import Api, new_key
+from tests.fakes.contracts import webhooks
 from tests.fakes.processes import ROOT
 from tests.shell import kernelwatch
 
@@ -53,14 +51,8 @@ def sent(state: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], i
     def post(accepted: str, secret: str) -> int:
         monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", accepted)
         settings.cache_clear()
-        raw = json.dumps({"zen": "Keep it short."}).encode()
-        headers = {
-            "x-github-event": "ping",
-            "x-github-delivery": str(uuid.uuid4()),
-            "x-hub-signature-256": "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest(),
-            "content-type": "application/json",
-        }
-        return Api().request("POST", "/webhooks/github", below="", content=raw, headers=headers).status_code
+        ping = webhooks.from_github("ping", {"zen": "Keep it short."}, guid=str(uuid.uuid4()), secret=secret)
+        return Api().request("POST", "/webhooks/github", below="", **ping).status_code
 
     return post
 
