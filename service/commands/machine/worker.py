@@ -15,7 +15,6 @@ from service.commands.noun import Noun, Where, single
 from service.commands.output.console import err, out
 from service.commands.output.views import View
 from service.ops import torch_install
-from service.settings import settings
 
 worker_app = Noun("Start, list, pause and drain workers.")
 EVERY_S = 2.0
@@ -32,6 +31,7 @@ def start(
     from service.domain.access import SERVICE
     from service.ledger.acting import as_actor
     from service.ledger.policies import server_policy
+    from service.settings import settings
     from workers import loop
 
     server_policy()
