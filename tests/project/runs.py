@@ -14,7 +14,7 @@ from pathlib import Path
 from tests import slow
 
 ROOT = Path(__file__).parents[2]
-EVERY_RUN, NIGHTLY, NEVER = "always", "nightly", "never"
+EVERY_RUN, NIGHTLY, NEVER = "every run", "nightly", "never"
 ON_REQUEST = {"attack", "image", "long"}
 
 
