@@ -151,7 +151,7 @@ def run_case(
         sides=facts.sides(line.row),
         code_sides=kernel_code.sides_of(stored_texts.at_case(session, whole, case), line.row.provider),
         **_WORDS,
-        figure=rounds_figure(case, [(one.role, one.provider, one.trials) for one in timed]),
+        figure=rounds_figure(case, timed),
     )
 
 

@@ -14,6 +14,7 @@ from dashboards.runs.lines import CaseGroup, CaseLine, LineKind
 from kernels.cases import Role
 from service.domain.metrics import axis_unit, digits, metric_of
 from service.domain.states import Rounds
+from service.ledger.reading.brief import CaseSamples
 
 WIDTH = 1000  # of the drawing of a line, which is stretched to its cell
 HEIGHT = 22
@@ -181,41 +182,42 @@ _ROUNDS_WIDTH, _LEFT, _TRIAL_PX, _GAP_PX = 460, 96, 6.0, 12.0
 _FAR = 1.6  # a contender this many times off the head and its baseline would leave no room for their rounds
 
 
-def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Rounds]]]) -> Markup | None:
-    """The rounds of contenders (role, provider, rounds of each trial) with their heading; None if none was stored."""
-    known = [(role, who, trials) for role, who, trials in contenders if _every(trials)]
+def rounds_figure(case: str, contenders: Sequence[CaseSamples]) -> Markup | None:
+    """The rounds of contenders with their heading and their medians in the run; None if no rounds were stored."""
+    known = [one for one in contenders if _every(one.trials)]
     if not known:
         return None
-    known.sort(key=lambda one: (list(_NAMES).index(one[0]) if one[0] in _NAMES else len(_NAMES), one[1]))
-    medians = [median(_every(trials)) for _, _, trials in known]
+    order = list(_NAMES)
+    known.sort(key=lambda one: (order.index(one.role) if one.role in _NAMES else len(order), one.provider))
+    # The median of a run is that of its trials, not of all rounds; what has no valid time has its rounds alone.
+    medians = [median(_every(one.trials)) if one.median is None else one.median for one in known]
     # Head and baseline share the axis with who is not far from them.
-    own = [one for (role, _, _), one in zip(known, medians, strict=True) if role in (Role.HEAD, Role.PARENT)]
+    own = [middle for one, middle in zip(known, medians, strict=True) if one.role in (Role.HEAD, Role.PARENT)]
     least, most = min(own or medians[:1]) / _FAR, max(own or medians[:1]) * _FAR
     near = {n for n, middle in enumerate(medians) if least <= middle <= most}
-    values = [value for n, (_, _, trials) in enumerate(known) if n in near for value in _every(trials)]
+    values = [value for n, one in enumerate(known) if n in near for value in _every(one.trials)]
     divisor, unit = axis_unit(max(values), metric_of(case))
     low, high = min(values) / divisor, max(values) / divisor
     margin = max((high - low) * 0.04, abs(high) * 1e-4) or 0.5  # counts may all be 0
     scale = Scale(low - margin, high + margin, _LEFT, _ROUNDS_WIDTH - 12)
-    rows = [max(2, len(trials)) if n in near else 1 for n, (_, _, trials) in enumerate(known)]
+    rows = [max(2, len(one.trials)) if n in near else 1 for n, one in enumerate(known)]
     tops = list(accumulate((_TRIAL_PX * some + _GAP_PX for some in rows), initial=6.0))
     middles = [middle / divisor for middle in medians]
-    names = [_NAMES.get(role, who) for role, who, _ in known]
-    texts = [digits(one) if one < 10 or one >= 1000 else f"{one:.1f}" for one in middles]
+    names = [_NAMES.get(one.role, one.provider) for one in known]
+    texts = [digits(one) for one in middles]
     said = ", ".join(f"{name} {text} {unit}" for name, text in zip(names, texts, strict=True))
-    figure = Figure(
-        _ROUNDS_WIDTH, math.ceil(tops[-1] + 20), f"Medians of the rounds: {said}", width="100%", kind="rounds"
-    )
+    name = f"Rounds, with the medians of the run: {said}"
+    figure = Figure(_ROUNDS_WIDTH, math.ceil(tops[-1] + 20), name, width="100%", kind="rounds")
     span = scale.high - scale.low
     decimals = 0 if span >= 10 else 1 if span >= 1 else 2 if span >= 0.1 else 3
     for n, tick in enumerate(scale.ticks):
         figure.path("ax-grid", bars([(scale(tick), 4, figure.height - 20)]))
         figure.columns([(scale(tick), f"{tick:,.{decimals}f}{'' if n else f' {unit}'}")], figure.height - 6)
-    for n, (role, _, trials) in enumerate(known):
+    for n, one in enumerate(known):
         y, beyond = tops[n], n not in near
         ticks = [
             (scale(taken / divisor), y + row * _TRIAL_PX, y + row * _TRIAL_PX + 5)
-            for row, trial in enumerate(trials)
+            for row, trial in enumerate(one.trials)
             for taken in trial
             if taken is not None and not beyond
         ]
@@ -224,11 +226,14 @@ def rounds_figure(case: str, contenders: Sequence[tuple[Role, str, Sequence[Roun
         at = _LEFT + 4 if beyond else max(places) + 7 if right else min(places) - 7
         centre = y + rows[n] * _TRIAL_PX / 2 + 3.5
         figure.text(90, centre, names[n][:14], "ink", "end")
-        figure.path(f"st {_TONES.get(role, 'base')}", bars(ticks))
+        figure.path(f"st {_TONES.get(one.role, 'base')}", bars(ticks))
         text = f"→ {texts[n]}" if beyond else texts[n]
         figure.text(at, centre, text, "strong", "" if right else "end")
-    longest = max(len(trials) for _, _, trials in known)
-    heading = Markup('<h3>Every round of {} trial{} <span class="quiet">one tick a round, one line a trial</span></h3>')
+    longest = max(len(one.trials) for one in known)
+    heading = Markup(
+        '<h3>Every round of {} trial{} <span class="quiet">one tick a round, one line a trial; the numbers are the '
+        "medians of the run</span></h3>"
+    )
     return heading.format(longest, "s" * (longest != 1)) + figure
 
 

@@ -61,7 +61,7 @@ def test_a_case_has_a_page_of_its_own(get: Get, seeded: Seeded) -> None:
     assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
     assert "registers 40 64" in said
     assert "kernelwatch compare" in said
-    assert re.search(r'aria-label="Medians of the rounds: baseline 128\.\d µs, head 15\d\.\d µs, A/A copy', page.text)
+    assert re.search(r'aria-label="Rounds, with the medians of the run: baseline 128 µs, head 156 µs, A/A copy', page.text)
     assert get(f"{address}/cases/rmsnorm.fwd.1x1.bf16").status_code == 404
 
 
@@ -71,6 +71,17 @@ def test_the_telemetry_of_a_run_has_a_page_of_its_own(get: Get, seeded: Seeded) 
     assert "Time by phase start 11.0 s, 81 % rounds 2.5 s, 19 % total 13.5 s" in said
     assert "driver 590.44" in said
     assert re.search(r"1 h200-box .* done", said)
+
+
+def test_a_figure_has_the_medians_of_the_text_beside_it(get: Get, seeded: Seeded) -> None:
+    """The median of a run is not that of its rounds."""
+    page = get("/regressions/1").text
+    text = re.search(r"<dt>measured</dt><dd>(\S+) µs → (\S+) µs", page)
+    assert text is not None
+    assert re.findall(r'<text [^>]*class="strong"[^>]*>([^<]+)</text>', page)[:2] == list(text.groups())
+    assert "medians of run" in words(get("/regressions/1"))
+    run = get(f"/runs/{seeded.runs['slow']}/cases/{CASES[1]}").text
+    assert re.findall(r'<text [^>]*class="strong"[^>]*>([^<]+)</text>', run)[:2] == list(text.groups())
 
 
 def test_the_table_is_exported_as_it_is_filtered(get: Get, seeded: Seeded) -> None:

@@ -65,4 +65,4 @@ def _figure(session: Session, example: error_rates.Example) -> Markup | None:
     verdict = example.verdict
     samples = brief.samples_of_case(session, example.run.id, verdict.case)
     sides = [one for one in samples if one.provider == verdict.provider and one.role in _SIDES]
-    return rounds_figure(verdict.case, [(one.role, one.provider, one.trials) for one in sides])
+    return rounds_figure(verdict.case, sides)

@@ -102,7 +102,7 @@ def regression(regression_id: Key, session: Reading) -> str:
         next_step=next_step(life, searches),
         report=evidence,
         evidence=evidence.rows[0] if evidence else None,
-        rounds=rounds_figure(row.case, [(one.role, one.provider, one.trials) for one in timed]),
+        rounds=rounds_figure(row.case, timed),
         siblings=life.siblings[:MAX_SIBLINGS],
         events=life.events[-MAX_EVENTS:],
         searches=searches,

@@ -82,6 +82,7 @@ class CaseSamples:
     contender: str
     role: Role
     provider: str
+    median: float | None  # of the run, as every page and document has it
     screening: list[Rounds]
     confirmation: list[Rounds]
     apart: list[Rounds]
@@ -136,12 +137,15 @@ def of_case(session: Session, run_id: int, case: str, provider: str | None) -> B
 def samples_of_case(session: Session, run_id: int, case: str) -> list[CaseSamples]:
     """The rounds of all contenders of a case, in the order in which they were stored."""
     rows = session.execute(
-        select(Measurement.contender, Measurement.role, Measurement.provider, Measurement.samples)
+        select(Measurement.contender, Measurement.role, Measurement.provider, Measurement.median, Measurement.samples)
         .where(Measurement.run_id == run_id, Measurement.case == str(storable(case)))
         .where(Measurement.samples.is_not(None))
         .order_by(Measurement.id)
     )
-    return [CaseSamples(who, Role(role), provider, *unpack(packed or b"")) for who, role, provider, packed in rows]
+    return [
+        CaseSamples(who, Role(role), provider, median, *unpack(packed or b""))
+        for who, role, provider, median, packed in rows
+    ]
 
 
 def _run(session: Session, run_id: int) -> Run:

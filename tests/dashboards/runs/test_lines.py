@@ -13,6 +13,7 @@ from kernels.cases import Role
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.states import CellState, Outcome
+from service.ledger.reading.brief import CaseSamples
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row
 from tests.dashboards.inspection import Drawn
 
@@ -268,18 +269,22 @@ def test_the_dot_plot_names_what_moved_and_why() -> None:
     assert dot_plot(lines[:1], (), 1216, 118) is None
 
 
+def rounds(role: Role, provider: str, median: float | None, *trials: list[float | None]) -> CaseSamples:
+    return CaseSamples(f"{role}:{provider}", role, provider, median, list(trials), [], [])
+
+
 def test_rounds_share_one_axis_except_those_far_off() -> None:
     contenders = [
-        (Role.SOTA, "quack", [[70.0, 70.5], [69.8, None]]),
-        (Role.HEAD, "norms", [[85.0, 86.0], [85.5, 85.1]]),
-        (Role.PARENT, "norms", [[69.0, 69.2], [69.1, 69.3]]),
-        (Role.RIVAL, "eager", [[300.0, 301.0]]),
+        rounds(Role.SOTA, "quack", 70.1, [70.0, 70.5], [69.8, None]),
+        rounds(Role.HEAD, "norms", 85.4, [85.0, 86.0], [85.5, 85.1]),
+        rounds(Role.PARENT, "norms", 69.3, [69.0, 69.2], [69.1, 69.3]),
+        rounds(Role.RIVAL, "eager", None, [300.0, 301.0]),
     ]
     figure = Drawn(rounds_figure(WIDE, contenders))
     assert [one.text for one in figure.texts("ink")] == ["baseline", "head", "eager", "quack"]
-    assert [one.text for one in figure.texts("strong")] == ["69.2", "85.3", "→ 300.5", "70.0"]
+    assert [one.text for one in figure.texts("strong")] == ["69.3", "85.4", "→ 300", "70.1"], "the medians of the run"
     tones = ("base", "head", "copy", "sota")
     assert [figure.path(f"st {tone}").count("V") for tone in tones] == [4, 4, 0, 3]
-    said = "baseline 69.2 µs, head 85.3 µs, eager 300.5 µs, quack 70.0 µs"
-    assert figure.root.find(f".//svg[@aria-label='Medians of the rounds: {said}']") is not None
-    assert rounds_figure(WIDE, [(Role.HEAD, "norms", [[]])]) is None
+    said = "baseline 69.3 µs, head 85.4 µs, eager 300 µs, quack 70.1 µs"
+    assert figure.root.find(f".//svg[@aria-label='Rounds, with the medians of the run: {said}']") is not None
+    assert rounds_figure(WIDE, [rounds(Role.HEAD, "norms", None, [])]) is None
