@@ -90,6 +90,28 @@ _END = re.compile(r"<br>|</t[dh]>")
 _MAX_KEY = 100  # characters of a key that is made here
 
 
+_CELL = re.compile(r"<(t[hd])\b[^>]*>(.*?)</\1>", re.DOTALL)
+
+
+def without_empty_columns(body: str) -> str:
+    """Leave out the columns of a table's markup in which no row has anything.
+
+    A table whose rows do not all have as many cells as its head, such as one with groups, stays as it is.
+    """
+    head, end, rows = str(body).partition("</thead>")  # markup would escape what is joined
+    names = _CELL.findall(head)
+    lines = [[text for _, text in _CELL.findall(row[2])] for row in _ROW.finditer(rows)]
+    if not end or not lines or "<table" in rows or any(len(line) != len(names) for line in lines):
+        return body
+    empty = {n for n in range(len(names)) if not any(line[n].strip() for line in lines)}
+
+    def shortened(row: re.Match[str]) -> str:
+        cells = (cell[0] for n, cell in enumerate(_CELL.finditer(row[2])) if n not in empty)
+        return f"<tr{row[1]}>{''.join(cells)}</tr>"
+
+    return Markup(_ROW.sub(shortened, head + end + rows)) if empty else body  # noqa: S704
+
+
 def with_row_links(body: str, prefix: str) -> Markup:
     """Give each row of a table's markup a link to itself, and an id that `prefix` begins if it has none.
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from dashboards import assets
 from dashboards.drawing import Figure, micros
-from dashboards.links import SERVICE, with_row_links
+from dashboards.links import SERVICE, with_row_links, without_empty_columns
 from dashboards.revision_strips import search_strip
 from kernels.cases import Metric
 from kernelwatch.documents.base import moment
@@ -251,6 +251,7 @@ def _environment() -> Environment:
         "slug": slug,
         "amount": lambda value, case: amount(value, metric_of(case)),
         "with_row_links": with_row_links,
+        "without_empty_columns": without_empty_columns,
         "without_credentials": without_credentials,
     }
     environment.globals |= {

@@ -93,6 +93,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
     lines = filtered(every, filters)
     groups = groups_of(lines, every, filters.sort, _unfolded(filters, lines))
     whole_groups = groups if not filters.active else groups_of(every, every)
+    heads = [line.row.head for line in every if line.row.head]
     waiting = whole.state in (RunState.QUEUED, RunState.LEASED)
     return page(
         "run.html",
@@ -103,6 +104,8 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         lines=every,
         shown=lines,
         sections=[(kind, list(some)) for kind, some in groupby(groups, key=lambda group: group.kind)],
+        with_rates=any(head.gb_s for head in heads),
+        with_ceiling=any(head.speed.copy_share or head.speed.utilisation or head.speed.l2_resident for head in heads),
         several_providers=len({line.row.provider for line in every}) > 1,
         **_WORDS,
         filters=filters,

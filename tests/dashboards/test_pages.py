@@ -61,7 +61,9 @@ def test_a_case_has_a_page_of_its_own(get: Get, seeded: Seeded) -> None:
     assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
     assert "registers 40 64" in said
     assert "kernelwatch compare" in said
-    assert re.search(r'aria-label="Rounds, with the medians of the run: baseline 128 µs, head 156 µs, A/A copy', page.text)
+    assert re.search(
+        r'aria-label="Rounds, with the medians of the run: baseline 128 µs, head 156 µs, A/A copy', page.text
+    )
     assert get(f"{address}/cases/rmsnorm.fwd.1x1.bf16").status_code == 404
 
 

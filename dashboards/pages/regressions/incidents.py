@@ -32,21 +32,24 @@ MAX_EVENTS = 30
 
 @router.get("/incidents/{incident_id}")
 def incident(incident_id: Key, session: Reading) -> str:
-    """Show one incident: its size, cause, cases and history, and the forms that apply to all of its cases."""
+    """Show one incident: its size, cause, worst case, cases and history, and the forms that apply to all cases."""
     happening = listing.incident(session, incident_id)
     rows = happening.regressions
+    target = target_named(session, happening.target)
     subject = of_incident(session, happening)
     offered = forms_of(subject) if rows else {}
     events = decisions.in_common(session, [row.id for row in rows])
     undecided = [row for row in rows if _is_undecided(row)]
+    first = next(iter([*undecided, *rows]), None)
     return page(
         "incident.html",
         now=clock(session),
         happening=happening,
-        target=subject.target,
+        target=target,
         forms_by_verb=offered,
         primary=_primary(undecided, offered),
-        first=[*undecided, *rows][0] if rows else None,
+        first=first,
+        figure=figure_of(session, target, first.device, first.provider, first.case) if first else None,
         undecided=len(undecided),
         states=Counter(row.state for row in rows),
         worst=rows[0] if rows else None,

@@ -57,6 +57,14 @@ UNLINKED_ROWS = """[...document.querySelectorAll("[data-table] tbody tr:not(.gro
   .filter((row) => !row.id || row.querySelector(".row-link").getAttribute("href") !== `#${row.id}`
     || document.querySelectorAll(`[id="${CSS.escape(row.id)}"]`).length > 1)
   .map((row) => row.outerHTML.slice(0, 200))"""
+# Columns of tables, with a name, in which no row has anything.
+EMPTY_COLUMNS = """[...document.querySelectorAll("main table")].flatMap((table) => {
+  const heads = [...table.querySelectorAll("thead th")], rows = [...table.querySelectorAll("tbody tr")]
+    .map((row) => [...row.cells]).filter((cells) => cells.length === heads.length);
+  return rows.length ? heads.filter((head, n) => head.textContent.trim()
+    && rows.every((cells) => !cells[n].textContent.trim() && !cells[n].querySelector("svg, img, input")))
+    .map((head) => head.textContent.trim()) : [];
+})"""
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
 
@@ -210,6 +218,7 @@ def test_every_page_is_whole_without_script(
 
     def check(_route: str) -> dict[str, Any]:
         return {
+            "empty columns": page.evaluate(EMPTY_COLUMNS),
             "rows without a link": page.evaluate(UNLINKED_ROWS),
             "rows as text": page.locator("main").inner_text().count("<tr"),
             "text": len(page.locator("main").inner_text()) < 40,

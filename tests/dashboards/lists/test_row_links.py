@@ -4,7 +4,7 @@ import re
 
 from markupsafe import Markup
 
-from dashboards.links import with_row_links
+from dashboards.links import with_row_links, without_empty_columns
 
 
 def links(body: str) -> list[tuple[str, str]]:
@@ -31,3 +31,18 @@ def test_names_are_bounded_and_groups_are_left_alone() -> None:
     assert len(links(f"<tr><td>{'x' * 999}</td></tr>")[0][0]) <= 120
     group = '<tr class="group"><th>norms</th></tr>'
     assert with_row_links(group, "cases") == group
+
+
+def test_a_column_in_which_no_row_has_anything_is_left_out() -> None:
+    head = "<thead><tr><th>Case</th><th>Cause</th><th>State</th></tr></thead>"
+    rows = "<tr><td>a</td><td class='x'> </td><td>open</td></tr><tr><td>b</td><td></td><td></td></tr>"
+    assert without_empty_columns(Markup(head + rows)) == (
+        "<thead><tr><th>Case</th><th>State</th></tr></thead>"
+        "<tr><td>a</td><td>open</td></tr><tr><td>b</td><td></td></tr>"
+    )
+    for kept in (
+        head,
+        head + rows.replace("> </td>", ">code</td>"),
+        head + '<tr><th colspan="3">norms</th></tr>' + rows,
+    ):
+        assert without_empty_columns(kept) == kept
