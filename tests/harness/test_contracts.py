@@ -221,6 +221,20 @@ def _with(body: Any, field: str, value: Any) -> Any:
     return {**body, name: _with(body.get(name, {}), rest, value) if rest else value}
 
 
+@pytest.mark.parametrize("name", ["gitlab", "gitlab_webhooks"])
+def test_what_is_written_by_hand_names_its_source(name: str) -> None:
+    document = contract(name).document
+    operations = {
+        f"{method} {path}": one
+        for path, methods in document.get("paths", {}).items()
+        for method, one in methods.items()
+    }
+    unnamed = [
+        part for part, one in {**operations, **document["components"]["schemas"]}.items() if "x-source" not in one
+    ]
+    assert unnamed == []
+
+
 def test_a_server_in_between_may_answer_anything() -> None:
     assert contract("github").answer("GET", "/user", 502, "<html>") == "<html>"
 
