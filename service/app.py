@@ -219,8 +219,11 @@ async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
+_INTERNAL = "The server failed, and the request is not the cause; the operator finds the reason in the log."
+
+
 class _Watched:
-    """Add the common headers to every response, and record its duration."""
+    """Add the common headers to every response, record its duration, and answer for an app that fails."""
 
     def __init__(self, app: ASGIApp, metrics: health.Metrics) -> None:
         self.app = app
@@ -230,14 +233,14 @@ class _Watched:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, began_to_answer = time.perf_counter(), 500, False
         afterwards: Afterwards = {}
         scope[AFTERWARDS] = afterwards
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, began_to_answer
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, began_to_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -247,6 +250,12 @@ class _Watched:
 
         try:
             await self.app(scope, receive, send_with_headers)
+        except Exception:  # the server logs it
+            if not began_to_answer:
+                for_program = scope["path"].startswith(_FOR_PROGRAMS)
+                answer = _error(scope["path"], 500, _INTERNAL, None, for_program=for_program)
+                await answer(scope, receive, send_with_headers)
+            raise
         finally:
             # The pattern of the route, not the path: the number of labels must be bounded.
             route = getattr(scope.get("route"), "path", "none")

@@ -17,7 +17,7 @@ from service.api.access import BY_ANYBODY
 from service.api.common import in_thread_of, problems
 from service.db.engine import transaction
 from service.domain.states import ForgeKind
-from service.errors import BadInput, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
+from service.errors import BadInput, Busy, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
 from service.forge.forge import Signatures, StandardSignatures, is_token, well_formed
 from service.ledger.intake.deliveries import store_delivery
 from service.settings import settings
@@ -242,7 +242,7 @@ async def _receive(request: Request, body: IO[bytes], update: Callable[[bytes], 
                     update(part)
                     body.write(part)
     except TimeoutError:
-        raise Unavailable("Too many long bodies arrive at once; deliver this one again.") from None
+        raise Busy("Too many long bodies arrive at once; deliver this one again.") from None
     except OSError as error:
         log.error("no room for the body of a delivery", error=str(error))
         raise Unavailable("There is no room for the body; deliver it again later.") from None

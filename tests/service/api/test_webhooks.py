@@ -197,6 +197,7 @@ def test_a_long_body_gives_its_place_to_the_next(post: Post, monkeypatch: pytest
 
     accepted, lost = asyncio.run(both())
     assert (accepted.status_code, lost.status_code) == (202, 503)
+    assert (lost.json()["type"], lost.headers["retry-after"]) == ("/problems/busy", "1")
     assert stored()[0].body == long
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -13,6 +14,7 @@ from service.errors import ServiceError, StillHandled, Unavailable
 from service.settings import settings
 from tests.dashboards.asking import words
 from tests.fakes.api import Api
+from tests.fakes.processes import served
 from workers import app as _workers  # noqa: F401  # errors of every room are known
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -65,6 +67,29 @@ def test_an_error_names_its_kind(kind: str, send: Callable[[Api], object]) -> No
 def test_kinds_with_one_status_are_told_apart(error: Exception, kind: str) -> None:
     assert raised(error)["type"] == f"/problems/{kind}"
     assert raised(error)["title"] == PROBLEMS[kind].title
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"), [("/api/v1/raises", "application/problem+json"), ("/raises", "text/html; charset=utf-8")]
+)
+def test_an_app_that_fails_answers_in_the_form_of_the_address(
+    path: str, media_type: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = create_app()
+
+    @app.get(path)
+    def raises() -> None:
+        raise RuntimeError("a fault of ours")
+
+    with served(app) as address:
+        answer = httpx.get(f"{address}{path}")
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == media_type
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "a fault of ours" not in answer.text
+    assert "a fault of ours" in capfd.readouterr().err
+    if path.startswith("/api"):
+        assert answer.json()["type"] == "/problems/internal"
 
 
 def test_every_error_of_ours_has_a_kind() -> None:
