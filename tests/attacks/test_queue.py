@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +135,11 @@ RUNS = {"sqlite": 14, "fleet": 20}
 def test_nothing_is_lost_or_doubled_while_processes_and_connections_die(
     outcome: Outcome, tmp_path: Path, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """Every delivery is sent twice, and the remote is polled as well.  `CHAOS_SEED` chooses what dies and when."""
+    """Every delivery is sent twice, and the remote is polled as well.
+
+    `CHAOS_SEED` chooses what dies and when; `CHAOS_S` makes the storm longer, with as many more runs.  Storms side by
+    side need a virtual host of the broker each, `CHAOS_VHOST`.
+    """
     if os.geteuid() != 0:
         needs.skip("root", "it runs two workers with host names of their own")
     dice = random.Random(int(os.environ.get("CHAOS_SEED", "1")))
@@ -152,8 +156,9 @@ def test_nothing_is_lost_or_doubled_while_processes_and_connections_die(
             for proxy in cuts.values():
                 stack.callback(proxy.close)
             through = url.set(host="127.0.0.1", port=cuts["database"].port)
+            vhost = os.environ.get("CHAOS_VHOST", "/")
             environment["DATABASE_URL"] = through.render_as_string(hide_password=False)
-            environment["BROKER_URL"] = f"amqp://guest:guest@127.0.0.1:{cuts['broker'].port}//"
+            environment["BROKER_URL"] = f"amqp://guest:guest@127.0.0.1:{cuts['broker'].port}/{vhost}"
             direct = url.render_as_string(hide_password=False)
         else:
             environment["DATABASE_URL"] = direct = f"sqlite:///{tmp_path}/kernelwatch.db"
@@ -171,9 +176,10 @@ def test_nothing_is_lost_or_doubled_while_processes_and_connections_die(
             house.add("control", [*KERNELWATCH, "control"])
             house.add("first", [*KERNELWATCH, "worker", "start"], "first", "first")
             house.add("second", [*KERNELWATCH, "worker", "start"], "second", "second")
-        seen = Storm(house, Author(tmp_path / "norms"), cuts, direct, dice).run(
-            RUNS[kind], STORM_S[kind], DRAIN_S[kind]
-        )
+        storm_s = float(os.environ.get("CHAOS_S", STORM_S[kind]))
+        longer = storm_s / STORM_S[kind]
+        storm = Storm(house, Author(tmp_path / "norms"), cuts, direct, dice)
+        seen = storm.run(round(RUNS[kind] * longer), storm_s, DRAIN_S[kind] * longer)
     comments = Counter(one.number for one in forge.comments.values())
     pending = [key for key, said in forge.statuses.items() if said[-1]["state"] == "pending"]
     one_each = sum(comments[number] == 1 for number in seen.pulls)
@@ -182,12 +188,14 @@ def test_nothing_is_lost_or_doubled_while_processes_and_connections_die(
         and one_each == len(seen.pulls) == len(comments)
         and seen.longest_wait_s <= 120
     )
+    hits = ", ".join(f"{name} {count}" for name, count in sorted(seen.hits.items()))
     outcome(
         "queue",
         f"{kind}: kill processes, cut connections, answer 502 for a tenth of the writes",
         held=held,
         seen=(
-            f"{seen.runs} runs submitted twice, {seen.hits} kills and cuts, {forge.failed} answers 502: "
+            f"{seen.runs} runs submitted twice, {sum(seen.hits.values())} kills and cuts ({hits}), "
+            f"{forge.failed} answers 502: "
             f"{len(seen.lost)} lost, {len(seen.doubled)} doubled, {len(seen.failed)} failed {seen.failed or ''}, "
             f"{one_each} of {len(seen.pulls)} pull requests with one comment, {len(pending)} statuses pending, "
             f"longest wait with a free worker {seen.longest_wait_s:.0f} s"
@@ -202,7 +210,7 @@ class Seen:
 
     runs: int
     pulls: list[int]
-    hits: int
+    hits: Mapping[str, int]
     lost: list[str]
     doubled: list[str]
     failed: list[str]
@@ -314,7 +322,7 @@ class Storm:
         return Seen(
             runs=len(self.wanted),
             pulls=[number for number in self.wanted.values() if number is not None],
-            hits=self.hits.total(),
+            hits=self.hits,
             lost=[sha for sha in self.wanted if sha not in found],
             doubled=[sha for sha, count in found.items() if count > 1],
             failed=failed,
