@@ -118,12 +118,18 @@ def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True, w
 
     Without `blame` the attempt does not count, and the run waits only with `wait`.
     """
-    run = end(session, lease, RunState.QUEUED, why)
-    if not blame:
-        _count_loss(run)
+    run = _returned(session, lease, why, blame=blame)
     early = run.max_attempts - run.attempt > 1 and run.losses <= 1
     wait_s = (_FIRST_WAIT_S if early else _MAX_WAIT_S) if blame or wait else 0.0
     _queue_or_fail(session, run, why, wait_s)
+
+
+def _returned(session: Session, lease: Lease, why: str, *, blame: bool) -> Run:
+    """The run of a lease, out of the hands of its worker."""
+    run = end(session, lease, RunState.QUEUED, why)
+    if not blame:
+        _count_loss(run)
+    return run
 
 
 def repeat(session: Session, run: Run, why: str) -> None:
@@ -153,7 +159,8 @@ def sweep(session: Session) -> list[int]:
 def died(session: Session, lease: Lease, *, in_code: bool) -> None:
     """End the attempt of a worker that died, as its successor on the machine reports.
 
-    It counts if the code of the revision was running, also where a sweep has taken the run for lost already.
+    It counts if the code of the revision was running, also where a sweep has taken the run for lost already.  However
+    often that happens, the run waits only so long that others get their turn: no outage has to pass.
     """
     run = session.scalar(select(Run).where(Run.id == lease.run_id).with_for_update())
     attempt = session.get(Attempt, (lease.run_id, lease.attempt))
@@ -161,7 +168,7 @@ def died(session: Session, lease: Lease, *, in_code: bool) -> None:
         return
     why = f"worker {lease.worker} died {'while the code ran' if in_code else 'before the code ran'}"
     if (run.state, run.attempt) == (RunState.LEASED, lease.attempt):
-        give_back(session, lease, why, blame=in_code, wait=True)
+        _queue_or_fail(session, _returned(session, lease, why, blame=in_code), why, _FIRST_WAIT_S)
     elif attempt.lost and in_code and run.state in OPEN_STATES:
         attempt.lost, attempt.outcome = False, why
         run.losses, run.max_attempts = run.losses - 1, run.max_attempts - 1

@@ -130,6 +130,17 @@ def test_a_run_that_loses_every_worker_is_given_up_in_the_end(target, monkeypatc
     assert state_of(run) is RunState.FAILED
 
 
+def test_a_run_waits_no_longer_each_time_its_worker_dies(target):
+    """Nothing has to pass, as after an outage: it only lets others go first."""
+    run = want(target, "a")
+    for in_code in (True, False, True):
+        lease = claim()
+        with transaction() as session:
+            queue.died(session, lease, in_code=in_code)
+        assert waits(run) == pytest.approx(30, abs=5)
+        its_time_has_come()
+
+
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_run_that_kills_its_worker_three_times_is_given_up(target, swept):
     run = want(target, "a")
