@@ -248,10 +248,11 @@ class Storm:
         while time.monotonic() < deadline:
             self._hit()
         threads[1].join()
-        with (
-            self.engine.begin() as connection
-        ):  # ends the claims of senders that were killed, which would last for minutes
+        house.kill("control")  # else what it sends at this moment would be claimed, and sent, twice
+        with self.engine.begin() as connection:
+            # Ends the claims of senders that were killed, which would last for minutes.
             connection.execute(text("UPDATE outbox_messages SET next_at = 0 WHERE state = 'waiting'"))
+        house.start("control")
         until(self._is_quiet, drain_s)
         self.over.set()
         threads[0].join()
