@@ -27,14 +27,28 @@ def install(python: Path, requirements: Sequence[str] = ()) -> None:
     """
     wanted = [*EXTRA, *requirements]
     torch = [requirement for requirement in requirements if requirement.replace(" ", "").startswith("torch==")]
+    _run(python, commands(python, wanted, own_torch=bool(torch)), " ".join(("torch", *requirements)))
+
+
+def install_locked(python: Path, lock: Path) -> None:
+    """Install what `lock` lists, each distribution with its hash, and nothing else.
+
+    Raises:
+        RuntimeError: With the installer's output.
+    """
+    _run(python, [[*_pip(python), "--require-hashes", "--no-deps", "-r", str(lock)]], f"What {lock} lists")
+
+
+def _run(python: Path, commands: Sequence[Sequence[str]], what: str) -> None:
+    """Run the first of these commands that succeeds."""
     output = ""
-    for command in commands(python, wanted, own_torch=bool(torch)):
+    for command in commands:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode == 0:
             compile_modules(python)
             return
         output = "\n".join(done.stdout.strip().splitlines()[-8:])
-    raise RuntimeError(f"{' '.join(('torch', *requirements))} could not be installed for {python}:\n{output}")
+    raise RuntimeError(f"{what} could not be installed for {python}:\n{output}")
 
 
 def compile_modules(python: Path, folders: Sequence[Path] = ()) -> None:
@@ -55,8 +69,7 @@ def commands(
     With an NVIDIA driver the default wheel is used.  Without one it would bring gigabytes of CUDA, so a CPU wheel that
     pip finds by its own settings (a mirror, a folder of wheels) comes first, then the one that uv finds.
     """
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
-    pip += ["--no-compile"]
+    pip = _pip(python)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
     if own_torch:
         return [[*pip, *wanted]]
@@ -68,6 +81,11 @@ def commands(
         [*uv, "--torch-backend", "cpu", f"torch=={TORCH}", *wanted],
         plain,
     ]
+
+
+def _pip(python: Path) -> list[str]:
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
+    return [*pip, "--no-compile"]
 
 
 def has_driver() -> bool:

@@ -1,5 +1,6 @@
 """Environments of revisions: what is in them, when they are made anew, and what a build that misbehaves gets."""
 
+import hashlib
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from service.domain.policy.recipes import Recipe, parse
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.settings import settings
 from tests import needs
+from tests.fakes import wheels
 from workers.machine import environments
 from workers.machine.environments import Environment
 from workers.sandbox import sandbox, usage
@@ -265,6 +267,28 @@ def test_a_stack_that_is_just_being_made_is_left_alone(norms, monkeypatch):
 def test_a_stacks_name_is_plain(norms, name):
     with pytest.raises(BadInput, match="cannot be a stack's name"):
         environments.adopt_stack(name, Path(sys.executable), [])
+
+
+def test_a_locked_stack_has_what_the_file_lists_and_nothing_that_differs(norms, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    about = "layers-1.0.dist-info"
+    files = {
+        "layers.py": "",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: layers\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": "",
+    }
+    wheel = wheels.write_wheel(tmp_path / "wheels", "layers", "1.0", files)
+    lock = tmp_path / "stack.lock"
+    lock.write_text(f"layers==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    made = environments.create_stack("locked", [], lock)
+    assert any((folder / "layers.py").exists() for folder in made.folders)
+
+    wheels.write_wheel(tmp_path / "wheels", "layers", "1.0", {**files, "layers.py": "changed = 1"})
+    with pytest.raises(BuildFailed, match="DO NOT MATCH THE HASHES"):
+        environments.create_stack("other", [], lock)
+    assert [one.name for one in environments.list_stacks()] == ["host", "locked"]
 
 
 def test_what_is_no_interpreter_is_not_adopted(norms, tmp_path):

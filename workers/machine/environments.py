@@ -161,8 +161,11 @@ def list_stacks() -> list[BaseStack]:
     return [stack(one.name) for one in folders if (one / "stack.toml").exists() or (one / "bin/python").exists()]
 
 
-def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
-    """Create a base environment with torch and more requirements; a failure leaves nothing behind."""
+def create_stack(name: str, requirements: Sequence[str], lock: Path | None = None) -> BaseStack:
+    """Create a base environment with torch and more requirements, or with what a file of hashes lists.
+
+    A failure leaves nothing behind.
+    """
     final = _named(name)
     with _alone(name):
         # An environment knows its own place, so it is made where it will be, and marked as whole by its description.
@@ -174,7 +177,10 @@ def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
         unfinished.touch()
         try:
             venv.create(final, with_pip=True, symlinks=True)
-            torch_install.install(final / "bin" / "python", requirements)
+            if lock:
+                torch_install.install_locked(final / "bin" / "python", lock)
+            else:
+                torch_install.install(final / "bin" / "python", requirements)
         except RuntimeError as failure:
             shutil.rmtree(final, ignore_errors=True)
             raise BuildFailed(f"Stack {name} could not be created. {failure}") from None

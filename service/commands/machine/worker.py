@@ -14,6 +14,7 @@ from service.commands.connection import client
 from service.commands.noun import Noun, Where, single
 from service.commands.output.console import err, out
 from service.commands.output.views import View
+from service.errors import BadInput
 from service.ops import torch_install
 
 worker_app = Noun("Start, list, pause and drain workers.")
@@ -81,13 +82,19 @@ stack_app = Noun("Manage base environments: a Python with torch.", where=Where.O
 
 @stack_app.verb("create")
 def create(
-    name: str, requirements: Annotated[list[str] | None, typer.Argument(help="Packages to install with torch.")] = None
+    name: str,
+    requirements: Annotated[list[str] | None, typer.Argument(help="Packages to install with torch.")] = None,
+    lock: Annotated[
+        Path | None, typer.Option(help="Install only what this file lists, torch too, each with its hash.", exists=True)
+    ] = None,
 ) -> None:
     """Create a base environment with torch.  Without REQUIREMENTS it also gets Quack if there is an NVIDIA driver."""
     from workers.machine import environments
 
-    made = environments.create_stack(name, requirements or [])
-    if not requirements and torch_install.has_driver():
+    if lock and requirements:
+        raise BadInput(f"Give requirements or --lock: {lock} lists all that is installed.")
+    made = environments.create_stack(name, requirements or [], lock)
+    if not (requirements or lock) and torch_install.has_driver():
         try:
             torch_install.install(made.python, [QUACK])
         except RuntimeError as failure:
