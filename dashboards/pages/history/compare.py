@@ -9,7 +9,7 @@ from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import Query, Response
-from sqlalchemy import select
+from sqlalchemy import and_, exists, select
 from sqlalchemy.orm import Session
 
 from dashboards.case_names import CaseName, case_name
@@ -17,10 +17,11 @@ from dashboards.drawing import Figure, Scale
 from dashboards.rendering import page, page_router
 from service.api.access import Reading
 from service.db.engine import clock
-from service.db.models import Pull, Revision, Target
+from service.db.models import Pull, Revision, Run, Target
+from service.domain.forges import pull_name
 from service.errors import Conflict, NotFound
 from service.ledger.reading import queries
-from service.ledger.reading.compare import MAINLINE, compare
+from service.ledger.reading.compare import COMPARED, MAINLINE, compare
 from service.ledger.reading.runs import CaseFilter
 from service.ledger.targets import target_named
 from service.reports.encoders import csv_text
@@ -29,6 +30,7 @@ from service.reports.rows import ComparedCase, RevisionsCompared
 router = page_router()
 
 _OFFERED = 40  # revisions and pull requests that the form suggests
+_LISTED = 12  # of these, that the page lists
 _Side = Annotated[str, Query(max_length=100)]
 WIDTH = 372  # px of the column of intervals
 _MOST = 8.0  # larger ratios are drawn at the edge
@@ -118,6 +120,17 @@ _KEYS = {
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A side that can be compared: something that was measured on the device."""
+
+    name: str  # as the form takes it
+    what: str  # the branch or the pull request
+    subject: str
+    at: float  # when it was committed or released; 0 of the branch
+    before: str = ""  # the mainline revision that was measured before it
+
+
+@dataclass(frozen=True)
 class ComparedAddress:
     """What the address of a comparison says."""
 
@@ -164,7 +177,8 @@ def compare_page(
         target=target,
         address=address,
         devices=devices,
-        offered=_offered(session, target),
+        offered=(offered := _offered(session, target, address.device)),
+        listed=sorted(offered[1:], key=lambda one: -one.at)[:_LISTED],
         found=found,
         trouble=trouble,
         table=compose(found.cases, show, sort, q) if found else None,
@@ -180,18 +194,27 @@ def _found(session: Session, target: Target, address: ComparedAddress) -> tuple[
         return None, str(why)
 
 
-def _offered(session: Session, target: Target) -> list[tuple[str, str]]:
-    """The newest revisions of the mainline and the newest pull requests, with what they are."""
-    newest = select(Revision.sha, Revision.subject).where(
-        Revision.target_id == target.id, Revision.ordinal.is_not(None)
-    )
-    rows = session.execute(newest.order_by(Revision.ordinal.desc()).limit(_OFFERED)).all()
-    pulls = select(Pull.number).where(Pull.target_id == target.id, Pull.head.is_not(None))
-    numbers = session.scalars(pulls.order_by(Pull.number.desc()).limit(_OFFERED)).all()
+def _offered(session: Session, target: Target, device: str) -> list[Choice]:
+    """The newest revisions of the mainline and the newest pull requests that were measured on the device."""
+    done = exists().where(Run.revision_id == Revision.id, Run.device == device, *COMPARED)
+    columns = (Revision.sha, Revision.subject, Revision.committed_at)
+    mainline = select(*columns).where(Revision.target_id == target.id, Revision.ordinal.is_not(None), done)
+    rows = session.execute(mainline.order_by(Revision.ordinal.desc()).limit(_OFFERED)).all()
+    heads = (Revision.target_id == Pull.target_id, Revision.sha == Pull.head)
+    of_pulls = select(Pull.number, *columns).join(Revision, and_(*heads)).where(Pull.target_id == target.id, done)
+    pulls = session.execute(of_pulls.order_by(Pull.number.desc()).limit(_OFFERED)).all()
+    branch = target.branch or MAINLINE
+    names = [row.sha[:12] if len(row.sha) >= 40 else row.sha for row in rows]
     return [
-        (MAINLINE, "the newest that was measured"),
-        *((row.sha[:12] if len(row.sha) >= 40 else row.sha, row.subject) for row in rows),
-        *((f"pull/{number}", f"pull request {number}") for number in numbers),
+        Choice(branch, "the newest that was measured", "", 0.0),
+        *(
+            Choice(name, branch, row.subject, row.committed_at, before)
+            for name, row, before in zip(names, rows, [*names[1:], ""], strict=False)
+        ),
+        *(
+            Choice(f"pull/{number}", pull_name(target.forge_kind, number), subject, at)
+            for number, _, subject, at in pulls
+        ),
     ]
 
 

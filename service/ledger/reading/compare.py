@@ -102,7 +102,7 @@ def compare(
     )
 
 
-_COMPARED = (Run.state == RunState.DONE, Run.purpose != Purpose.CALIBRATION)  # that compares a revision with itself
+COMPARED = (Run.state == RunState.DONE, Run.purpose != Purpose.CALIBRATION)  # that compares a revision with itself
 
 
 def _runs(session: Session, device: str, *of_revision: ColumnElement[bool]) -> Sequence[_Run]:
@@ -111,7 +111,7 @@ def _runs(session: Session, device: str, *of_revision: ColumnElement[bool]) -> S
     rows = session.execute(
         select(*columns)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(*of_revision, Run.device == device, *_COMPARED)
+        .where(*of_revision, Run.device == device, *COMPARED)
         .order_by(Run.id.desc())
     )
     return [_Run(*row) for row in rows]
@@ -141,7 +141,7 @@ def _side(session: Session, target: Target, name: str, device: str) -> _Side:
 def _newest(session: Session, target: Target, device: str) -> Revision:
     """The newest revision of the mainline that was measured on the device.  Raises Conflict if there is none."""
     on_mainline = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
-    measured = select(Revision).join(Run, Run.revision_id == Revision.id).where(Run.device == device, *_COMPARED)
+    measured = select(Revision).join(Run, Run.revision_id == Revision.id).where(Run.device == device, *COMPARED)
     revision = session.scalar(measured.where(*on_mainline).order_by(Revision.ordinal.desc()).limit(1))
     if revision is None:
         raise Conflict(f"No revision of the mainline of {target.name} was measured on this device. Start a run of one.")

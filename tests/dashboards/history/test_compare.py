@@ -4,11 +4,15 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from html import unescape
 
 import pytest
 from playwright.sync_api import Browser, expect
+from sqlalchemy.orm import joinedload
 
 from dashboards.pages.history.compare import WIDTH, Show, Sort, compose
+from service.db.engine import transaction
+from service.db.models import Pull, Run
 from service.domain.states import ComparisonMethod, Direction
 from service.domain.verdicts.samples import PairedRatio
 from service.reports.rows import ComparedCase
@@ -95,6 +99,27 @@ def test_the_form_says_why_two_revisions_cannot_be_compared(
     said = asked(get, **more)
     assert why.lower() in said.lower()
     assert "Compare" in said
+
+
+def test_recent_revisions_are_offered_with_what_they_are(get: Get, seeded: Seeded) -> None:
+    with transaction() as session:
+        run = session.get_one(Run, seeded.runs["pull"], options=[joinedload(Run.revision)])
+        session.add(Pull(target_id=run.target_id, number=7, head=run.revision.sha))
+    page = get("/targets/norms/compare", params={"device": "h200"})
+    said = words(page)
+    assert re.search(r"Recent revisions that were measured on h200 .* pull/7 Try num_warps=16 everywhere", said)
+    assert re.search(r"Sum in bf16 main .*? ago as base · as head · with the one before", said)
+    assert "Say in the README" not in said, "it was not measured"
+    assert '<option value="main">the newest that was measured</option>' in page.text
+    links = re.findall(r'<a href="([^"]+)">with (?:main|the one before)</a>', page.text)
+    assert len(links) >= 4
+    for link in links:
+        assert "of 6 cases" in words(get(unescape(link))), link
+    chosen = re.search(r'<a href="([^"]+)">as base</a>', page.text)
+    assert chosen is not None
+    filled = get(unescape(chosen[1])).text
+    assert re.search(r'name="base" list="offered" value="[^"]+"', filled)
+    assert "as head" in filled, "it still offers the other side"
 
 
 @pytest.mark.parametrize("width", [390, 1280])
