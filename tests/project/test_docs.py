@@ -227,10 +227,14 @@ PLACEHOLDERS = {"WHAT": "runs"}  # those for which not any value will do
 
 
 def mistake(text: str) -> str | None:
-    """Why a command line is invalid.  Words in capitals stand for a value, and `…` for whatever else is needed."""
+    """Why a command line is invalid.  Words in capitals stand for a value, and `…` for whatever else is needed.
+
+    A file that a page makes before need not exist here.
+    """
     words = shlex.split(text.replace("\\|", "|"), comments=True)[1:]
     end = next((n for n, word in enumerate(words) if word in ("|", "||", "&&", ";") or word[:1] in "<>"), None)
     words = [PLACEHOLDERS.get(word, re.sub(r"^[A-Z][A-Z_]+$", "1", word)) for word in words[:end] if word[:1] != "["]
+    words = [__file__ if word.endswith(".lock") else word for word in words]
     command: Any = COMMANDS
     while words and isinstance(inner := getattr(command, "commands", None), Mapping):
         if words[0] not in inner:
