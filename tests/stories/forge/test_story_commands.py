@@ -487,11 +487,12 @@ def retarget(story: Story, number: int, sha: str, branch: str) -> None:  # noqa:
     """Somebody chooses another base branch for a pull request."""
     event, body = story.head_event(number, sha, "synchronize")
     if story.on == "gitlab":
-        about = {**body["object_attributes"], "oldrev": None, "target_branch": branch}
-        body |= {"object_attributes": about, "changes": {"target_branch": {"previous": "main", "current": branch}}}
+        body["object_attributes"].pop("oldrev")
+        body["object_attributes"] |= {"target_branch": branch}
+        body |= {"changes": {"target_branch": {"previous": "main", "current": branch}}}
     else:
         body["pull_request"]["base"] |= {"ref": branch, "sha": story.git("rev-parse", branch)}
-        body |= {"action": "edited", "changes": {"base": {"ref": {"from": "main"}}}}
+        body |= {"action": "edited", "changes": {"base": {"ref": {"from": "main"}, "sha": {"from": sha}}}}
     story.deliver(event, body)
 
 
