@@ -16,6 +16,7 @@ from dashboards.change_pictures import draw
 from dashboards.pages import controls, pulls
 from dashboards.rendering import page, page_router
 from dashboards.runs import facts
+from dashboards.runs.evidence import evidence
 from dashboards.runs.filters import CaseFilters, filtered, offered
 from dashboards.runs.lines import (
     FOLDED,
@@ -28,7 +29,7 @@ from dashboards.runs.lines import (
     lines_of,
 )
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, rounds_figure, tick_marks
-from kernels.cases import Metric
+from kernels.cases import Metric, Role
 from service.api.access import Reading
 from service.api.common import PRIVATE, Key, tagged
 from service.db.engine import clock
@@ -363,6 +364,8 @@ def run_code(
     if not any(one.kind == kind for one in (*sides.before, *sides.after)):
         raise NotFound(NAMES[kind], f"of {case[:120]} in run {run_id}", "Equal code is not stored.")
     found, more = kernel_code.differences(sides, kind, lambda ids: stored_texts.texts(session, ids))
+    rows = queries.report_on(session, run).rows if sides.baseline is Role.PARENT else ()  # with which rows compare
+    row = next((one for one in rows if (one.case, one.provider) == (case, provider)), None)
     return page(
         "run_code.html",
         run=run,
@@ -371,6 +374,8 @@ def run_code(
         kind=kind,
         kind_names=NAMES,
         sides=sides,
+        row=row,
+        evidence=evidence(row, facts.sides(row)) if row else [],
         kernels=found,
         more=more,
         max_compared=MAX_COMPARED,

@@ -69,7 +69,7 @@ def without_middle(text: str, most: int) -> str:
 
 
 def plain(value: Any, most: int = 120) -> str:
-    """A fact as people write it: `4`, `num_warps=4 num_stages=2`; the whole of it bounded."""
+    """A fact as people write it: `4`, `0.00386`, `num_warps=4 num_stages=2`; the whole of it bounded."""
     return one_line(_joined(value), most)
 
 
@@ -78,7 +78,7 @@ def _joined(value: Any) -> str:
         return " ".join(f"{key}={_joined(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(_joined(inner) for inner in value)
-    return str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def apart(before: Any, now: Any, most: int = 120) -> tuple[str, str]:

@@ -191,8 +191,10 @@ def test_facts_stand_side_by_side_and_tables_are_folded(metrics: Metrics) -> Non
         found = queries.found_in(session, metrics.second)
     [row] = [row for row in found.rows if row.case == SHAPE]
     shown = facts.sides(row)
-    assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no", differs=True)]
-    assert Line("kernels that ran", *["triton_red_fused_rms_norm_0"] * 2) in shown.lines
+    assert [line for line in shown.lines if line.differs] == [
+        Line("bitwise repeatable", "yes", "no", differs=True, key="repeatable")
+    ]
+    assert Line("kernels that ran", *["triton_red_fused_rms_norm_0"] * 2, key="ran") in shown.lines
     kernels, choices = shown.tables
     assert (kernels.columns, kernels.rows) == (
         ("name", "registers", "spills", "occupancy", "limited by", "settings"),
@@ -214,7 +216,9 @@ def test_what_strangers_say_is_shown_in_part(metrics: Metrics) -> None:
     config = "a long configuration " * 19
     head = replace(row.head, facts={"config": config + "BLOCK=8", **strange})
     shown = facts.sides(replace(row, head=head, parent=replace(row.parent, facts={"config": config + "BLOCK=4"})))
-    assert shown.lines[0] == Line("configuration", "BLOCK=4", "BLOCK=8", differs=True), "the end is cut, not the change"
+    assert shown.lines[0] == Line("configuration", "BLOCK=4", "BLOCK=8", differs=True, key="config"), (
+        "the end is cut, not the change"
+    )
     assert (len(shown.lines), len(shown.tables), shown.cut) == (60, 24, 241 + 26)
     assert all(len(line.name) <= 60 and len(line.now) <= 160 for line in shown.lines)
     [title, columns, rows, cut, cut_columns] = astuple(shown.tables[0])

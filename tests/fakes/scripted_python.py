@@ -5,7 +5,7 @@ It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, 
 "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Counts are exact, 1 by default.  The facts of
 `facts.json`, {"rmsnorm.fwd.4x8.fp32.breaks": {"break_reasons": […]}}, are added.  Anything else that it is asked to
 run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined,
-and `code.json` has its kernels with their texts: [{"name": "_forward", "ptx": "…"}].
+and `code.json` has its kernels with their texts and figures: [{"name": "_forward", "ptx": "…", "registers": 40}].
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def play() -> None:
         if folder and os.path.exists(os.path.join(folder, "code.json")):
             with open(os.path.join(folder, "code.json")) as file:
                 kernels = json.load(file)
-            where |= {"triton": [{"name": one["name"], "sass": hash_of(one)} for one in kernels]}
+            where |= {"triton": [{"name": one["name"], "sass": hash_of(one), **figures(one)} for one in kernels]}
     case, builtin, provider = "", False, ""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -70,6 +70,10 @@ def play() -> None:
         elif asked["do"] == "check":
             answer = {"state": "measured", "reason": None}
         print(json.dumps(answer), flush=True)
+
+
+def figures(kernel: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in kernel.items() if not isinstance(value, str)}
 
 
 def hash_of(kernel: object) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from dashboards.kernel_code import CodeSides, sides_of
 from dashboards.rendering import page
 from dashboards.runs import facts
+from dashboards.runs.evidence import evidence
 from service.api.access import as_reader, in_writers
 from service.api.common import Key
 from service.db.engine import reading
@@ -71,7 +72,8 @@ def _page(regression_id: int) -> Response:
         base=base,
         head=head,
         more=max(0, len(paths) - MAX_FILES),
-        sides=facts.sides(facts_row) if facts_row else None,
+        facts_row=facts_row,
+        evidence=evidence(facts_row, facts.sides(facts_row)) if facts_row else [],
         measured=measured,
         code_sides=code_sides,
     )

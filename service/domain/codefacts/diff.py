@@ -106,6 +106,14 @@ def changes(base: Facts, head: Facts) -> list[CodeChange]:
     )
 
 
+def kernel_changes(base: Iterable[Kernel], head: Iterable[Kernel]) -> Iterator[tuple[str, Said]]:
+    """What differs between the kernels of a measured call, each with the kernel's name where there are several."""
+    was, now = tuple(base), tuple(head)
+    several = max(len(was), len(now)) > 1
+    for before, after in kernel_pairs(was, now):
+        yield from ((after.name if several else "", said) for said in _one_kernel(before, after))
+
+
 def same_code(base: Facts, head: Facts) -> tuple[CompiledPlace, ...]:
     """Places at which both have the same machine code."""
     return tuple(

@@ -83,6 +83,27 @@ def test_a_regression_shows_the_lines_of_each_kernel_that_changed(story: Story) 
     assert now.headers["x-content-type-options"] == "nosniff"
 
 
+def test_the_page_of_the_code_begins_with_what_its_cause_rests_on(story: Story) -> None:
+    api = Api()
+    kernel = {"name": "_forward", "ptx": LOOP, "registers": 40, "spills": 0}
+    kernels(story, kernel)
+    story.push("few registers")
+    story.settle()
+    kernels(story, kernel | {"ptx": NARROW, "registers": 255, "spills": 1040})
+    story.push("spill them", wide=300.0)
+    story.settle()
+    with reading() as session:
+        regression = session.scalars(select(RegressionRow).order_by(RegressionRow.id.desc())).first()
+    assert regression
+    said = words(api.at(f"/regressions/{regression.id}/code"))
+    assert said.index("Evidence") < said.index("Source") < said.index("Compiled code")
+    assert "spills named by the cause 0 1,040" in said
+    assert "registers 40 255" in said
+    assert "preparation" not in said
+    code = words(api.at(links(api.at(f"/regressions/{regression.id}/code").text, "/code/ptx")[0]))
+    assert code.index("spills named by the cause 0 1,040") < code.index("+1 −1 lines")
+
+
 def test_the_page_of_a_case_has_it_too_and_equal_code_is_not_stored(story: Story) -> None:
     api, regression = Api(), slower(story)
     with reading() as session:
