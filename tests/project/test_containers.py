@@ -50,6 +50,7 @@ def test_secrets_are_readable_in_containers_whatever_the_umask(tmp_path: Path) -
 def test_workflows_fit_their_schema() -> None:
     files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.dependabot", ROOT / ".github" / "dependabot.yml")
 
 
 def test_dockerfile_passes_its_linter() -> None:
