@@ -10,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dashboards.boards import Cell, other_time
-from dashboards.case_names import case_name
 from dashboards.drawing import Figure, Scale, bars, dots, line, micros, place, ticks
+from service.domain.case_names import case_name
 from service.domain.roofline import Work, attainable_tflop_s, work
-from service.ledger.reading.board import BoardCase, BoardRun
+from service.reports.charts.board import BoardCase, BoardCell, BoardRun, other_time
 
 _LEAST = 3  # cases, below which there is no figure
 _CURVE = 24  # parts of the line of the shortest call, which is a curve on these axes
@@ -46,7 +45,7 @@ class _Mark:
     shape: str = ""
 
 
-def draw(cells: Iterable[Cell], run: BoardRun, against: str, link: Callable[[BoardCase], str]) -> Rooflines | None:
+def draw(cells: Iterable[BoardCell], run: BoardRun, against: str, link: Callable[[BoardCase], str]) -> Rooflines | None:
     """Both figures; None without the ceiling of a copy, or with too few cases.  A case leads to its `link`."""
     placed = [(cell, found) for cell in cells if (found := work(cell.case.case))]
     if not run.copy_gb_s or len(placed) < _LEAST:
@@ -116,7 +115,7 @@ def _by_op(rows: Sequence[tuple[str, Sequence[_Mark]]]) -> Figure:
 
 
 def _by_size(
-    placed: Sequence[tuple[Cell, Work]],
+    placed: Sequence[tuple[BoardCell, Work]],
     run: BoardRun,
     copy_gb_s: float,
     against: str,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dashboards.drawing import Figure, Scale, apart, area, bars, dots, line, place, time_ticks, triangles
 from service.domain.states import Outcome
-from service.reports.trends import SeriesChange, Shown, Trend, over_sota
+from service.reports.charts.trends import SeriesChange, Shown, Trend, over_sota
 
 _MOST_DOTS = 1500  # of more points, two for each px at most are drawn
 _LANES = 3

@@ -15,12 +15,12 @@ from markupsafe import Markup, escape
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from dashboards.case_names import CaseName, case_name
 from dashboards.docs import scrolled_code
 from dashboards.rendering import page, page_router
 from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target, VerdictRow
+from service.domain.case_names import CaseName, case_name
 from service.domain.states import OPEN_STATES, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
 from service.ledger.reading import brief, queries

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Query
 
-from dashboards.boards import short_number
 from dashboards.drawing import Figure, Scale, apart, spread_labels, ticks
 from dashboards.rendering import page, page_router
 from kernels.studies.catalogue import STUDIES
@@ -15,6 +14,7 @@ from service.api.access import Reading
 from service.api.common import LARGEST_KEY
 from service.domain.studies.sessions import Claims, control, stacks, study_named
 from service.ledger.studies import sessions
+from service.reports.charts.board import short_number
 
 router = page_router()
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from urllib.parse import urlencode
 
-from dashboards.case_names import SMALL_ROWS, direction_words, op_words
 from dashboards.runs.lines import KINDS, CaseLine, LineKind, LineSort
 from kernels.cases import Metric
+from service.domain.case_names import SMALL_ROWS, direction_words, op_words
 from service.domain.metrics import WORDS
 
 BEHIND = "behind"

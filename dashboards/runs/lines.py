@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.case_names import SMALL_ROWS, CaseName, case_name
+from service.domain.case_names import SMALL_ROWS, CaseName, case_name
 from service.domain.states import Outcome, Repeatability
 from service.domain.text import listed
 from service.reports.report import Report

@@ -13,8 +13,8 @@ from service.domain.exports import FileFormat
 from service.domain.metrics import split_metric
 from service.domain.verdicts.samples import Name
 from service.errors import Unavailable
-from service.ledger.reading.board import BoardCase, BoardRun
 from service.ledger.reading.histories import MainlineRun
+from service.reports.charts.board import BoardCase, BoardRun
 from service.reports.encoders import Encoder, encoder
 from service.reports.rows import ComparedCase, RevisionsCompared
 from service.reports.schema.base import rfc3339

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from dashboards import assets, boards
 from dashboards.docs import docs_page
 from dashboards.links import GLOSSARY
-from dashboards.pages.history.boards import BoardAddress, board_values, composed, newest_by_target, past_of, sota_of
+from dashboards.pages.history.boards import BoardAddress, board_values, composed, newest_by_target, past_of
 from dashboards.pages.history.compare import Compared, ComparedAddress, Show, compose
 from dashboards.pages.history.trends import TrendAddress, trend_values
 from dashboards.rendering import page
@@ -36,11 +36,13 @@ from service.domain.states import TargetKind
 from service.domain.text import listed
 from service.domain.verdicts.samples import Name
 from service.errors import BadInput, Conflict, NotFound, Refused
-from service.ledger.reading.board import BoardRun, board, measured_devices
+from service.ledger.reading.board import board, limit_to_sota, measured_devices
 from service.ledger.reading.compare import compare
 from service.ledger.reading.histories import MainlineRun, histories, mainline_runs, measured_names
 from service.ledger.reading.runs import CaseFilter
 from service.ledger.targets import all_targets, target_named
+from service.reports.charts import board as cells
+from service.reports.charts.board import BoardRun
 from service.reports.rows import RevisionsCompared
 from service.reports.schema.base import rfc3339
 from service.reports.views import Point
@@ -206,7 +208,7 @@ class _Site:
             run = board(session, one.target, device)
             past = past_of(session, one.target, device, run)
         past = replace(past, before="", after="")  # boards of earlier revisions have no pages
-        sota = sota_of(one.target, device)
+        sota, _ = limit_to_sota(one.target, device)
         for case in run.cases:
             table.add(SiteBoardRow.all_of(name, device, run, case, sota))
         self._choose_trends(one, run)
@@ -321,7 +323,7 @@ class _Site:
             "site/about.html",
             tables=tables,
             histories=[(one, f"data/{_in_data(one)}") for one in self._boards],
-            steps=boards.STEPS,
+            steps=cells.STEPS,
         )
         glossary = paths.docs_path(GLOSSARY)
         self._page(glossary, "docs.html", name=GLOSSARY, shown=docs_page(GLOSSARY, self._links(glossary)))
@@ -364,7 +366,7 @@ def _parts(run: BoardRun) -> Iterator[tuple[str, str]]:
     """Each choice of dtypes and of the other provider that a board offers."""
     others = boards.providers(run.cases)
     if len(others) > 1:
-        others.append(boards.BEST)
+        others.append(cells.BEST)
     for dtype in ("", *(one for one in boards.dtypes(run.cases) if one)):
         yield from ((dtype, other) for other in others)
 

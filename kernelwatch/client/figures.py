@@ -25,3 +25,42 @@ class Figures(Resource[Mode]):
         days: int | None = None,
     ) -> models.FigureDocument:
         """The history of one case on the mainline; `others` are series as `device provider case`."""
+
+    @endpoint("GET /targets/{name}/compare/figure")
+    def comparison(
+        self,
+        target: str,
+        base: str,
+        head: str,
+        *,
+        device: str,
+        provider: str | None = None,
+        op: str | None = None,
+        metric: str | None = None,
+        case: str | None = None,
+    ) -> models.FigureDocument:
+        """The ratios of two revisions, releases or pull requests (`pull/7`), case by case."""
+
+    @endpoint("GET /targets/{name}/board/figure")
+    def board(
+        self,
+        target: str,
+        *,
+        device: str,
+        dtype: str | None = None,
+        against: str | None = None,
+        at: str | None = None,
+    ) -> models.FigureDocument:
+        """The times of a board over those of SOTA, or `against` another provider; `at` a revision."""
+
+    @endpoint("GET /targets/{name}/roofline/figure")
+    def roofline(
+        self,
+        target: str,
+        *,
+        device: str,
+        dtype: str | None = None,
+        against: str | None = None,
+        at: str | None = None,
+    ) -> models.FigureDocument:
+        """GB/s and TFLOP/s of the cases of a board, below the ceilings of their session."""

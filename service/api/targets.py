@@ -267,14 +267,14 @@ def get_facts_diff(
     return tagged_json(request, facts_diff_document(found, target.name, tables=tables, changed_only=changed))
 
 
-_NOT_COMPARABLE: dict[int | str, dict[str, Any]] = {
+NOT_COMPARABLE: dict[int | str, dict[str, Any]] = {
     409: {**ERRORS[404], "description": "They were not measured on this device, or not on one machine."}
 }
 _SIDE = "A sha or its beginning, a version, `pull/7`, or `mainline` (or its branch) for the newest that was measured."
 Side = Annotated[str, Query(max_length=100, description=_SIDE)]
 
 
-@router.get("/targets/{name}/compare", response_model=CompareDocument, responses=CACHED | _NOT_COMPARABLE)
+@router.get("/targets/{name}/compare", response_model=CompareDocument, responses=CACHED | NOT_COMPARABLE)
 def get_comparison(
     request: Request,
     name: AnyName,

@@ -14,7 +14,6 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from dashboards import boards, rooflines
-from dashboards.case_names import case_name
 from dashboards.drawing import Figure, bars
 from dashboards.links import SERVICE, ServiceLinks
 from dashboards.rendering import calendar, page, page_router
@@ -23,13 +22,13 @@ from service.api.common import tagged
 from service.db.engine import clock
 from service.db.models import RunTotals, Target
 from service.domain import roofline
-from service.domain.policy.policy import Policy
+from service.domain.case_names import case_name
 from service.domain.text import short
-from service.ledger.policies import effective
 from service.ledger.reading import board as reading
 from service.ledger.targets import all_targets, target_named
+from service.reports.charts import board as cells
+from service.reports.charts.board import BoardRun
 from service.reports.encoders import csv_text
-from service.reports.report import readable
 from service.reports.schema.base import rfc3339
 
 router = page_router()
@@ -53,6 +52,10 @@ class BoardAddress:
         """The address of the board, or of another rendering of it, with changes."""
         values = {"device": self.device, "dtype": self.dtype, "against": self.against, "at": self.at} | changed
         return f"/targets/{quote(self.target)}/{page}?{urlencode({key: one for key, one in values.items() if one})}"
+
+    def figure(self, what: str) -> str:
+        """The figure to explore of the `board` or its `roofline`."""
+        return f"/api/v1{self.to(f'{what}/figure')}"
 
 
 def _chosen(
@@ -161,26 +164,18 @@ def _composed(session: Session, at: BoardAddress) -> "Composed":
 class Composed:
     """The board of an address, and what it was made of."""
 
-    run: reading.BoardRun
+    run: BoardRun
     board: boards.Board
     sota: str
     against: str
 
 
-def composed(target: Target, at: BoardAddress, run: reading.BoardRun) -> Composed:
+def composed(target: Target, at: BoardAddress, run: BoardRun) -> Composed:
     """The board of an address from the run that it shows."""
-    recipe = readable(target.recipe.text) if target.recipe else None
-    sota = sota_of(target, at.device)
+    sota, limit = reading.limit_to_sota(target, at.device)
     against = at.against or sota
     chosen = [case for case in run.cases if not at.dtype or case_name(case.case).dtypes == at.dtype]
-    limit = 1 + (effective(recipe, at.device) if recipe else Policy()).behind_sota
     return Composed(run, boards.compose(chosen, against, sota, run.copy_gb_s, target.name, limit), sota, against)
-
-
-def sota_of(target: Target, device: str) -> str:
-    """The provider that is SOTA on a device."""
-    recipe = readable(target.recipe.text) if target.recipe else None
-    return recipe.sota_on(device) if recipe else "SOTA"
 
 
 def _values(session: Session, target: Target, at: BoardAddress, devices: Sequence[str]) -> dict[str, Any]:
@@ -191,7 +186,7 @@ def _values(session: Session, target: Target, at: BoardAddress, devices: Sequenc
 def board_values(
     target: Target,
     address: BoardAddress,
-    shown: reading.BoardRun,
+    shown: BoardRun,
     devices: Sequence[str],
     past: "Past",
     links: ServiceLinks = SERVICE,
@@ -218,9 +213,9 @@ def board_values(
         "past": past,
         "past_bars": _past_bars(past, address, shown.revision),
         "sample": target.is_sample,
-        "steps": boards.STEPS,
-        "best": boards.BEST,
-        "short_number": boards.short_number,
+        "steps": cells.STEPS,
+        "best": cells.BEST,
+        "short_number": cells.short_number,
         "plain_shape": boards.plain_shape,
         "most_gaps": _GAPS,
     }
@@ -232,10 +227,10 @@ _RECORD = (
 )  # fmt: skip
 
 
-def _record(cell: boards.Cell, found: Composed) -> dict[str, object]:
+def _record(cell: cells.BoardCell, found: Composed) -> dict[str, object]:
     """One case of the board for programs; None where something is not known."""
     case, name, work = cell.case, cell.name, roofline.work(cell.case.case)
-    other = boards.other_time(case, found.against)
+    other = cells.other_time(case, found.against)
     values = (
         case.provider, case.case, name.op or None, name.direction or None, name.rows, name.columns, name.dtypes or None,
         name.model or None, case.own.median, case.own.gb_s, cell.share, case.in_cache, work and work.intensity,
@@ -259,7 +254,7 @@ class Past:
         return {one.pinned for one in self.runs} & {one.revision for one in self.runs}
 
 
-def past_of(session: Session, target: Target, device: str, shown: reading.BoardRun) -> Past:
+def past_of(session: Session, target: Target, device: str, shown: BoardRun) -> Past:
     """The past of a board, with all releases, the revision that is shown, and the newest."""
     some = reading.past(session, target, device, _SAMPLES, shown.revision)
     on_mainline = shown.ordinal is not None

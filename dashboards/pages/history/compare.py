@@ -12,12 +12,12 @@ from fastapi import Query, Response
 from sqlalchemy import and_, exists, select
 from sqlalchemy.orm import Session
 
-from dashboards.case_names import CaseName, case_name
 from dashboards.drawing import Figure, Scale
 from dashboards.rendering import page, page_router
 from service.api.access import Reading
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Run, Target
+from service.domain.case_names import CaseName, case_name
 from service.domain.forges import pull_name
 from service.errors import Conflict, NotFound
 from service.ledger.reading import queries
@@ -153,6 +153,10 @@ class ComparedAddress:
         } | changed
         kept = {key: one for key, one in values.items() if one}
         return f"/targets/{quote(self.target)}/{page}?{urlencode(kept)}"
+
+    def figure(self) -> str:
+        """The figure to explore of all cases."""
+        return f"/api/v1{self.to('compare/figure', show='', sort='', q='')}"
 
 
 @router.get("/targets/{name}/compare")

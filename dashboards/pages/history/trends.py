@@ -30,8 +30,8 @@ from service.ledger.reading import trends as reading
 from service.ledger.reading.trends import SeriesHistory
 from service.ledger.regressions import listing
 from service.ledger.targets import target_named
-from service.reports.trends import SeriesChange, Shown, Trend, Unit, day, headline
-from service.reports.trends import trend as trend_of
+from service.reports.charts.trends import SeriesChange, Shown, Trend, Unit, day, headline
+from service.reports.charts.trends import trend as trend_of
 from service.reports.views import Point
 
 router = page_router()

@@ -1,7 +1,6 @@
 """Charts to explore: what pages draw, as figures of Plotly."""
 
 import json
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,18 +8,25 @@ from sqlalchemy.orm import Session
 
 from kernelwatch.documents.figures import FigureDocument
 from service.api.access import Reading, ReadingRoute
-from service.api.common import CACHED, seconds, tagged
+from service.api.common import CACHED, Cases, seconds, tagged
 from service.api.objects import AnyName
+from service.api.targets import NOT_COMPARABLE, Side
 from service.db.models import Revision, Target
+from service.domain.case_names import case_name
 from service.domain.forges import commit_address
 from service.domain.metrics import SeriesKey, metric_of
 from service.errors import BadInput, NotFound
 from service.forge.clients import addresses
-from service.ledger.reading import queries, trends
+from service.ledger.reading import board, queries, trends
+from service.ledger.reading.compare import compare
 from service.ledger.targets import target_named
+from service.reports.charts.board import BoardCell, BoardRun, cells_of
+from service.reports.charts.trends import Shown, Unit, trend
+from service.reports.figures.board import board_figure, roofline_figure
+from service.reports.figures.comparison import comparison_figure
+from service.reports.figures.frame import Commit
 from service.reports.figures.trend import trend_figure
 from service.reports.schema.base import Instant
-from service.reports.trends import Shown, Unit, trend
 from service.reports.views import Point
 
 router = APIRouter(route_class=ReadingRoute, tags=["figures"])
@@ -74,6 +80,65 @@ def get_trend_figure(
     return _tagged_figure(request, drawn)
 
 
+@router.get("/targets/{name}/compare/figure", response_model=FigureDocument, responses=CACHED | NOT_COMPARABLE)
+def get_comparison_figure(
+    request: Request, name: AnyName, session: Reading, base: Side, head: Side, device: _Device, cases: Cases
+) -> Response:
+    """Draw the ratios of two revisions, releases or pull requests, case by case, as a figure of Plotly."""
+    target = target_named(session, name)
+    found = compare(session, target, base, head, device, cases)
+    return _tagged_figure(request, comparison_figure(found, target.name, _commit_of(target)))
+
+
+_Dtype = Annotated[str | None, Query(max_length=120, description="Only cases of these dtypes, as in bf16-fp32.")]
+_Against = Annotated[
+    str | None, Query(max_length=120, description="Another provider, or `best` of all; SOTA by default.")
+]
+_At = Annotated[str | None, Query(max_length=64, description="A revision; the newest that was measured by default.")]
+
+
+@router.get("/targets/{name}/board/figure", response_model=FigureDocument, responses=CACHED)
+def get_board_figure(
+    request: Request,
+    name: AnyName,
+    session: Reading,
+    device: _Device,
+    dtype: _Dtype = None,
+    against: _Against = None,
+    at: _At = None,
+) -> Response:
+    """Draw the times of a board over those of another provider, by the bytes of a call, as a figure of Plotly."""
+    target = target_named(session, name)
+    return _tagged_figure(request, board_figure(*_board(session, target, device, dtype, against, at)))
+
+
+@router.get("/targets/{name}/roofline/figure", response_model=FigureDocument, responses=CACHED)
+def get_roofline_figure(
+    request: Request,
+    name: AnyName,
+    session: Reading,
+    device: _Device,
+    dtype: _Dtype = None,
+    against: _Against = None,
+    at: _At = None,
+) -> Response:
+    """Draw GB/s and TFLOP/s of the cases of a board below the ceilings of their session, as a figure of Plotly."""
+    target = target_named(session, name)
+    return _tagged_figure(request, roofline_figure(*_board(session, target, device, dtype, against, at)))
+
+
+def _board(
+    session: Session, target: Target, device: str, dtype: str | None, against: str | None, at: str | None
+) -> tuple[list[BoardCell], BoardRun, str, str, str, Commit]:
+    """The cases of a board, its run, and their names, as figures take them."""
+    run = board.board(session, target, device, at or "")
+    sota, limit = board.limit_to_sota(target, device)
+    other = against or sota
+    chosen = [case for case in run.cases if not dtype or case_name(case.case).dtypes == dtype]
+    cells = cells_of(chosen, other, sota, run.copy_gb_s, limit)
+    return cells, run, target.name, device, other, _commit_of(target)
+
+
 def _points(
     session: Session, target: Target, key: SeriesKey, between: tuple[float | None, float | None]
 ) -> list[Point]:
@@ -102,7 +167,7 @@ def _other(
     return trend(points, (), of.metric, unit, ceilings).shown
 
 
-def _commit_of(target: Target) -> Callable[[str], str]:
+def _commit_of(target: Target) -> Commit:
     """The address of a commit at the forge of the target; empty where it has none."""
     kind = target.forge_kind
     if not kind:

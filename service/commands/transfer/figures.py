@@ -50,6 +50,49 @@ def trend(
     _write(found, output)
 
 
+Dtype = Annotated[str | None, typer.Option(help="Only cases of these dtypes, such as bf16-fp32.")]
+Against = Annotated[str | None, typer.Option(help="Another provider, or `best` of all; default: SOTA.")]
+At = Annotated[str | None, typer.Option(help="A commit (or its beginning) or release; default: the newest.")]
+
+
+@figure_app.verb("comparison")
+def comparison(
+    target: Target,
+    base: Annotated[str, typer.Argument(help="A commit (or its beginning), a release, or pull/7.")],
+    head: Annotated[str, typer.Argument(help="The same, which is compared with the base.")],
+    device: Device,
+    output: Output = None,
+) -> None:
+    """Write the ratios of two revisions, case by case."""
+    _write(client().figures.comparison(target, base, head, device=device), output)
+
+
+@figure_app.verb("board")
+def board(
+    target: Target,
+    device: Device,
+    dtype: Dtype = None,
+    against: Against = None,
+    at: At = None,
+    output: Output = None,
+) -> None:
+    """Write the times of a board over those of another provider."""
+    _write(client().figures.board(target, device=device, dtype=dtype, against=against, at=at), output)
+
+
+@figure_app.verb("roofline")
+def roofline(
+    target: Target,
+    device: Device,
+    dtype: Dtype = None,
+    against: Against = None,
+    at: At = None,
+    output: Output = None,
+) -> None:
+    """Write GB/s and TFLOP/s of a board below the ceilings of its session."""
+    _write(client().figures.roofline(target, device=device, dtype=dtype, against=against, at=at), output)
+
+
 def _write(found: "FigureDocument", output: Path | None) -> None:
     with destination(output) as write:
         write(json.dumps(found, ensure_ascii=False).encode() + b"\n")

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,65 +26,20 @@ from service.db.models import (
 from service.db.paging import distinct
 from service.domain import roofline
 from service.domain.metrics import split_metric
+from service.domain.policy.policy import Policy
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
+from service.ledger.policies import effective
 from service.ledger.reading import queries
 from service.ledger.reading.revisions import named
 from service.ledger.reading.runs import CaseFilter
+from service.reports.charts.board import BoardCase, BoardRun, Since, Timed
 from service.reports.feeds.badges import SotaFacts, StatusFacts
+from service.reports.report import readable
 
 _OTHERS = (Role.SOTA.value, Role.RIVAL.value)
 _LATEST = 20  # runs of a device, one of which compared with SOTA if any does
 _CANDIDATES = 8  # revisions that are read for each of the past ones that are shown: not all were measured
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A provider at a case: the median in µs, and GB/s."""
-
-    median: float
-    gb_s: float | None
-
-
-@dataclass(frozen=True)
-class Since:
-    """The revision since which a case is behind SOTA."""
-
-    revision: str
-    committed_at: float
-    ordinal: int | None  # place on the mainline
-    ratio: float | None  # to SOTA, when it fell behind
-
-
-@dataclass(frozen=True)
-class BoardCase:
-    """A case of a provider of the target, and what others needed for it in the same session."""
-
-    provider: str
-    case: str
-    own: Timed
-    others: Mapping[str, Timed] = field(default_factory=dict)
-    in_cache: bool = False  # its data fit the L2 cache, so that the ceiling of memory says nothing
-    ratio: float | None = None  # to SOTA, as it was judged
-    behind: bool = False
-    behind_since: Since | None = None
-
-
-@dataclass(frozen=True)
-class BoardRun:
-    """The run that a board shows."""
-
-    run_id: int
-    revision: str
-    subject: str
-    committed_at: float
-    ordinal: int | None  # place on the mainline
-    copy_gb_s: float | None  # the ceilings of its session
-    matmul_tflop_s: float | None
-    l2_bytes: float | None  # of its device
-    cases: Sequence[BoardCase]
-    blocks: Sequence[BoardCase] = ()  # cases of the metric block
-    instead_of: str = ""  # a later revision, which was not measured on this device
 
 
 def _ended(device: ColumnElement[str]) -> ColumnElement[bool]:
@@ -118,6 +73,13 @@ def newest_compared(session: Session, target_ids: Sequence[int]) -> Sequence[Run
     statement = select(newest.correlate(pairs).scalar_subquery()).where(pairs.c.device.is_not(None))
     ids = [run_id for run_id in session.scalars(statement) if run_id is not None]
     return session.scalars(select(RunTotals).where(RunTotals.run_id.in_(ids)).order_by(RunTotals.device)).all()
+
+
+def limit_to_sota(target: Target, device: str) -> tuple[str, float]:
+    """The provider that is SOTA on a device, and the ratio to it above which a case is behind."""
+    recipe = readable(target.recipe.text) if target.recipe else None
+    policy = effective(recipe, device) if recipe else Policy()
+    return recipe.sota_on(device) if recipe else "SOTA", 1 + policy.behind_sota
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from service.domain.metrics import SeriesKey
 from service.ledger.changepoints import load
 from service.ledger.changepoints.follow_up import policy_of
 from service.ledger.regressions import listing
+from service.reports.charts.trends import SeriesChange, changes
 from service.reports.report import readable
-from service.reports.trends import SeriesChange, changes
 from service.reports.views import Point, RegressionView
 
 

@@ -1,9 +1,10 @@
 """What all figures share: colours, layout, times, and texts of others.  Pure."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from kernelwatch.documents.figures import FigureDocument
 from service.domain.text import one_line
@@ -14,6 +15,9 @@ OTHERS = ("#cc79a7", "#56b4e9", "#8c6d31")
 INK, QUIET, HAIR, CARD = "#1b2430", "#556273", "#dfe4ea", "#ffffff"
 BUTTON = {"bgcolor": "#eceff3", "bordercolor": "#b4bec9", "font": {"color": INK, "size": 11}}  # on any background
 MOST_TEXT = 80  # letters of a subject: the box of a hover is as wide as its longest line
+
+
+Commit = Callable[[str], str]  # the address of a commit at its forge; empty where it has none
 
 
 def figure(data: Iterable[Mapping[str, Any]], title: str, **layout: Any) -> FigureDocument:
@@ -27,6 +31,7 @@ def figure(data: Iterable[Mapping[str, Any]], title: str, **layout: Any) -> Figu
         "margin": {"l": 64, "r": 24, "t": 108, "b": 96},
         "height": 600,
         "dragmode": "zoom",
+        "showlegend": True,
         "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
     }
     return {"data": [dict(one) for one in data], "layout": common | layout}
@@ -49,6 +54,12 @@ def axis_menu(**ways: Mapping[str, Any]) -> list[dict[str, Any]]:
 def instant(at: float) -> str:
     """A time of an axis, which has no zone: UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def trend_page(target: str, device: str, provider: str, case: str) -> str:
+    """The address of a series, which a click opens."""
+    series = {"device": device, "provider": provider, "case": case}
+    return f"/targets/{quote(target)}/trend?{urlencode(series)}"
 
 
 def escaped(text: str) -> str:

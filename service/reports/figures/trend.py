@@ -1,6 +1,6 @@
 """The trend of a series as a figure to explore.  Pure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernels.cases import Metric
@@ -8,6 +8,7 @@ from kernelwatch.documents.figures import FigureDocument
 from service.domain.metrics import ratio_text
 from service.domain.states import Outcome
 from service.domain.text import interval, short
+from service.reports.charts.trends import SeriesChange, Shown, Trend, over_sota
 from service.reports.figures.frame import (
     BUTTON,
     FASTER,
@@ -16,13 +17,13 @@ from service.reports.figures.frame import (
     QUIET,
     SLOWER,
     SOTA,
+    Commit,
     axis,
     axis_menu,
     escaped,
     figure,
     instant,
 )
-from service.reports.trends import SeriesChange, Shown, Trend, over_sota
 
 _DAY_S = 86_400.0
 _WINDOWS = ((1, "day", "1 d"), (7, "day", "7 d"), (30, "day", "30 d"), (110, "day", "110 d"), (1, "year", "1 y"))
@@ -30,7 +31,6 @@ _MARKS: Mapping[str, tuple[str, str, int]] = {  # symbol, colour, px
     Outcome.REGRESSION: ("triangle-up", SLOWER, 10),
     Outcome.IMPROVEMENT: ("triangle-down", FASTER, 10),
 }
-_Commit = Callable[[str], str]
 
 
 def trend_figure(
@@ -41,7 +41,7 @@ def trend_figure(
     sota: str = "SOTA",
     others: Sequence[tuple[str, Sequence[Shown]]] = (),
     days: int | None = None,
-    commit: _Commit = lambda _: "",
+    commit: Commit = lambda _: "",
 ) -> FigureDocument:
     """Draw all revisions; `days` before the newest are shown at first, and `commit` is the address of a revision's.
 
@@ -86,7 +86,7 @@ def _range(shown: Sequence[Shown]) -> list[float]:
     return [max(0.0, low - spare), high + spare]
 
 
-def _own(found: Trend, metric: Metric, sota: str, commit: _Commit) -> dict[str, Any]:
+def _own(found: Trend, metric: Metric, sota: str, commit: Commit) -> dict[str, Any]:
     marks = [_MARKS.get(one.point.outcome or "", _mark(one)) for one in found.shown]
     return {
         "type": "scatter",

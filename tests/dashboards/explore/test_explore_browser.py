@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from service.ledger.intake import samples
 from tests.dashboards.inspection import CONTRAST, barriers, excess_width
 from tests.dashboards.seed import CASES, Seeded
 
@@ -155,6 +157,33 @@ def test_an_explored_page_fits_and_can_be_read(
     assert excess_width(page) == 0
     assert page.evaluate(CONTRAST) == []
     assert barriers(page) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "button"),
+    [
+        ("norms/board?device=h200", "explore"),
+        ("sample-liger/board?device=h200", "explore-roofline"),
+        ("norms/compare?device=h200&base={base}&head={head}", "explore"),
+    ],
+    ids=["board", "roofline", "comparison"],
+)
+def test_a_case_of_a_board_and_of_a_comparison_opens_its_trend(
+    page: Page, served: tuple[str, Seeded], path: str, button: str
+) -> None:
+    address, seeded = served
+    samples.load()
+    run = httpx.get(f"{address}/api/v1/runs/{seeded.runs['wrong']}").json()
+    page_of_it = path.format(base=run["baseline"], head=run["revision"])
+    place = explored(page, f"{address}/targets/{page_of_it}", button)
+    assert excess_width(page) == 0
+    assert barriers(page) == {}
+    case = place.locator(".scatterlayer .point").first
+    case.scroll_into_view_if_needed()
+    case.hover(force=True)
+    expect(page.locator(".hoverlayer")).to_contain_text(" by ")
+    case.click(force=True)
+    page.wait_for_url("**/trend?*")
 
 
 def test_a_figure_that_fails_says_why_and_leaves_the_drawing(page: Page, served: tuple[str, Seeded]) -> None:

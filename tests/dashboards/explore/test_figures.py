@@ -2,16 +2,23 @@
 
 import math
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernels.cases import Metric
+from service.db.models import Revision
+from service.domain.states import ComparisonMethod, Direction
+from service.domain.verdicts.samples import PairedRatio
+from service.ledger.intake import samples
+from service.reports.charts.trends import Unit, changes, trend
 from service.reports.figures import frame
+from service.reports.figures.comparison import comparison_figure
 from service.reports.figures.trend import trend_figure
-from service.reports.trends import Unit, changes, trend
+from service.reports.rows import ComparedCase, ComparedSide, RevisionsCompared
 from service.reports.views import Point
-from tests.dashboards.asking import Get
+from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import CASES, Seeded
 
 SERIES = {"device": "h200", "provider": "norms", "case": CASES[1]}
@@ -23,8 +30,9 @@ SIGHTS = {
 }
 
 
-def traces(figure: Any) -> dict[str, Any]:
-    return {one["name"]: one for one in figure["data"]}
+def traces(figure: Any, *, second: bool = False) -> dict[str, Any]:
+    """The traces of a figure, or those of its second part, by name."""
+    return {one["name"]: one for one in figure["data"] if ("xaxis" in one) is second}
 
 
 def measured_points(get: Get, **asked: str) -> list[dict[str, Any]]:
@@ -102,6 +110,95 @@ def test_a_wrong_request_says_what_is_wrong(
 def test_a_figure_that_did_not_change_is_not_sent_again(get: Get, seeded: Seeded) -> None:
     tag = get(FIGURE, params=SERIES).headers["etag"]
     assert get(FIGURE, params=SERIES, headers={"If-None-Match": tag}).status_code == 304
+
+
+def test_a_comparison_has_the_ratios_of_its_document(get: Get, seeded: Seeded) -> None:
+    run = get(f"/api/v1/runs/{seeded.runs['wrong']}").json()
+    sides = {"device": "h200", "base": run["baseline"], "head": run["revision"]}
+    document = get("/api/v1/targets/norms/compare", params=sides).json()
+    figure = get("/api/v1/targets/norms/compare/figure", params=sides).json()
+    expected = {one["case"]: one for one in document["cases"] if one["ratio"] is not None}
+    assert expected
+    drawn = [
+        (trace["name"].partition(":")[0], case, ratio, text, link)
+        for trace in figure["data"]
+        for case, ratio, text, (link, _) in zip(*(trace[key] for key in ("y", "x", "text", "customdata")), strict=True)
+    ]
+    assert len(drawn) == len(expected)
+    for direction, case, ratio, text, link in drawn:
+        one = expected[case]
+        assert (direction, ratio) == (one["direction"], one["ratio"])
+        assert f"{one['low']:.3f} to {one['high']:.3f}" in text
+        assert link == f"/targets/norms/trend?device=h200&provider={one['provider']}&case={case}"
+    by_change = sorted(expected.values(), key=lambda one: abs(math.log(one["ratio"])))
+    assert figure["layout"]["yaxis"]["categoryarray"][-1] == by_change[-1]["case"], "the largest is at the top"
+
+
+def test_directions_of_a_comparison_differ_by_more_than_colour() -> None:
+    def case(name: str, ratio: float | None, direction: Direction) -> ComparedCase:
+        found = PairedRatio(ratio, ratio * 0.99, ratio * 1.01) if ratio else None
+        method = ComparisonMethod.PAIRED if found else ComparisonMethod.UNPAIRED
+        return ComparedCase("norms", name, method, direction, 100.0, 120.0, found, (1,))
+
+    sides = [ComparedSide(Revision(sha=sha * 40, subject=""), None, 1, "box", 1) for sha in "ab"]
+    cases = [case("a", 1.2, "slower"), case("b", 0.7, "faster"), case("c", 1.0, "same"), case("d", None, "unknown")]
+    figure = comparison_figure(
+        RevisionsCompared("h200", *sides, (), cases), "norms", lambda sha: f"https://forge/{sha}"
+    )
+    looks = {one["name"]: one["marker"]["symbol"] for one in figure["data"]}
+    assert looks == {"slower: 1": "triangle-up", "faster: 1": "triangle-down", "same: 1": "circle"}
+    assert figure["layout"]["yaxis"]["categoryarray"] == ["c", "a", "b"]
+    assert figure["layout"]["title"]["text"].endswith("on h200, 1 case without a ratio")
+    assert figure["data"][0]["customdata"][0][1] == f"https://forge/{'b' * 40}"
+    assert figure["data"][0]["error_x"]["array"] == [pytest.approx(0.012)]
+
+
+def test_a_board_has_the_ratios_of_its_cases(get: Get, seeded: Seeded) -> None:
+    board = get("/targets/norms/board.json", params={"device": "h200"}).json()["cases"]
+    figure = get("/api/v1/targets/norms/board/figure", params={"device": "h200"}).json()
+    ratios = {one["case"]: one["ratio"] for one in board if one["ratio"] is not None}
+    drawn = {
+        text.split("</b>")[0].removeprefix("<b>"): (ratio, symbol)
+        for trace in figure["data"]
+        for ratio, text, symbol in zip(trace["y"], trace["text"], trace["marker"]["symbol"], strict=True)
+    }
+    assert {case: ratio for case, (ratio, _) in drawn.items()} == ratios
+    behind = {one["case"] for one in board if one["behind"]}
+    assert behind
+    assert {case for case, (_, symbol) in drawn.items() if symbol == "triangle-up"} == behind
+
+
+def test_a_roofline_has_the_speeds_of_its_cases_and_its_ceilings(state: Path) -> None:
+    samples.load()
+    asked, ask = {"device": "h200"}, asking()
+    board = ask("/targets/sample-liger/board.json", params=asked).json()
+    figure = ask("/api/v1/targets/sample-liger/roofline/figure", params=asked).json()
+    above, below = traces(figure), traces(figure, second=True)
+    own = [name for name in above if name.startswith("sample-liger")]
+    gb_s = sorted(value for name in own for value in above[name]["y"])
+    assert gb_s == pytest.approx(sorted(one["gb_s"] for one in board["cases"]), rel=1e-3)
+    tflop_s = sorted(value for name in own for value in below[name]["y"])
+    assert tflop_s == pytest.approx(sorted(one["tflop_s"] for one in board["cases"]))
+    copy, product = board["copy_gb_s"], board["matmul_tflop_s"]
+    assert set(above[f"copy, {copy:,.0f} GB/s"]["y"]) == {copy}
+    roof = below[f"roof, {product:,.0f} TFLOP/s"]
+    assert roof["y"] == pytest.approx([min(product, at * copy / 1e3) for at in roof["x"]])
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "why"),
+    [
+        ("compare", {"base": "0000000", "head": "0000001"}, "No revision"),
+        ("board", {"device": "b200"}, "Choose another device"),
+        ("roofline", {"at": "0000000"}, "No revision"),
+    ],
+)
+def test_what_was_not_measured_has_no_figure(
+    get: Get, seeded: Seeded, path: str, asked: dict[str, str], why: str
+) -> None:
+    answer = get(f"/api/v1/targets/norms/{path}/figure", params={"device": "h200"} | asked)
+    assert answer.status_code == 404
+    assert why in answer.json()["detail"]
 
 
 def point(**known: Any) -> Point:

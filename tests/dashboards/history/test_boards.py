@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import select
 
-from dashboards.boards import BEST, STEPS, compose, dtypes, providers, short_number
+from dashboards.boards import compose, dtypes, providers
 from dashboards.drawing import spread_labels
 from kernels.cases import Case
 from service.db.engine import transaction
 from service.db.models import Revision, Target
-from service.ledger.reading.board import BoardCase, Since, Timed
+from service.reports.charts.board import BEST, STEPS, BoardCase, Since, Timed, short_number
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.browser.variants import SCHEMES_AND_WIDTHS
 from tests.dashboards.conftest import reachable

@@ -4,7 +4,7 @@ import pytest
 
 from dashboards import boards, rooflines
 from kernels.cases import Case
-from service.ledger.reading.board import BoardCase, BoardRun, Timed
+from service.reports.charts.board import BoardCase, BoardRun, Timed
 from tests.dashboards.inspection import Drawn, places
 
 COPY, PRODUCT, L2 = 4000.0, 800.0, float(60 << 20)

@@ -17,7 +17,7 @@ from kernels.cases import Metric
 from service.db.engine import reading
 from service.db.models import Revision
 from service.ledger.intake import samples
-from service.reports.trends import Trend, Unit, changes, headline, in_order, trend
+from service.reports.charts.trends import Trend, Unit, changes, headline, in_order, trend
 from service.reports.views import Point
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking, words

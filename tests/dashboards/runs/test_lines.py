@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from dashboards.case_names import case_name
 from dashboards.runs.filters import CaseFilters, filtered, fits, offered
 from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of, late_groups
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure
 from kernels.cases import Role
 from service.domain.attribution.causes import Kind
+from service.domain.case_names import case_name
 from service.domain.codefacts.measured import Measured
 from service.domain.states import CellState, Outcome
 from service.ledger.reading.brief import CaseSamples
