@@ -51,6 +51,20 @@ def test_a_head_sorts_its_column_and_gives_the_first_order_back(page: Page, busy
     assert page.locator(f"{QUEUE} [aria-sort]").count() == 0
 
 
+def test_a_head_that_leads_to_its_explanation_still_sorts(page: Page, busy: tuple[str, Places]) -> None:
+    page.goto(f"{busy[0]}/workers")
+    head = page.locator("#table-workers th", has_text="A/A")
+    button, link = head.get_by_role("button"), head.get_by_role("link", name="What is “A/A”?")
+    button.click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    button.focus()
+    page.keyboard.press("Tab")
+    expect(link).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#a-a")).to_be_in_viewport()
+    expect(page.locator("h1")).to_have_text("Glossary")
+
+
 def test_order_search_fold_and_focus_survive_ten_refreshes(page: Page, busy: tuple[str, Places]) -> None:
     page.goto(f"{busy[0]}/workers")
     assert len(column(page, 1)) == 12
