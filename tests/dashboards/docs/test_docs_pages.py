@@ -39,7 +39,7 @@ def ids(text: str) -> list[str]:
 
 
 def test_every_link_and_picture_answers(get: Get, pages: dict[str, str]) -> None:
-    broken, status, linked = [], dict[str, int](), set[str]()
+    broken, status, linked = list[tuple[str, str]](), dict.fromkeys(pages, 200), set[str]()
     for address, text in pages.items():
         for link in re.findall(r'(?:href|src|srcset)="([^"]+)"', text):
             parts = urlsplit(urljoin(address, link))
