@@ -264,6 +264,7 @@ def _environment() -> Environment:
         "links": SERVICE,
         "commit": commit_address,
         "pull": _at_forge(forges.pull_address),
+        "pull_comment": _at_forge(forges.comment_address),
         "compare": _at_forge(forges.compare_address),
         "lines": lambda target, sha, source: _lines_address(target, sha, source.file, *source.shown),
         "pull_name": forges.pull_name,

@@ -17,16 +17,18 @@ from sqlalchemy.orm import Session, selectinload
 
 from dashboards.docs import scrolled_code
 from dashboards.rendering import page, page_router
+from dashboards.runs.lines import lines_of
+from dashboards.runs.strips import RatioAxis, interval
 from service.api.access import Reading
 from service.db.engine import clock
-from service.db.models import Pull, Revision, Run, Target, VerdictRow
+from service.db.models import OutboxMessage, Pull, Revision, Run, Target, VerdictRow
 from service.domain.case_names import CaseName, case_name
 from service.domain.states import OPEN_STATES, BaselineKind, Outcome, Purpose, RunState
 from service.errors import NotFound
 from service.ledger.reading import brief, queries
 from service.ledger.reading.queries import Glance
 from service.ledger.targets import target_named
-from service.reports.comment_head import by_gravity, heading, next_step
+from service.reports.comment_head import by_gravity, heading, next_step, times
 from service.reports.report import ALARMING, Report
 from service.settings import settings
 
@@ -116,7 +118,7 @@ class PullCase:
 
 @dataclass(frozen=True)
 class LastPush:
-    """What the newest head changed against the one before, in cases that were measured at both."""
+    """What a head changed against the one before, in cases that were measured at both."""
 
     before: Revision
     fixed: int  # regressions, failures and wrong results that are gone
@@ -142,6 +144,9 @@ def pull_request(
     compared = heads[:MAX_COMPARED]
     moved = _cases(session, compared)
     shown = moved if cases is Listed.ALL else moved[:MAX_CASES]
+    pushes = [_push(compared, moved, place) for place in range(len(compared))]
+    lines = {(report.device, line.row.provider, line.row.case): line for report in reports for line in lines_of(report)}
+    evidence = {case: lines.get((case.device, case.provider, case.name.text)) for case in shown}
     return page(
         "pull.html",
         now=clock(session),
@@ -149,7 +154,12 @@ def pull_request(
         number=number,
         heads=heads,
         compared=compared,
-        last_push=_last_push(compared, moved),
+        pushes=pushes,
+        evidence=evidence,
+        axis=RatioAxis.of([line for line in evidence.values() if line]),
+        strip=interval,
+        times=times,
+        comment=_comment(session, target, number),
         reports=reports,
         first=reports[0],
         heading=heading,
@@ -225,10 +235,18 @@ def _gravity(case: PullCase) -> tuple[int, float, str, str]:
     return place, -((cell.ratio if cell else None) or 0.0), case.device, case.name.text
 
 
-def _last_push(heads: Sequence[PullHead], moved: Sequence[PullCase]) -> LastPush | None:
-    """None where there is no head before, or no case was measured at both."""
-    both = [(case.cells[1], case.cells[0]) for case in moved if len(case.cells) > 1]
+def _push(heads: Sequence[PullHead], moved: Sequence[PullCase], place: int) -> LastPush | None:
+    """What this head changed; None where there is no head before, or no case was measured at both."""
+    if place + 1 == len(heads):
+        return None
+    both = [(case.cells[place + 1], case.cells[place]) for case in moved]
     bad = [(before.outcome in ALARMING, now.outcome in ALARMING) for before, now in both if before and now]
     if not bad:
         return None
-    return LastPush(heads[1].revision, bad.count((True, False)), bad.count((True, True)), bad.count((False, True)))
+    before = heads[place + 1].revision
+    return LastPush(before, bad.count((True, False)), bad.count((True, True)), bad.count((False, True)))
+
+
+def _comment(session: Session, target: Target, number: int) -> str | None:
+    """The id of the comment at the forge; None before it was sent."""
+    return session.scalar(select(OutboxMessage.remote_id).where(OutboxMessage.key == f"comment:{target.id}:{number}"))

@@ -53,6 +53,12 @@ def pull_address(kind: ForgeKind, repository: str, number: int) -> str:
     return f"{repository}{'/-/merge_requests' if kind is ForgeKind.GITLAB else '/pull'}/{number}"
 
 
+def comment_address(kind: ForgeKind, repository: str, number: int, comment: str) -> str:
+    """A comment on a pull request; `comment` is its id at the forge."""
+    mark = "note_" if kind is ForgeKind.GITLAB else "issuecomment-"
+    return f"{pull_address(kind, repository, number)}#{mark}{comment}"
+
+
 def _under(kind: ForgeKind) -> str:
     return "/-" if kind is ForgeKind.GITLAB else ""
 

@@ -11,7 +11,7 @@ from dashboards.pages.pulls import as_html
 from dashboards.rendering import ago, commands, flat
 from service.db import models as m
 from service.db.engine import transaction
-from service.domain.states import OutboxState
+from service.domain.states import ForgeKind, OutboxState
 from service.domain.text import without_credentials
 from tests.dashboards.asking import Get, words
 from tests.dashboards.seed import CASES, NOW, Seeded, seed
@@ -108,13 +108,32 @@ def test_a_pull_request_has_one_page_over_heads_and_devices(get: Get, seeded: Se
         r"1 of 6 cases 10\.2 % slower on h200, pull request 7 Fix or acknowledge it, rmsnorm\.fwd\.4096x1024", said
     )
     assert "Next: push a fix" in said
-    assert re.search(r"h200 1 of 6 cases 10\.2 % slower .* warn run 8", said)
-    assert re.search(r"4,096×1,024 bf16-fp32 RMSNorm forward h200 ▲ 1\.102", said)
+    assert "Measured run 8 on h200; gate warn" in said
+    assert re.search(r"4,096×1,024 bf16-fp32 RMSNorm forward h200 ▲ 1\.102 7\.31 → 8\.06 µs", said)
+    assert "Devices" not in said, "there is one"
+    assert page.text.count('class="iv slow"') == 1
+    assert "issuecomment" not in page.text
     assert re.search(r"kernelwatch compare \w{40} \w{40} --suite norms", said)
     run = get(f"/runs/{seeded.runs['pull']}").text
     assert 'href="/targets/norms/pulls/7"' in run
     assert get("/targets/norms/pulls/99").status_code == 404
     assert get("/targets/norms/pulls/0").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        (ForgeKind.GITHUB, "https://github.com/example/norms/pull/7#issuecomment-4711"),
+        (ForgeKind.GITLAB, "https://gitlab.com/example/norms/-/merge_requests/7#note_4711"),
+    ],
+)
+def test_a_pull_request_leads_to_its_comment_at_the_forge(get: Get, state: Path, kind: ForgeKind, address: str) -> None:
+    with transaction() as session:
+        seed(session)
+        [message] = session.scalars(select(m.OutboxMessage).where(m.OutboxMessage.kind == "comment"))
+        message.key, message.remote_id = f"comment:{message.target_id}:7", "4711"
+        session.get_one(m.Target, message.target_id).forge_kind = kind
+    assert f'href="{address}"' in get("/targets/norms/pulls/7").text
 
 
 def test_a_pull_request_that_waits_says_who_has_to_do_what(get: Get, seeded: Seeded) -> None:
