@@ -26,6 +26,14 @@ def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seede
     assert "Recorded as regression 2" in case
 
 
+def test_an_incident_draws_its_worst_case_that_needs_a_decision(get: Get, decided: Seeded) -> None:
+    page = get("/incidents/1")
+    said = words(page)
+    assert re.search(rf"Worst case {re.escape(CASES[3])} , of those that need a decision, 8\.7 % slower", said)
+    assert page.text.count(f'aria-label="{CASES[3]} over the mainline') == 2, "wide, and narrow"
+    assert "Above a line: the median of the runs of its level" in said
+
+
 def test_a_run_has_its_geometric_means(get: Get, decided: Seeded) -> None:
     said = words(get(f"/runs/{decided.runs['slow']}"))
     assert re.search(r"rmsnorm\.fwd norms 2 10\.2 % slower 1\.102 1\.098 to 1\.106", said)
