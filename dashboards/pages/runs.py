@@ -113,7 +113,8 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         offered=offered(every, filters, found.sota),
         axis=RatioAxis.of(every),
         dots=[
-            dot_plot(every, whole_groups, *size, [said for _, said in found.tally]) for size in ((1216, 118), (340, 96))
+            dot_plot(every, whole_groups, width, height, [said for _, said in found.tally], to)
+            for width, height, to in ((1216, 118, f"/runs/{run_id}"), (340, 96, ""))  # a phone's are too small to touch
         ],
         geomean=geomean_of(every),
         incidents=_incidents(read.regressions, every),

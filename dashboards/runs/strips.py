@@ -10,7 +10,7 @@ from statistics import geometric_mean, median
 from markupsafe import Markup
 
 from dashboards.drawing import Figure, Scale, bars, dots, place
-from dashboards.runs.lines import CaseGroup, CaseLine, LineKind
+from dashboards.runs.lines import KINDS, CaseGroup, CaseLine, LineKind
 from kernels.cases import Role
 from service.domain.metrics import axis_unit, digits, metric_of
 from service.domain.states import Rounds
@@ -21,6 +21,7 @@ HEIGHT = 22
 MIDDLE = HEIGHT / 2
 _MOST = 8.0  # a case that takes ten times as long must not hide what the others do
 _TICKS_PX = 380  # about the width of the cell
+MAX_LINKED = 300  # dots, each of three nodes; a page has at most 3,000
 _LINE_MARKS = {LineKind.SLOWER: "slow", LineKind.FASTER: "fast"}
 
 
@@ -101,11 +102,17 @@ def _over_band(line: CaseLine, axis: RatioAxis, kind: str) -> Figure:
 
 
 def dot_plot(
-    lines: Sequence[CaseLine], groups: Sequence[CaseGroup], width: int, height: int, said: Iterable[str] = ()
+    lines: Sequence[CaseLine],
+    groups: Sequence[CaseGroup],
+    width: int,
+    height: int,
+    said: Iterable[str] = (),
+    address: str = "",
 ) -> Figure | None:
     """All cases on one axis: a column of dots for each px or so, and a label for what moved and what did not.
 
-    `said` are the counts of the verdicts in words.  None where fewer than two have a ratio.
+    `said` are the counts of the verdicts in words.  With the `address` of the run each dot leads to its case; only the
+    slowest is a stop of Tab, and arrow keys go on from there.  None where fewer than two have a ratio.
     """
     measured = [line for line in lines if line.row.ratio]
     if len(measured) < 2:
@@ -114,25 +121,42 @@ def dot_plot(
     axis = RatioAxis.of(measured)
     scale, top, bottom = replace(axis.scale, start=12, end=width - 12), 8.0, height - 26.0
     dot = 4.4 if wide else 3.2
-    columns = defaultdict[int, list[str]](list)
+    columns = defaultdict[int, list[CaseLine]](list)
     for line in sorted(measured, key=lambda one: one.kind is not LineKind.STEADY):
-        columns[round(scale.within(line.row.ratio or 1.0) / (dot + 1))].append(_LINE_MARKS.get(line.kind, "flat"))
+        columns[round(scale.within(line.row.ratio or 1.0) / (dot + 1))].append(line)
     step = min(dot + 0.6, (bottom - top) / max(map(len, columns.values())))
-    by_tone = defaultdict[str, list[tuple[float, float]]](list)
-    for column, tones in sorted(columns.items()):
-        for height_in, tone in enumerate(tones):
-            by_tone[tone].append((column * (dot + 1), bottom - height_in * step))
+    placed = [
+        (line, (column * (dot + 1), bottom - height_in * step))
+        for column, ones in sorted(columns.items())
+        for height_in, line in enumerate(ones)
+    ]
     name = f"Ratio of each case: {', '.join(said)}; the table below has the same numbers."
-    figure = Figure(width, height, name, width="100%", kind="dots" if wide else "dots small")
+    role = {"role": "group"} if address else {}
+    figure = Figure(width, height, name, width="100%", kind="dots" if wide else "dots small", **role)
     left, right = scale.within(1 / (1 + axis.usual)), scale.within(1 + axis.usual)
     figure.add("rect", kind="ax-band", x=left, y=4, width=right - left, height=height - 26)
     figure.path("ax-level", bars([(scale(1.0), 4, height - 22)]))
     figure.columns([(scale(tick), f"{tick:.2f}") for tick in _ticks(scale, 34)], height - 6)
+    linked = _linked(measured) if address else set()
     for tone in ("flat", "fast", "slow"):
-        figure.path(f"dot {tone}", dots(by_tone[tone]))
+        of_tone = [(line, at) for line, at in placed if _LINE_MARKS.get(line.kind, "flat") == tone]
+        figure.path(f"dot {tone}", dots(at for line, at in of_tone if line.row.key not in linked))
+    slowest = max(measured, key=lambda line: line.row.ratio or 0.0)
+    for line, at in placed:
+        if line.row.key in linked:
+            stop = "0" if line is slowest else "-1"
+            title = f"{line.row.case} {line.row.provider}: {line.row.ratio:.3f}, {KINDS[line.kind].word}"
+            with figure.within("a", title, href=f"{address}/{line.path}", tabindex=stop):
+                figure.path(f"dot {_LINE_MARKS.get(line.kind, 'flat')}", dots([at]))
     if wide:
         _label(figure, measured, groups, scale, right)
     return figure
+
+
+def _linked(lines: Sequence[CaseLine]) -> set[str]:
+    """The keys of those that lead to their case: all, or the furthest from 1 where there are too many for a page."""
+    furthest = sorted(lines, key=lambda line: -abs(math.log(line.row.ratio or 1.0)))
+    return {line.row.key for line in furthest[:MAX_LINKED]}
 
 
 def _label(

@@ -70,6 +70,21 @@
     if (location.search !== shown && document.querySelector("#cases")) swap(location.href, false);
   });
 
+  // The dots of all cases as one stop of Tab: arrow keys go from left to right, Home and End to the ends.
+  document.querySelectorAll("svg.dots[role=group]").forEach((figure) => {
+    const links = [...figure.querySelectorAll("a")];
+    figure.addEventListener("keydown", (event) => {
+      const at = links.indexOf(document.activeElement);
+      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: links.length - 1 }[event.key];
+      if (at < 0 || to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      if (!links[to]) return;
+      links[at].tabIndex = -1;
+      links[to].tabIndex = 0;
+      links[to].focus();
+    });
+  });
+
   // An address with the id of a row opens it.
   const named = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
   const link = named && named.matches("tr.r") && named.querySelector("[data-row]");

@@ -7,7 +7,7 @@ import pytest
 
 from dashboards.runs.filters import CaseFilters, filtered, fits, offered
 from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of, late_groups
-from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure
+from dashboards.runs.strips import MAX_LINKED, RatioAxis, dot_plot, interval, one_cause, rounds_figure
 from kernels.cases import Role
 from service.domain.attribution.causes import Kind
 from service.domain.case_names import case_name
@@ -267,6 +267,29 @@ def test_the_dot_plot_names_what_moved_and_why() -> None:
     found = {tone: plot.path(f"dot {tone}").count("h0") for tone in ("flat", "slow", "fast")}
     assert found == {"flat": 20, "slow": 2, "fast": 0}
     assert dot_plot(lines[:1], (), 1216, 118) is None
+
+
+def test_each_dot_leads_to_its_case_by_name_and_is_one_stop_of_tab_together() -> None:
+    lines = [*steady(20), slower(WIDE, 1.2), slower(BACK, 1.25)]
+    plot = Drawn(dot_plot(lines, groups_of(lines, lines), 1216, 118, [], "/runs/7"))
+    links = plot.root.findall(".//a")
+    assert {link.get("href") for link in links} == {f"/runs/7/{one.path}" for one in lines}
+    names = [title.text for link in links if (title := link.find("title")) is not None]
+    assert f"{BACK} norms: 1.250, slower" in names
+    [stop] = [link for link in links if link.get("tabindex") == "0"]
+    assert stop.get("href") == f"/runs/7/{lines[-1].path}", "the slowest"
+    ends = [float(link.find("path").get("d", "").split(" ")[0][1:]) for link in links]
+    assert ends == sorted(ends), "arrow keys go from left to right"
+    assert plot.root.find("svg").get("role") == "group", "an image would hide its links"
+
+
+def test_of_very_many_cases_the_furthest_from_the_baseline_are_linked() -> None:
+    lines = [*steady(400), slower(WIDE, 1.2)]
+    plot = Drawn(dot_plot(lines, groups_of(lines, lines), 1216, 118, [], "/runs/7"))
+    links = plot.root.findall(".//a")
+    assert len(links) == MAX_LINKED
+    assert f"/runs/7/{lines[-1].path}" in {link.get("href") for link in links}
+    assert plot.paths("dot flat")[0].count("h0") == len(lines) - MAX_LINKED, "the others are drawn as well"
 
 
 def rounds(role: Role, provider: str, median: float | None, *trials: list[float | None]) -> CaseSamples:

@@ -57,6 +57,27 @@ def test_the_worst_case_is_15_tabs_away(opened: Any, wide: tuple[str, WideSeeded
     assert any(str(href).startswith("/incidents/") for href in reached), "and so is the incident"
 
 
+def test_dots_are_one_stop_of_tab_and_open_their_cases(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"))
+    dots = page.locator("svg.dots[role=group] a")
+    assert dots.count() == 206
+    stop = page.locator("svg.dots a[tabindex='0']")
+    assert stop.count() == 1
+    assert WORST in (stop.locator("title").text_content() or "")
+    stop.focus()
+    page.keyboard.press("ArrowLeft")
+    moved = page.evaluate("document.activeElement.getAttribute('href')")
+    assert WORST not in moved
+    page.keyboard.press("Home")
+    assert dots.first.evaluate("one => one === document.activeElement")
+    page.keyboard.press("ArrowLeft")
+    assert dots.first.evaluate("one => one === document.activeElement"), "at the end it stays"
+    page.keyboard.press("End")
+    assert stop.count() == 1
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text(WORST)
+
+
 def test_a_row_opens_in_place_and_its_address_opens_it_again(opened: Any, wide: tuple[str, WideSeeded]) -> None:
     page = opened(url_of(wide, "slow"))
     link = page.locator(f"tr[id='{ROW}'] a[data-row]")
