@@ -12,6 +12,7 @@ import lzma
 import os
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from benchmarks.pictures import render
+from dashboards.change_pictures import draw
 from kernels.studies import records
 from service.db import migrate
 from service.db.engine import clock, disconnect, reading, transaction
@@ -34,6 +36,7 @@ from service.ledger.intake import samples
 from service.ledger.reading.queries import found_in
 from service.ledger.studies import sessions as studies
 from service.reports import answers, markdown
+from service.reports.change_picture import change_picture
 from service.reports.feeds import notices
 from service.reports.payloads import annotations
 from service.reports.report import Report
@@ -59,7 +62,8 @@ STUDIES = {  # the fullest session of each
     "s4": "2026-11-26-h200-studies-3",
 }
 STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in STUDIES}
-TOP = 1500  # pixels of a study's page: its claims and the first figures or tables
+FIRST = 1000  # pixels of a page of the dashboard: what a reader sees first
+TOP = 1400  # of a study's page: its claims and the first figures or tables
 
 
 def main() -> None:
@@ -68,13 +72,13 @@ def main() -> None:
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     with stored_session(samples.FILE, "linkedin/Liger-Kernel"):
-        public = render.comment(markdown.comment(_of_commit(PUBLIC)))
+        public = _comment(_of_commit(PUBLIC))
     with stored_session(SESSION, "acme/norms"):
         pages = {"comment-public": public} | comments() | check() | notice()
         store_studies()
         taken = (
             *render.take(pages, folder),
-            *render.take_pages(PAGES, folder),
+            *render.take_pages(PAGES, folder, top=FIRST),
             *render.take_pages(STUDY_PAGES, folder, top=TOP),
         )
         for file in taken:
@@ -128,11 +132,20 @@ def comments() -> dict[str, str]:
         told = answers.of_run(run, slower.sha, slower.url, place=None, eta_s=None)
     answer = answers.comment(command, "ada", "comment 1", [told])
     return {
-        "comment-slower": render.comment(markdown.comment(slower)),
-        "comment-unchanged": render.comment(markdown.comment(replace(unchanged, pull=slower.pull))),
-        "comment-held": render.comment(markdown.comment(unmeasured(slower, RunState.HELD))),
+        "comment-slower": _comment(slower),
+        "comment-unchanged": _comment(replace(unchanged, pull=slower.pull)),
+        "comment-held": _comment(unmeasured(slower, RunState.HELD)),
         "comment-answer": render.comment(command, "ada", bot=False) + render.comment(answer),
     }
+
+
+def _comment(report: Report) -> str:
+    """The comment with the picture that the service would serve to the forge."""
+    shown, picture = render.comment(markdown.comment(report)), change_picture(report)
+    if picture is None:
+        return shown
+    svg = b64encode(draw(picture).__html__().encode()).decode()
+    return shown.replace(f"{report.url}/changes.svg?v={picture.version}", f"data:image/svg+xml;base64,{svg}")
 
 
 def unmeasured(report: Report, state: RunState) -> Report:

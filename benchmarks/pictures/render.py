@@ -55,7 +55,7 @@ def take(pictures: Mapping[str, str], folder: Path) -> list[Path]:
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=browser_path, args=ARGUMENTS)
         for theme, ending in (("light", ""), ("dark", "-dark")):
-            page = browser.new_page(viewport={"width": 860, "height": 100})
+            page = browser.new_page(viewport={"width": 860, "height": 100}, color_scheme=theme)  # type: ignore[arg-type]
             for name, body in pictures.items():
                 page.set_content(f"<!doctype html><html class={theme}><style>{style}</style><body>{body}</body></html>")
                 file = folder / f"{name}{ending}.png"
