@@ -284,6 +284,7 @@ def _environment() -> Environment:
         "Outcome": Outcome,
         "CellState": CellState,
         "Metric": Metric,
+        "in_micros": (Metric.KERNEL, Metric.CALL, Metric.BLOCK),
         "metric_words": WORDS,
     }
     return environment

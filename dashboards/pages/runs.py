@@ -29,7 +29,7 @@ from dashboards.runs.lines import (
     lines_of,
 )
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, rounds_figure, tick_marks
-from kernels.cases import Metric, Role
+from kernels.cases import Role
 from service.api.access import Reading
 from service.api.common import PRIVATE, Key, tagged
 from service.db.engine import clock
@@ -60,7 +60,6 @@ _COMMENT_STATES = {
 _WORDS: dict[str, Any] = {
     "kind_words": KINDS,
     "late_groups": late_groups,
-    "in_micros": (Metric.KERNEL, Metric.CALL, Metric.BLOCK),
     "strip": interval,
     "ticks": tick_marks,
 }

@@ -9,7 +9,7 @@ from statistics import geometric_mean, median
 
 from markupsafe import Markup
 
-from dashboards.drawing import Figure, Scale, bars, dots, place
+from dashboards.drawing import Figure, Scale, bars, dots, micros, place
 from dashboards.runs.lines import KINDS, CaseGroup, CaseLine, LineKind
 from kernels.cases import Role
 from service.domain.metrics import axis_unit, digits, metric_of
@@ -228,7 +228,7 @@ def rounds_figure(case: str, contenders: Sequence[CaseSamples]) -> Markup | None
     tops = list(accumulate((_TRIAL_PX * some + _GAP_PX for some in rows), initial=6.0))
     middles = [middle / divisor for middle in medians]
     names = [_NAMES.get(one.role, one.provider) for one in known]
-    texts = [digits(one) for one in middles]
+    texts = [micros(one) if unit == "µs" else digits(one) for one in middles]  # as the table of cases has them
     said = ", ".join(f"{name} {text} {unit}" for name, text in zip(names, texts, strict=True))
     name = f"Rounds, with the medians of the run: {said}"
     figure = Figure(_ROUNDS_WIDTH, math.ceil(tops[-1] + 20), name, width="100%", kind="rounds")

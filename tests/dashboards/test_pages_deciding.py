@@ -64,7 +64,7 @@ def test_a_regression_has_its_evidence_its_history_and_what_to_do(get: Get, deci
     assert said.strip().startswith("Regressions / 2 ◉ blamed 8.7 % slower rmsnorm.bwd.32768x4096.bf16-fp32 on h200")
     assert "Slower because the kernel now spills 12 registers." in said
     assert "1.087 times the baseline, interval 1.081 to 1.093" in said
-    assert "402 µs → 437 µs" in said
+    assert "402.0 → 437.0 µs" in said
     assert "registers 40 → 64" in said
     assert "incident 1 , open" in said
     assert re.search(r"ada note: .* grace assigned ada .* blamed.* bisecting.* kernelwatch opened run \d+", said)

@@ -305,9 +305,9 @@ def test_rounds_share_one_axis_except_those_far_off() -> None:
     ]
     figure = Drawn(rounds_figure(WIDE, contenders))
     assert [one.text for one in figure.texts("ink")] == ["baseline", "head", "eager", "quack"]
-    assert [one.text for one in figure.texts("strong")] == ["69.3", "85.4", "→ 300", "70.1"], "the medians of the run"
+    assert [one.text for one in figure.texts("strong")] == ["69.3", "85.4", "→ 300.5", "70.1"], "the medians of the run"
     tones = ("base", "head", "copy", "sota")
     assert [figure.path(f"st {tone}").count("V") for tone in tones] == [4, 4, 0, 3]
-    said = "baseline 69.3 µs, head 85.4 µs, eager 300 µs, quack 70.1 µs"
+    said = "baseline 69.3 µs, head 85.4 µs, eager 300.5 µs, quack 70.1 µs"
     assert figure.root.find(f".//svg[@aria-label='Rounds, with the medians of the run: {said}']") is not None
     assert rounds_figure(WIDE, [rounds(Role.HEAD, "norms", None, [])]) is None
