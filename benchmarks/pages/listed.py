@@ -28,6 +28,8 @@ class Limits:
     tabs: float | None = None  # presses
     weight_kb: float | None = 600
     figure_s: float | None = 1.5
+    explored_kb: float | None = 500  # once a reader asks for a figure to explore
+    explored_s: float | None = 5
     shift: float | None = 0.05
     overflow: float | None = 0  # px by which the page is wider than its window
     axe: float | None = 0
@@ -105,7 +107,7 @@ def ours(at: Places) -> list[Page]:
 
 def lnts(run: int, test: int) -> list[Page]:
     """LNT's pages of its instance; they have no limits."""
-    none = Limits(*[None] * 14)
+    none = Limits(*[None] * 16)
     pages: Sequence[tuple[str, str]] = (
         ("LNT: recent activity", "recent_activity"),
         ("LNT: run", f"{run}"),

@@ -84,6 +84,8 @@ class Looks:
     worst_shown: bool | None = None
     weight_kb: float = 0.0
     figure_s: float | None = None
+    explored_kb: float | None = None  # that Explore loads, of a page that has it
+    explored_s: float | None = None  # from its click until the figure can be explored
     shift: float = 0.0
     axe: int = 0  # rules that are broken seriously, in light and dark and on a phone
     errors: int = 0
@@ -156,6 +158,13 @@ def _over_a_slow_line(browser: playwright.Browser, url: str, looks: Looks) -> No
         seen = page.evaluate("window.__seen")
         looks.weight_kb, looks.shift = sum(sent) / 1e3, seen["shifts"]
         looks.figure_s = None if seen["figure"] is None else seen["figure"] / 1e3
+        if page.locator("[data-explore]").count():
+            sent.clear()
+            page.evaluate("window.__clicked = performance.now(); document.querySelector('[data-explore]').click()")
+            page.locator("[data-explored]").wait_for(timeout=120_000)
+            looks.explored_s = page.evaluate("performance.now() - window.__clicked") / 1e3
+            page.wait_for_timeout(300)
+            looks.explored_kb = sum(sent) / 1e3
 
 
 def _tabs(page: playwright.Page, needs: str) -> int | None:

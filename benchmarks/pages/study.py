@@ -76,6 +76,8 @@ COLUMNS = (
     Column("worst at 390", lambda one: one.looks and one.looks.worst_shown),
     Column("weight kB", lambda one: one.looks and one.looks.weight_kb, "weight_kb"),
     Column("figure s", lambda one: one.looks and one.looks.figure_s, "figure_s", 2),
+    Column("explore kB", lambda one: one.looks and one.looks.explored_kb, "explored_kb"),
+    Column("explore s", lambda one: one.looks and one.looks.explored_s, "explored_s", 2),
     Column("shift", lambda one: one.looks and one.looks.shift, "shift", 3),
     Column("axe", lambda one: one.looks and one.looks.axe, "axe"),
     Column("errors", lambda one: one.looks and one.looks.errors, "errors"),

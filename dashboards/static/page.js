@@ -89,11 +89,18 @@
     field.select();
   }
 
+  // `<button data-explore data-script="/address/of/explore.js">`, or an address that ends in its id.
+  function explore(button) {
+    if (button?.matches("[data-explore]")) import(button.dataset.script).then((module) => module.toggle(button));
+  }
+
   document.querySelectorAll("[data-theme-switch]").forEach(themeSwitch);
+  explore(document.getElementById(location.hash.slice(1)));
   localTimes(document);
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     if (button) copy(button);
+    explore(event.target.closest("[data-explore]"));
   });
   document.addEventListener("keydown", toSearch);
   // The second click of two would take the response of the first away, which may be the only one with a new key.
