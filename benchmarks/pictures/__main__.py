@@ -42,6 +42,7 @@ from service.reports.payloads import annotations
 from service.reports.report import Report
 from service.settings import settings
 from service.sources.checkout import Checkout
+from tests.dashboards.asking import asking
 from tests.fakes.repository import Repository
 from tests.stories.test_facts_command import NORMS, RECIPE
 from workers.compile import compare
@@ -62,6 +63,7 @@ STUDIES = {  # the fullest session of each
     "s4": "2026-11-26-h200-studies-3",
 }
 STUDY_PAGES = {f"study-{name}": f"/studies/{name}" for name in STUDIES}
+BADGES = ("status", "sota")
 FIRST = 1000  # pixels of a page of the dashboard: what a reader sees first
 TOP = 1400  # of a study's page: its claims and the first figures or tables
 
@@ -79,6 +81,7 @@ def main() -> None:
         taken = (
             *render.take(pages, folder),
             *render.take_pages(PAGES, folder, top=FIRST),
+            *badges(folder),
             *render.take_pages(STUDY_PAGES, folder, top=TOP),
         )
         for file in taken:
@@ -146,6 +149,14 @@ def _comment(report: Report) -> str:
         return shown
     svg = b64encode(draw(picture).__html__().encode()).decode()
     return shown.replace(f"{report.url}/changes.svg?v={picture.version}", f"data:image/svg+xml;base64,{svg}")
+
+
+def badges(folder: Path) -> list[Path]:
+    """Write the badges of the target, as the service serves them however long ago it was measured."""
+    get, files = asking(), [folder / f"badge-{name}.svg" for name in BADGES]
+    for name, file in zip(BADGES, files, strict=True):
+        file.write_text(get(f"/badges/warpnorm/{name}.svg?stale_days=3650").text)
+    return files
 
 
 def unmeasured(report: Report, state: RunState) -> Report:
