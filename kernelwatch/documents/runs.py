@@ -226,6 +226,9 @@ class VerdictItem(Document):
     cause_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
     reason: str
     reason_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
+    gate: GateState | None = Field(
+        description="What the case does to the gate of its run; null against other baselines than the parent."
+    )
     regression_id: int | None = Field(description="The regression that this run opened for it.")
     incident_id: int | None
     summary: str = Field(description="Its cause, its reason and notes on its figures, for people.")

@@ -136,8 +136,7 @@ def list_verdicts(
     page, report = runs.verdicts(
         session, run_id, cases, outcomes=outcome or (), baseline_kind=baseline_kind, cursor=cursor, limit=limit
     )
-    rows = {(row.provider, row.case): row for row in report.rows}
-    return page_of(page, lambda one: verdict_item(one, rows.get((one.provider, one.case)), report.policy))
+    return page_of(page, lambda one: verdict_item(one, report))
 
 
 @router.get("/runs/{run_id}/samples", response_model=SamplesDocument, responses=CACHED, tags=["runs"])

@@ -5,8 +5,8 @@ them is greener than another.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from service.domain.policy.policy import Policy
 from service.domain.states import (
@@ -123,6 +123,11 @@ def gate(
     return _done(rows, _reasons(rows, policy))
 
 
+def gate_of_case(row: Row, policy: Policy, purpose: Purpose) -> GateState:
+    """What a case of a run that is done does to its gate."""
+    return GateState.PASS if purpose is Purpose.CALIBRATION else _state(_weightiest_first(_of_row(row, policy)))
+
+
 def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
     if not reasons:
         # Measured for the first time: right, and without anything to be slower than.
@@ -130,40 +135,53 @@ def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
         return GateResult(GateState.PASS, 0, "success" if compared else "skipped")
     found = {one.exit_code for one in reasons}
     code = next(code for code in CODES if code in found)
-    reasons, [first, *_] = tuple(reasons), reasons
-    if first.undecided:
+    state = _state(reasons)
+    if state is GateState.FAIL:
+        conclusion = "failure"
+    else:
         # `neutral` passes a required check, so what blocks must be another.
-        conclusion = "action_required" if first.action is GateAction.FAIL else "neutral"
-        return GateResult(GateState.UNDECIDED, code, conclusion, reasons=reasons)
-    if first.action is GateAction.FAIL:
-        return GateResult(GateState.FAIL, code, "failure", reasons=reasons)
-    return GateResult(GateState.WARN, code, "neutral", reasons=reasons)
+        conclusion = "action_required" if reasons[0].action is GateAction.FAIL else "neutral"
+    return GateResult(state, code, conclusion, reasons=tuple(reasons))
 
 
 def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
-    found = Counter[tuple[GateKind, GateAction, bool, bool]]()
-    for row in rows:
-        if row.repeatability is Repeatability.LOST:
-            action = policy.action_at(row.case, GateKind.UNREPEATABLE)
-            found[GateKind.UNREPEATABLE, action, False, False] += 1
-        if row.quarantined:  # for its times alone
-            continue
-        if row.outcome in _COUNTED:
-            kind = GateKind(row.outcome.value)
-            action = policy.action_at(row.case, kind)
-            if row.known_before and action is GateAction.FAIL:
-                action = GateAction.WARN
-            found[kind, action, row.known_before, False] += 1
-        flags = {GateKind.SLOWER_THAN_WRONG: row.slower_than_wrong, GateKind.NEW_FAR_BEHIND: row.far_behind}
-        for kind in (kind for kind, is_set in flags.items() if is_set):
-            found[kind, policy.action_at(row.case, kind), False, False] += 1
-        if row.behind or row.behind_is_open:
-            action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
-            found[GateKind.BEHIND_SOTA, action, False, not row.behind] += 1
-    reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
+    found = Counter(one for row in rows for one in _of_row(row, policy))
+    reasons = [replace(one, cases=cases) for one, cases in found.items()]
     if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):
         reasons.append(GateReason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))
+    return _weightiest_first(reasons)
+
+
+def _of_row(row: Row, policy: Policy) -> Iterator[GateReason]:
+    if row.repeatability is Repeatability.LOST:
+        yield GateReason(GateKind.UNREPEATABLE, policy.action_at(row.case, GateKind.UNREPEATABLE), 1)
+    if row.quarantined:  # for its times alone
+        return
+    if row.outcome in _COUNTED:
+        kind = GateKind(row.outcome.value)
+        action = policy.action_at(row.case, kind)
+        if row.known_before and action is GateAction.FAIL:
+            action = GateAction.WARN
+        yield GateReason(kind, action, 1, row.known_before)
+    flags = {GateKind.SLOWER_THAN_WRONG: row.slower_than_wrong, GateKind.NEW_FAR_BEHIND: row.far_behind}
+    for kind in (kind for kind, is_set in flags.items() if is_set):
+        yield GateReason(kind, policy.action_at(row.case, kind), 1)
+    if row.behind or row.behind_is_open:
+        action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
+        yield GateReason(GateKind.BEHIND_SOTA, action, 1, is_open=not row.behind)
+
+
+def _weightiest_first(reasons: Iterable[GateReason]) -> list[GateReason]:
+    """Without those that pass."""
     return sorted((one for one in reasons if one.action is not GateAction.PASS), key=_weight)
+
+
+def _state(reasons: Sequence[GateReason]) -> GateState:
+    if not reasons:
+        return GateState.PASS
+    if reasons[0].undecided:
+        return GateState.UNDECIDED
+    return GateState.FAIL if reasons[0].action is GateAction.FAIL else GateState.WARN
 
 
 def _weight(one: GateReason) -> tuple[int, int, bool, bool]:

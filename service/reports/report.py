@@ -31,7 +31,7 @@ from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.totals import Summary
 from service.errors import BadInput
-from service.reports.gate import GateResult, gate
+from service.reports.gate import GateResult, gate, gate_of_case
 from service.reports.rows import (
     NOT_CAUSED_BY_IT,
     AgainstSota,
@@ -249,6 +249,19 @@ class Report:
     def gate(self) -> GateResult:
         """Whether the revision may be merged by this, and why not."""
         return gate(self.state, self.rows, self.policy, build_failed=self.build_failed, purpose=self.purpose)
+
+    def gate_of(self, row: Row) -> GateState:
+        """What one of its cases does to the gate."""
+        return gate_of_case(row, self.policy, self.purpose)
+
+    def row_of(self, verdict: VerdictRow) -> Row | None:
+        """The row of the case of a verdict against the parent; None of other baselines."""
+        of_parent = verdict.baseline_kind == BaselineKind.PARENT
+        return self._by_name.get((verdict.provider, verdict.case)) if of_parent else None
+
+    @cached_property
+    def _by_name(self) -> Mapping[Name, Row]:
+        return {(row.provider, row.case): row for row in self.rows}
 
     @cached_property
     def verdict(self) -> str:

@@ -34,6 +34,7 @@ def verdict(outcome: str = "steady", ratio: float | None = 1.001, case: str = CA
         "slower_than_pinned",
     )
     return {
+        "gate": "pass",
         "provider": "norms",
         "case": case,
         "metric": "kernel",

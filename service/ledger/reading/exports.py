@@ -258,8 +258,7 @@ def _verdicts(session: Session, run: Run, _: str | None) -> tuple[Sequence[Docum
         return (), None
     whole = queries.whole_run(session, run.id)
     report = queries.report_on(session, whole)
-    rows = {(row.provider, row.case): row for row in report.rows}
-    items = [verdict_item(one, rows.get((one.provider, one.case)), report.policy) for one in whole.verdicts]
+    items = [verdict_item(one, report) for one in whole.verdicts]
     return [ExportedVerdict.model_construct(**run_fields(whole), **dict(one)) for one in items], None
 
 

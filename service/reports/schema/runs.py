@@ -32,15 +32,14 @@ from service.db.models import FactsCheck, KernelTextRow, Measurement, Run, Verdi
 from service.domain import roofline
 from service.domain.codefacts.findings import Findings
 from service.domain.metrics import metric_of, percent
-from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind, Outcome, Rounds
+from service.domain.states import Outcome, Rounds
 from service.domain.stats import counts
 from service.domain.text import WORKER_GONE_S, is_recent
 from service.reports import words
 from service.reports.comment_head import headline
 from service.reports.notes import notes
 from service.reports.report import Report
-from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared, Row
+from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared
 from service.reports.schema.base import columns, document_of, without_tables
 
 
@@ -73,15 +72,15 @@ def measurement_item(row: Measurement, telemetry: Mapping[str, Any] | None, *, t
     return document_of(MeasurementItem, columns(row) | named)
 
 
-def verdict_item(verdict: VerdictRow, row: Row | None, policy: Policy) -> VerdictItem:
-    """`row` is the report's row of the case; it counts for a verdict against the parent only."""
+def verdict_item(verdict: VerdictRow, report: Report) -> VerdictItem:
+    """A verdict of the run that was reported."""
     metric = metric_of(verdict.case)
-    row = row if verdict.baseline_kind == BaselineKind.PARENT else None
+    row = report.row_of(verdict)
     named = {
         "metric": metric.value,
         "change": percent(verdict.ratio, metric),
         "difference": counts.difference(verdict.ratio) if metric.counts and verdict.ratio else None,
-        "smallest_change": verdict.smallest_change or policy.at(verdict.case).smallest_change,
+        "smallest_change": verdict.smallest_change or report.policy.at(verdict.case).smallest_change,
         "control_ratio": verdict.control,
         "cause_text": words.cause_text(verdict),
         "reason": words.of_verdict(verdict),
@@ -92,6 +91,7 @@ def verdict_item(verdict: VerdictRow, row: Row | None, policy: Policy) -> Verdic
         "slower_than_pinned": row is not None and row.slower_than_pinned,
         "repeatability": row.repeatability if row else None,
         "source": row.source if row else None,
+        "gate": report.gate_of(row) if row else None,
         "regression_id": row.regression if row else None,
         "incident_id": row.incident if row else None,
         "summary": row.summary if row else words.of_verdict(verdict),
@@ -101,7 +101,6 @@ def verdict_item(verdict: VerdictRow, row: Row | None, policy: Policy) -> Verdic
 
 def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDocument:
     """`tables` adds the tables of the facts, megabytes for a large suite."""
-    rows = {(row.provider, row.case): row for row in report.rows}
     named = {
         "url": report.url,
         "author": report.author,
@@ -121,7 +120,7 @@ def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDoc
         "policy": report.policy.model_dump(mode="json"),
         "policy_version": report.policy_version,
         "summaries": [SummaryItem.model_validate(one) for one in report.summaries],
-        "verdicts": [verdict_item(one, rows.get((one.provider, one.case)), report.policy) for one in run.verdicts],
+        "verdicts": [verdict_item(one, report) for one in run.verdicts],
         "measurements": [measurement_item(one, report.telemetry, tables=tables) for one in run.measurements],
         "unsupported": [UnsupportedItem.model_validate(one) for one in report.unsupported],
     }

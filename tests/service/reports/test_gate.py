@@ -107,6 +107,14 @@ def test_the_states_of_a_run_that_was_not_measured(
     assert (found.check_status, found.conclusion, found.commit_status) == said
 
 
+def test_what_a_case_does_to_the_gate() -> None:
+    rows = (SLOW, UNSURE, WRONG, WRONG_BEFORE, QUARANTINED, STEADY)
+    advisory, blocking = a_report(policy=ADVISORY), a_report(policy=BLOCKING)
+    assert [advisory.gate_of(row) for row in rows] == [WARN, UNDECIDED, FAIL, WARN, PASS, PASS]
+    assert [blocking.gate_of(row) for row in rows] == [FAIL, UNDECIDED, FAIL, WARN, PASS, PASS]
+    assert a_report(policy=BLOCKING, purpose=Purpose.CALIBRATION).gate_of(SLOW) is PASS
+
+
 KINDS = {
     "regression": SLOW,
     "inconclusive": UNSURE,
@@ -137,6 +145,8 @@ def test_no_surface_is_greener_than_another(values: Policy) -> None:
             found = report.gate
             quiet = report.verdict in ALL_PASS or report.verdict.endswith("which the policy allows")
             assert quiet == (found.state is PASS), (names, headline(report))
+            of_cases = {report.gate_of(row) for row in report.rows}
+            assert found.state in of_cases or names == ("quarantined",), "some case explains the gate"
             if n < 3:  # the comment's tables take a while
                 calm = comment_head.symbol(report) == comment_head.GOOD
                 only_older = all(one.kind == "behind-sota" or one.known_before for one in found.reasons)
