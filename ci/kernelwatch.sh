@@ -84,7 +84,8 @@ install() {
     command=$environment/bin/kernelwatch
 }
 
-mkdir -p "$report" && rm -f "$report/result.env" "$report/report.json" "$report/report.md" || exit 2
+mkdir -p "$report" || exit 2
+for name in result.env report.json report.md report.xml report.sarif; do rm -f "$report/$name" || exit 2; done
 if [ -n "$key" ] && on_github; then print_line "::add-mask::$key"; fi
 [ "${CI_MERGE_REQUEST_SOURCE_PROJECT_ID:-}" = "${CI_MERGE_REQUEST_PROJECT_ID:-}" ] || fork=true
 if [ -z "$key" ] && [ "$fork" = true ]; then

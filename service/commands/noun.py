@@ -9,14 +9,14 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from service.commands import connection, mistakes
-from service.commands.output.formats import Format, Formatted, show
+from service.commands.output.formats import Format, formatted, show
 from service.commands.output.views import View
 
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
@@ -79,20 +79,30 @@ class Noun(typer.Typer):
         if about is not None:
             self.callback()(lambda: None)  # a noun with one verb stays a noun
 
-    def verb(self, name: str | None = None, *, watch: bool = False, where: Where | None = None) -> Callable[..., Any]:
-        """Add a command.  One that returns a View prints it."""
+    def verb(
+        self,
+        name: str | None = None,
+        *,
+        watch: bool = False,
+        where: Where | None = None,
+        formats: type[StrEnum] = Format,
+    ) -> Callable[..., Any]:
+        """Add a command.  One that returns a View prints it in one of these formats."""
 
         def add(function: Command) -> Command:
-            self.command(name, cls=Verb)(_command(function, watch=watch, where=where or self.where))
+            command = _command(function, watch=watch, where=where or self.where, formats=formats)
+            self.command(name, cls=Verb)(command)
             return function
 
         return add
 
 
-def single(function: Command, *, watch: bool = False, where: Where = Where.ANYWHERE) -> Noun:
+def single(
+    function: Command, *, watch: bool = False, where: Where = Where.ANYWHERE, formats: type[StrEnum] = Format
+) -> Noun:
     """Return the application of a command without verbs."""
     app = Noun(where=where)
-    app.verb(watch=watch)(function)
+    app.verb(watch=watch, formats=formats)(function)
     return app
 
 
@@ -102,7 +112,7 @@ def first_sentence(text: str | None) -> str:
     return re.split(r"(?<=\.)\s", paragraph, maxsplit=1)[0]
 
 
-def _command(function: Command, *, watch: bool, where: Where) -> Callable[..., None]:
+def _command(function: Command, *, watch: bool, where: Where, formats: type[StrEnum]) -> Callable[..., None]:
     """Make the function that Typer calls: it has the options that are common to many commands."""
     signature = inspect.signature(function)
     added = list[inspect.Parameter]()
@@ -111,14 +121,14 @@ def _command(function: Command, *, watch: bool, where: Where) -> Callable[..., N
         added.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
     if signature.return_annotation not in (None, "None"):
-        add("form", Formatted, Format.TABLE)
+        add("form", formatted(formats), formats(Format.TABLE))
     if watch:
         add("watched", Watched, False)
     add("server", Server if where is Where.ANYWHERE else NoServer, None)
 
     @functools.wraps(function)
     def command(
-        *given: Any, server: str | None, form: Format = Format.TABLE, watched: bool = False, **own: Any
+        *given: Any, server: str | None, form: StrEnum = Format.TABLE, watched: bool = False, **own: Any
     ) -> None:
         if where is not Where.ANYWHERE:
             _check_here(server, where)

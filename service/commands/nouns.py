@@ -61,7 +61,7 @@ NOUNS = (
         "export",
         "transfer.exporting",
         _EXCHANGE,
-        "Write everything of one kind to a file, or public boards as a web site.",
+        "Write everything of one kind to a file, a figure to explore, or public boards as a web site.",
     ),
     Entry("import", "transfer.importing", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
     Entry("login", "access", _ACCESS, "Use a server for all commands, with a key."),

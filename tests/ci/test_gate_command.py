@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -113,6 +114,8 @@ def test_results_are_saved_for_the_steps_that_come_after(seeded: Seeded, kernelw
     code, _, _ = kernelwatch("run", "wait", *numbers, "--save", str(folder))
     assert [run["id"] for run in json.loads((folder / "report.json").read_text())] == [int(one) for one in numbers]
     assert (folder / "report.md").read_text().count("<!-- kernelwatch") == 1
+    assert len(list(ElementTree.parse(folder / "report.xml").iter("testsuite"))) == len(numbers)
+    assert len(json.loads((folder / "report.sarif").read_text())["runs"]) == len(numbers)
     values = dict(line.split("=", 1) for line in (folder / "result.env").read_text().splitlines())
     assert values.keys() == {"runs", "outcome", "exit_code", "url", "headline"}
     assert (values["runs"], values["outcome"], values["exit_code"]) == (" ".join(numbers), "warn", str(code))

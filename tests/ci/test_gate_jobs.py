@@ -416,7 +416,7 @@ def test_gitlab_runs_the_template(jobs: Jobs) -> None:
     with worker():
         ended, artifacts, status = jobs.gitlab({"CI_COMMIT_SHA": slow}, KERNELWATCH_KEY=key)
     assert (ended.code, status) == (1, "failed"), ended.log
-    assert artifacts == ["log.txt", "report.json", "report.md", "result.env"]
+    assert artifacts == ["log.txt", "report.json", "report.md", "report.sarif", "report.xml", "result.env"]
     last = ended.log.splitlines()[-1]
     assert last.startswith("kernelwatch: 1 regression")
     assert WIDE in ended.log

@@ -61,7 +61,7 @@ def compare(
         run_id = checkouts.measured(wanted, lambda said: shown.show(0, said, None))
         comment = client().runs.comment(run_id)
         run = client().runs.get(run_id)
-        view = views.reports.report(run, every=every, markdown=lambda: comment, page=False)
+        view = views.reports.report(run, every=every, texts={"md": lambda: comment}, page=False)
         return replace(view, code=exit_code([run], VERDICTS))
 
 

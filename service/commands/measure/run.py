@@ -12,6 +12,7 @@ from service.commands.arguments import RunNumber, first
 from service.commands.connection import client
 from service.commands.measure.fail_on import FailOn, exit_code, explain, read_findings
 from service.commands.noun import Noun, single
+from service.commands.output.formats import RunFormat
 from service.commands.output.views import View
 from service.domain.states import RunState
 from service.errors import BadInput
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 run_app = Noun("Measure revisions, and follow the runs that do it.")
 
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", min=1, help="How long to wait for the result.")]
-Save = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Also write report.json, report.md and result.env there.")
-]
+Save = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also write the report there, in several formats.")]
 
 
 @run_app.verb("start")
@@ -184,15 +183,17 @@ def report(
     Exit codes: 0 passed or warned, 1 a confirmed regression that fails the gate, 2 not measured, 3 undecided where
     that fails the gate, 125 the revision cannot be measured.
     """
+    from service.commands import files
+
     wanted = read_findings(fail_on)
     runs = client().runs
     found = runs.get(run_id, tables=tables or None)
-    view = views.reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    view = views.reports.report(found, every=every, texts=files.texts([found], lambda: runs.comment(run_id)))
     explain([found], wanted)
     return replace(view, code=exit_code([found], wanted))
 
 
-report_app = single(report)
+report_app = single(report, formats=RunFormat)
 
 
 def status() -> View:

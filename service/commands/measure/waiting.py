@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreachable
 from kernelwatch.client.models import RunDocument
+from service.commands import files
 from service.commands.connection import client
 from service.commands.measure.fail_on import GateFinding, exit_code, explain
 from service.commands.output.console import progress
@@ -21,11 +22,12 @@ from service.errors import BadInput
 if TYPE_CHECKING:
     from kernelwatch.client.models import RunDocument
 
+_FILES = {"report.md": "md", "report.xml": "junit", "report.sarif": "sarif"}
 MOST_SEVERE_FIRST = ("fail", "undecided", "warn", "pass")  # states of the gate
 
 
 def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
-    """Write report.json, report.md, and result.env with a line for each value.
+    """Write the report in several formats, and result.env with a line for each value.
 
     Raises:
         BadInput: The folder cannot be written.
@@ -34,8 +36,7 @@ def save(folder: Path, view: "View", runs: Sequence["RunDocument"]) -> None:
     worst = min(runs, key=lambda run: severity.get(run.gate.state, 0))
     values = _values([run.id for run in runs], worst.gate.state, view.code, worst.url, worst.headline)
     texts = {"report.json": as_json(view.document), "result.env": values}
-    if view.markdown is not None:
-        texts["report.md"] = view.markdown()
+    texts |= {name: view.texts[form]() for name, form in _FILES.items()}
     _write(folder, texts)
 
 
@@ -159,7 +160,8 @@ def _is_away(error: KernelwatchError) -> bool:
 def results(found: Sequence[RunDocument], wanted: frozenset[GateFinding] | None, folder: Path | None) -> View:
     """Their results with the most severe exit code of the `wanted` findings; also written into the folder."""
     explain(found, wanted)
-    view = reports.several(found, exit_code(found, wanted), lambda: comment([one.id for one in found]))
+    texts = files.texts(found, lambda: comment([one.id for one in found]))
+    view = reports.several(found, exit_code(found, wanted), texts)
     if folder is not None:
         save(folder, view, found)
     return view

@@ -19,10 +19,25 @@ class Format(StrEnum):
     MD = "md"
 
 
-Formatted = Annotated[Format, typer.Option("--format", help="How to print it.")]
+class RunFormat(StrEnum):
+    """Those of the result of a run: also what dashboards and CI systems read."""
+
+    TABLE = Format.TABLE
+    JSON = Format.JSON
+    CSV = Format.CSV
+    MD = Format.MD
+    JUNIT = "junit"
+    SARIF = "sarif"
+    GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
+    BENCHER = "bencher"
 
 
-def show(view: "View", form: Format) -> None:
+def formatted(formats: type[StrEnum]) -> Any:
+    """The annotation of an option with these formats."""
+    return Annotated[formats, typer.Option("--format", help="How to print it.")]
+
+
+def show(view: "View", form: StrEnum) -> None:
     """Print a view to stdout."""
     match form:
         case Format.JSON:
@@ -31,7 +46,9 @@ def show(view: "View", form: Format) -> None:
             print(as_csv(*view.rows), end="")  # noqa: T201
         case Format.MD:
             print(as_markdown(view))  # noqa: T201
-        case Format.TABLE:
+        case _ if form != Format.TABLE:
+            print(view.texts[form]().rstrip("\n"))  # noqa: T201
+        case _:
             from service.commands.output.console import out
             from service.commands.output.layout import lines
 
@@ -62,8 +79,8 @@ def as_markdown(view: "View") -> str:
     from service.commands.output.views import Table
     from service.domain.text import escaped, grid, one_line, printable
 
-    if view.markdown is not None:
-        return view.markdown().rstrip("\n")
+    if Format.MD in view.texts:
+        return view.texts[Format.MD]().rstrip("\n")
     blocks = list[str]()
     for part in view.parts:
         if isinstance(part, Table):

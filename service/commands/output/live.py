@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from enum import StrEnum
 
 from rich.console import Group
 from rich.live import Live
@@ -14,12 +15,12 @@ from service.commands.output.views import View
 EVERY_S = 2.0
 
 
-def keep_watching(look: Callable[[], View], form: Format) -> int:
+def keep_watching(look: Callable[[], View], form: StrEnum) -> int:
     """Print a view until nothing will change any more, and return its exit code.
 
     A terminal shows the current table in place; elsewhere, and in other formats, each change is printed below the last.
     """
-    return _in_place(look) if out.is_terminal and form is Format.TABLE else _below(look, form)
+    return _in_place(look) if out.is_terminal and form == Format.TABLE else _below(look, form)
 
 
 def _in_place(look: Callable[[], View]) -> int:
@@ -32,7 +33,7 @@ def _in_place(look: Callable[[], View]) -> int:
             time.sleep(EVERY_S)
 
 
-def _below(look: Callable[[], View], form: Format) -> int:
+def _below(look: Callable[[], View], form: StrEnum) -> int:
     last: View | None = None
     while True:
         view = look()

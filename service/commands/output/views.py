@@ -1,6 +1,6 @@
 """What a command prints, as a value: a document of the API, and how people read it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -90,13 +90,14 @@ class View:
     """What a command prints.
 
     JSON is the document as the API gives it.  CSV is the first table with all fields of its documents, or the document
-    as one row.  Table and Markdown show the parts, unless there is a Markdown of its own, as a comment has.
+    as one row.  Table and Markdown show the parts.  `texts` has what is written otherwise by format: the Markdown of a
+    comment, or formats that other views do not have.
     """
 
     document: "BaseModel | Sequence[BaseModel]"
     parts: Sequence[Part] = ()
     code: int = 0  # the exit code
-    markdown: Callable[[], str] | None = None
+    texts: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     over: bool = True  # nothing will change any more, so that `--watch` ends
     table: Table[Any] | None = field(default=None)  # of CSV, if it is not the first one shown
 

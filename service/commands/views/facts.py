@@ -45,7 +45,7 @@ def compared(report: FactsReport) -> View:
         document,
         parts,
         code=report.exit_code,
-        markdown=lambda: facts_markdown.document(report),
+        texts={"md": lambda: facts_markdown.document(report)},
         table=Table(CodeChangeItem, document.changes, ()),
     )
 

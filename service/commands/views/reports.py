@@ -1,6 +1,6 @@
 """The result of a run: what matters first, then the rest if it is asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.cases import Metric
@@ -8,7 +8,7 @@ from kernelwatch.client.models import MeasurementItem, RunDocument, SummaryItem,
 from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, text
 from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
 from service.domain.roofline import Speed
-from service.domain.text import counted, interval, last_lines, listed, one_line
+from service.domain.text import counted, interval, last_lines, listed, one_line, short
 
 STYLES = {
     "regression": "bold red",
@@ -84,7 +84,7 @@ def rows_of(run: RunDocument) -> list[ReportRow]:
 
 
 def report(
-    run: RunDocument, *, every: bool = False, markdown: Callable[[], str] | None = None, page: bool = True
+    run: RunDocument, *, every: bool = False, texts: Mapping[str, Callable[[], str]] | None = None, page: bool = True
 ) -> View:
     """The result of a run: its changed cases, or `every` case; the address of its `page` if there is one."""
     rows = judged(run)
@@ -104,7 +104,7 @@ def report(
     parts += _unsupported(run, every=every)
     if page:
         parts.append(text((run.url, "underline")))
-    return View(run, parts, code=run.gate.exit_code, markdown=markdown, table=Table(ReportRow, rows_of(run), ()))
+    return View(run, parts, code=run.gate.exit_code, texts=texts or {}, table=Table(ReportRow, rows_of(run), ()))
 
 
 def judged(run: RunDocument) -> list[Judged]:
@@ -123,6 +123,12 @@ def judged(run: RunDocument) -> list[Judged]:
     ]
     order = {outcome: n for n, outcome in enumerate((*NEWS, "new", "removed", "inconclusive", "steady"))}
     return sorted(found, key=lambda one: (order.get(one.verdict.outcome, 0), -(one.verdict.ratio or 0.0)))
+
+
+def baseline_of(run: RunDocument, row: Judged) -> str:
+    """The short name of the revision that a case was compared with."""
+    revision = row.verdict.baseline or run.baseline
+    return short(revision) if revision else "the baseline"
 
 
 def columns(run: RunDocument) -> Sequence[Column[Judged]]:
@@ -193,8 +199,8 @@ def _unsupported(run: RunDocument, *, every: bool) -> list[Sentence]:
     ]
 
 
-def several(runs: Sequence[RunDocument], code: int, markdown: Callable[[], str] | None) -> View:
+def several(runs: Sequence[RunDocument], code: int, texts: Mapping[str, Callable[[], str]]) -> View:
     """The results of the runs of one revision."""
     parts = [part for run in runs for part in report(run).parts]
     rows = [row for run in runs for row in rows_of(run)]
-    return View(list(runs), parts, code=code, markdown=markdown, table=Table(ReportRow, rows, ()))
+    return View(list(runs), parts, code=code, texts=texts, table=Table(ReportRow, rows, ()))

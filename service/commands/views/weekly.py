@@ -116,7 +116,7 @@ def report(week: WeeklyDocument, markdown: Callable[[], str]) -> View:
     parts += [table for table in tables if table.rows]
     parts += [text(f"{week.equal_code.summary}."), text(f"{week.false_alarms.summary}.")]
     moved = Table(WeeklyMoverItem, [*week.slower, *week.faster], ())
-    return View(week, parts, markdown=markdown, table=moved)
+    return View(week, parts, texts={"md": markdown}, table=moved)
 
 
 def _ids(ids: list[int]) -> str:
