@@ -55,7 +55,7 @@ KINDS = {
     LineKind.WRONG: KindWords("Wrong results", "wrong", "✕", "invalid"),
     LineKind.SLOWER: KindWords("Slower", "slower", "▲", "regression"),
     LineKind.FAILED: KindWords("Failed", "failed", "✕", "failed"),
-    LineKind.SLOWER_THAN_WRONG: KindWords("Slower than the wrong parent", "slower than wrong", "▲", "regression"),
+    LineKind.SLOWER_THAN_WRONG: KindWords("Correct now, but slower", "correct, slower", "▲", "regression"),
     LineKind.FAR_BEHIND: KindWords("New and far behind SOTA", "new, far behind", "◣", "behind"),
     LineKind.UNREPEATABLE: KindWords("No longer repeatable", "not repeatable", "◆", "inconclusive"),
     LineKind.FASTER: KindWords("Faster", "faster", "▼", "improvement"),

@@ -78,9 +78,9 @@ def change_picture(report: Report) -> ChangePicture | None:
 
 
 def in_comment(report: Report) -> str:
-    """The picture as Markdown that leads to the run; empty where nothing changed, and where a proxy cannot fetch it."""
+    """The picture as Markdown that leads to the run; empty for a single change, and where a proxy cannot fetch it."""
     picture = change_picture(report) if report.public else None
-    if picture is None:
+    if picture is None or picture.changed == 1:
         return ""
     alt = escaped(one_line(picture.alt, MAX_ALT))
     return f"[![{alt}]({report.url}/changes.svg?v={picture.version})]({report.url})"

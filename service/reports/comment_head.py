@@ -20,6 +20,7 @@ from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 
 BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
+CORRECT_NOW = "correct now, and wrong before"
 MAX_TRACKED = 3  # incidents and regressions with a link
 _WORSE = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED)
 _MOST_SEVERE_FIRST = (BAD, OPEN, WAITING, GOOD)
@@ -70,12 +71,12 @@ def title(report: Report) -> str:
     ]
     if slower := report.slower_than_wrong:
         what = percent(slower[0].wrong_parent.ratio if slower[0].wrong_parent else None, slower[0].metric)
-        found.append((len(slower), _be(len(slower)), f"{'up to ' * (len(slower) > 1)}{what} than the wrong parent"))
+        found.append((len(slower), _be(len(slower)), f"correct now, but {'up to ' * (len(slower) > 1)}{what}"))
     if lost := len(report.lost_repeatability):
         found.append((lost, _be(lost), "no longer repeatable"))
     if far := len(report.far_behind):
         found.append((far, _be(far), f"new and far behind {report.sota}"))
-    right = [(len(rows), _be(len(rows)), "correct now, and wrong before")] if (rows := report.correct_now) else []
+    right = [(len(rows), _be(len(rows)), CORRECT_NOW)] if (rows := _only_correct_now(report)) else []
     better = [*_sized([row for row in report.of(Outcome.IMPROVEMENT) if row.news]), *right]
     if found:
         allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
@@ -98,13 +99,17 @@ def headline(report: Report) -> str:
 
 
 def head(reports: Sequence[Report]) -> list[str]:
-    """The first screen of a comment about these devices, as paragraphs."""
-    parts = list[str]()
-    for report in reports:
-        said = f"kernelwatch, {escaped(report.device.upper())}: {escaped(title(report))}"
-        parts.append(f"### {symbol(report)} [{said}]({report.url})")
-        parts += filter(None, (_lead_words(report), change_picture.in_comment(report), _counts(report)))
-    return [*parts, _closing(reports)]
+    """What happened on each device, whether the check passes, and what to do next, as paragraphs."""
+    titles = [
+        f"### {symbol(one)} [kernelwatch, {escaped(one.device.upper())}: {escaped(title(one))}]({one.url})"
+        for one in reports
+    ]
+    return [*titles, _closing(reports)]
+
+
+def first_screen(report: Report) -> list[str]:
+    """The case that matters most, a picture of what changed, and the numbers of cases, as paragraphs."""
+    return [part for part in (_lead_words(report), change_picture.in_comment(report), _counts(report)) if part]
 
 
 def lead(report: Report) -> Row | None:
@@ -127,11 +132,14 @@ def groups(report: Report) -> Iterator[OutcomeGroup]:
     if steady := news[Outcome.STEADY]:
         timed = [row for row in steady if not (row.by_code or row.metric.counts)]
         yield OutcomeGroup(f"unchanged (within {_limits(report, timed)})" if timed else "unchanged", steady)
-    yield from _by_metric("correct now, and wrong before", [row for row in news[Outcome.NEW] if row.correct_now])
+    yield from _by_metric(f"correct now, but slower {BAD}", report.slower_than_wrong)
+    yield from _by_metric(CORRECT_NOW, _only_correct_now(report))
     yield from _by_metric("new", [row for row in news[Outcome.NEW] if not row.correct_now])
     yield from _by_metric("removed", news[Outcome.REMOVED])
     yield from _by_metric("quarantined", report.quarantined)
     yield from _by_metric("wrong or failed before", [row for row in report.rows if row.known_before])
+    if lost := report.lost_repeatability:
+        yield OutcomeGroup(f"no longer repeatable {BAD} (counted above, too)", lost)
 
 
 def changed_by(row: Row | BaselineRow, metric: Metric, confidence: float) -> str:
@@ -167,7 +175,13 @@ def commit(report: Report, sha: str | None, name: str | None) -> str:
         return ""
     if not (report.forge_url and report.forge_kind and sha):
         return code(name)
-    return f"[{code(name[:7])}]({commit_address(report.forge_kind, report.forge_url, sha)})"
+    return f"[{code(name)}]({commit_address(report.forge_kind, report.forge_url, sha)})"
+
+
+def _only_correct_now(report: Report) -> list[Row]:
+    """The cases that are correct now, wrong before, and not slower for it."""
+    slower = {(row.provider, row.case) for row in report.slower_than_wrong}
+    return [row for row in report.correct_now if (row.provider, row.case) not in slower]
 
 
 Found = tuple[int, str, str]  # a number of cases, and what they do: `1`, `is`, `10.2 % slower`
@@ -231,7 +245,7 @@ def _lead_words(report: Report) -> str:
     interval = changed_by(row, row.metric, report.policy.confidence)
     size = f" ({interval})" if interval else ""
     context = f" {_sentence(one_line(row.context, 300))}." if row.context else ""
-    return f"{name} {times(row)}{size}{why(row)}.{context} {_links(report, row)}"
+    return f"{name}: {times(row)}, {row.change}{size}{why(row)}.{context} {_links(report, row)}"
 
 
 def _older(report: Report) -> str:
@@ -319,18 +333,43 @@ def _limits(report: Report, rows: Sequence[Row]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
+# What the check of a run does, by its conclusion.
+_CHECKS = {
+    "success": "passes",
+    "failure": "fails",
+    "neutral": "is neutral: it blocks nothing",
+    "action_required": "waits for a decision",
+    "skipped": "is skipped: it blocks nothing",
+}
+
+
 def _closing(reports: Sequence[Report]) -> str:
-    """Which commits these are, and what to do next."""
+    """Whether the check passes, which commits these are, and what to do next."""
     first = reports[0]
+    of_pull = "its merge base" if first.pull is not None else "the revision before it"
     against = {commit(one, one.baseline_sha, one.baseline): one.device.upper() for one in reports if one.baseline}
     said = commit(first, first.sha, first.revision)
     if len(against) == 1:
-        said += f" against {next(iter(against))}"
+        said += f" against {next(iter(against))}, {of_pull}"
         if first.forge_url and first.forge_kind and first.baseline_sha:
             said += f" ([changes]({compare_address(first.forge_kind, first.forge_url, first.baseline_sha, first.sha)}))"
     elif against:
         said += f" against {listed(f'{base} ({escaped(device)})' for base, device in against.items())}"
-    return f"{said}. {next_step(first)}".rstrip()
+    return " ".join(filter(None, (_checks(reports), f"{said}.", next_step(first))))
+
+
+def _checks(reports: Sequence[Report]) -> str:
+    """What the checks of the devices do to the merge; empty where there are none, or not yet."""
+    does = {
+        one.device.upper(): _CHECKS[one.gate.conclusion]
+        for one in reports
+        if one.state is RunState.DONE and one.forge is not None and one.gate.conclusion
+    }
+    if len(set(does.values())) == 1:
+        return f"**The check {next(iter(does.values()))}.**"
+    return (
+        f"**{'; '.join(f'the check of {escaped(device)} {what}' for device, what in does.items())}.**" if does else ""
+    )
 
 
 def next_step(report: Report) -> str:

@@ -86,7 +86,8 @@ def _comment(reports: Sequence[Report], most: int, facts: str) -> str:
     reports = comment_head.by_gravity(reports)
     parts = comment_head.head(reports)
     for report in reports:
-        parts += [*([f"#### {escaped(report.device.upper())}"] if len(reports) > 1 else []), *_body(report, most)]
+        parts += [f"#### {escaped(report.device.upper())}"] if len(reports) > 1 else []
+        parts += [*comment_head.first_screen(report), *_body(report, most)]
     if facts:
         parts.append(facts)
     parts.append(_signature(reports[0]))
@@ -156,6 +157,9 @@ class _News:
 
 def _news(report: Report) -> Iterator[_News]:
     """What changed, with a title and the table that shows it; the first screen has what is left out here."""
+    for outcome in (Outcome.INVALID, Outcome.FAILED):
+        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
+            yield _News(f"**{NOUNS[outcome][1].capitalize()}** (their times do not count)", _reasoned, rows)
     changed = report.of(*_CHANGED)
     slower_first = _by_cause(changed)
     if slower_first and slower_first != (comment_head.lead(report),):
@@ -164,12 +168,10 @@ def _news(report: Report) -> Iterator[_News]:
         if why is None:
             yield _News("**Changed**", _timed, slower_first)
         else:
-            yield _News("**Changed**", partial(_timed, why=False), slower_first, f", each {escaped(why)}")
-    for outcome in (Outcome.INVALID, Outcome.FAILED):
-        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
-            yield _News(f"**{NOUNS[outcome][1].capitalize()}** (their times do not count)", _reasoned, rows)
+            each = "each " if len(slower_first) > 1 else ""
+            yield _News("**Changed**", partial(_timed, why=False), slower_first, f", {each}{escaped(why)}")
     if rows := report.slower_than_wrong:
-        yield _News("**Slower than the wrong parent**", _slower_than_wrong, rows)
+        yield _News("**Correct now, but slower**", _slower_than_wrong, rows)
     if rows := report.far_behind:
         yield _News(f"**New and far behind {escaped(report.sota)}**", _standing, rows)
     if rows := report.less_exact:
@@ -330,7 +332,10 @@ def _footing(report: Report) -> str:
     if report.rows:
         version = f" (policy {code(report.policy_version)})" if report.policy_version else ""
         said.append(f"smallest change {limits(report)}{version}")
-        said.append(f"intervals of {share_in_words(report.policy.confidence)} confidence, above zero is slower")
+        said.append(
+            f"changes are medians of pairs, with intervals of {share_in_words(report.policy.confidence)} confidence; "
+            "above zero is slower"
+        )
     said += [escaped(one.rstrip(".")) for one in conventions(report)]
     if best := ceilings(report):
         said.append(f"ceilings of this session {best}")

@@ -317,6 +317,8 @@ def _explained(cause: Cause) -> str:
     args = cause.args
     also = f"; also {listed(args['also'])}" if args["also"] else ""
     hedge = "" if cause.certain else f", {_hedge(args)}"
+    if _is_minor(args["size"]):
+        hedge = ", in part"
     return f"{_with(args)}{hedge} because {args['what']}{_by_how_much(args['size'])}{also}{_but(args)}"
 
 
@@ -345,6 +347,11 @@ def _code_unknown(cause: Cause, _words: metrics.Words) -> str:
     return "probably the code: both ran in turn on one machine and stack, and the compiled code is not known"
 
 
+def _is_minor(size: Mapping[str, float] | None) -> bool:
+    """Whether an explanation accounts for less than half of what was measured."""
+    return size is not None and "expected" in size and size["expected"] < size["measured"] / 2
+
+
 def _by_how_much(size: Mapping[str, float] | None) -> str:
     """The size that an explanation accounts for, and the measured size."""
     if size is None:
@@ -363,6 +370,8 @@ def _code_changed(cause: Cause) -> str:
     differences = args.get("differences", args.get("switches"))  # older rows have switches alone
     named = f" ({listed(differences)})" if differences else ""
     what = "other operators ran" if args["operators"] else "the code changed"
+    if not differences:
+        return f"{_with(args)}, and nothing recorded explains it: {what}{same}{_but(args)}"
     return f"{_with(args)}, {_hedge(args)} because {what}{named}{same}; nothing recorded explains its size{_but(args)}"
 
 

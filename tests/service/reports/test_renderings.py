@@ -147,17 +147,17 @@ def test_links_are_those_of_gitlab_where_the_target_is_there() -> None:
     said = markdown.comment(a_report(SLOW, **AT_GITLAB))
     old, new, page = "beefbeefbe" + "0" * 30, "abc1234567" + "0" * 30, "https://gitlab.com/example/kernels/norms/-"
     assert f"[[diff]]({page}/compare/{old}...{new})" in said
-    assert f"[`abc1234`]({page}/commit/{new})" in said
+    assert f"[`abc1234567`]({page}/commit/{new})" in said
 
 
 def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None:
     others = [a_row(Outcome.STEADY, ratio, f"rmsnorm.fwd.{n}x64.bf16") for n, ratio in enumerate((0.998, 1.0, 1.002))]
     said = markdown.comment(a_report(replace(SLOW, cause=SPILLS), *others, **AT_GITHUB))
-    title, worst, counts, closing, *_ = said.split("\n\n")
+    title, closing, worst, counts, *_ = said.split("\n\n")
     assert title == titled("✗ kernelwatch, H200: 1 of 4 cases 10.2 % slower")
     assert worst == (
-        f"`{CASE}` 10.0 → 11.0 µs (+9.2 to +11.2 %, 95 % confidence) because the kernel now spills 50 registers at "
-        "N=16384. "
+        f"`{CASE}`: 10.0 → 11.0 µs, 10.2 % slower (+9.2 to +11.2 %, 95 % confidence) because the kernel now spills 50 "
+        "registers at N=16384. "
         f"[[trend]](https://watch.example/targets/norms/trend?device=h200&provider=norms&case={CASE}) "
         f"[[diff]](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30}) "
         "[[reproduce]](https://watch.example/runs/7#reproduce)"
@@ -169,13 +169,14 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
         "| unchanged (within 1 %) | 3 | 0.0 % | −0.2 to +0.2 % |",
     ]
     assert closing == (
-        f"[`abc1234`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
-        f"[`beefbee`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}) "
+        "**The check is neutral: it blocks nothing.** "
+        f"[`abc1234567`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
+        f"[`beefbeefbe`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}), its merge base "
         f"([changes](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30})). "
         "Next: push a fix (it is measured automatically), or accept it with `/kernelwatch accept REASON`; "
         "`/kernelwatch rerun` measures once more."
     )
-    assert said.count("10.2 %") == 2, "in the title and in the counts; its row is the first screen"
+    assert said.count("10.2 %") == 3, "in the title, in its line and in the counts"
 
 
 def test_who_may_approve_a_held_commit_is_named_and_how() -> None:
@@ -223,11 +224,12 @@ def test_ten_rows_are_shown_and_the_rest_is_folded() -> None:
 
 def test_wrong_failed_and_new_cases_stand_apart() -> None:
     said = markdown.comment(a_report(SLOW, WRONG, FAILED, NEW))
-    changed, rest = said.split("**Wrong results**")
-    assert changed.count(f"| `{CASE}`") == 1
-    wrong, failed = rest.split("**Failed cases**")
+    _, rest = said.split("**Wrong results**")
+    wrong, rest = rest.split("**Failed cases**")
+    _, changed = rest.split("**Changed**")
+    assert changed.count(f"| `{CASE}`") == 2, "and once among the new ones"
     assert f"| `{CASE}` norms | because |" in wrong
-    assert "1 new, with nothing to compare with" in failed
+    assert "1 new, with nothing to compare with" in changed
 
 
 def test_at_most_ten_rows_are_open_whatever_happened() -> None:
@@ -305,7 +307,7 @@ def test_a_gap_to_sota_is_reported_where_this_revision_moved_it() -> None:
 def test_it_says_where_and_with_what_it_was_measured() -> None:
     said = markdown.comment(a_report(STEADY))
     assert "[How it was measured](https://watch.example/runs/7) · target norms, suite smoke" in said
-    assert "`abc1234567` against `beefbeefbe`. Nothing to do." in said
+    assert "`abc1234567` against `beefbeefbe`, its merge base. Nothing to do." in said
     assert "torch 2.13.0" in said
     assert "smallest change 1 % (2 % below 100 µs)" in said
     assert "intervals of 95 % confidence" in said
@@ -559,7 +561,7 @@ def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str)
 def test_what_comes_first_is_large_for_its_metric() -> None:
     compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{metric}") for r, metric in ((1.3, ".compile"), (1.06, "")))
     report = a_report(compiled, timed)
-    assert markdown.comment(report).splitlines()[2].startswith(f"`{CASE}` ")
+    assert markdown.comment(report).splitlines()[4].startswith(f"`{CASE}`: ")
     assert "1 of 2 cases 6.0 % slower, 1 is 30.0 % slower](" in first_line(report)
 
 
@@ -681,9 +683,9 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     before = BaselineRow("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), last_good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[2] == "1 already slow: not caused by this revision."
+    assert said.splitlines()[4] == "1 already slow: not caused by this revision."
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
-    assert named.splitlines()[2] == (
+    assert named.splitlines()[4] == (
         "1 slow since 1234567890 (regression [12](https://watch.example/regressions/12)): not caused by this revision."
     )
     three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
@@ -720,7 +722,7 @@ def test_who_moved_stands_beside_the_gap() -> None:
 def test_a_leak_is_told_beside_the_verdict() -> None:
     leak = BaselineRow("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
     said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), pinned=leak), pinned="v1.2"))
-    assert said.splitlines()[2] == "1 slower than the pinned baseline v1.2."
+    assert said.splitlines()[4] == "1 slower than the pinned baseline v1.2."
     assert "| +4.0 % (+3.5 to +4.5 %) | slower because" in said
 
 

@@ -34,7 +34,7 @@ def picture_of(told: Story) -> re.Match[str]:
 
 
 def test_a_comment_has_a_picture_for_each_push_that_changed_something(reachable: Story) -> None:
-    reachable.pull(7, action="opened", wide=300.0)
+    reachable.pull(7, action="opened", wide=300.0, fast=150.0)
     first = picture_of(reachable)
     assert WIDE in first["alt"]
     assert " % slower" in first["alt"]
@@ -61,7 +61,7 @@ def test_a_comment_has_a_picture_for_each_push_that_changed_something(reachable:
 
 
 def test_the_page_of_the_run_shows_the_picture_from_its_own_address(reachable: Story) -> None:
-    head = reachable.pull(7, action="opened", wide=300.0)
+    head = reachable.pull(7, action="opened", wide=300.0, fast=150.0)
     picture = picture_of(reachable)
     page = reachable.api("GET", f"/runs/{reachable.run_of(head).id}/comment").text
     [shown] = re.findall(r'<img src="([^"]+)" alt="([^"]+)">', page)
@@ -71,18 +71,18 @@ def test_the_page_of_the_run_shows_the_picture_from_its_own_address(reachable: S
 
 
 def test_a_private_target_has_no_picture_because_a_proxy_has_no_key(reachable: Story) -> None:
-    reachable.pull(7, action="opened", wide=300.0)
+    reachable.pull(7, action="opened", wide=300.0, fast=150.0)
     picture = picture_of(reachable)
     with transaction() as session:
         session.execute(update(Target).values(private=True))
     assert httpx.get(picture["address"]).status_code == 404
 
-    reachable.pull(7, wide=400.0)
+    reachable.pull(7, wide=400.0, fast=200.0)
     [comment] = reachable.said(7)
     assert " % slower" in comment
     assert "![" not in comment
 
 
 def test_a_service_without_a_public_address_offers_no_picture(story: Story) -> None:  # noqa: F811
-    story.pull(7, action="opened", wide=300.0)
+    story.pull(7, action="opened", wide=300.0, fast=150.0)
     assert "![" not in story.said(7)[0]

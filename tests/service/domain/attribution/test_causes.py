@@ -104,33 +104,32 @@ OF_THE_CODE = [
     # -- facts that point the other way explain nothing, and are not named
     (
         replace(now(), baseline={**BASE, "spills": 50}),
-        "slower, probably because the code changed, with the same registers, bytes of shared memory, number of kernels "
-        "and configuration; nothing recorded explains its size",
+        "slower, and nothing recorded explains it: the code changed, with the same registers, bytes of shared "
+        "memory, number of kernels and configuration",
     ),
     (
         now(FASTER, registers=255),
-        "faster, probably because the code changed, with the same spills, bytes of shared memory, number of kernels "
-        "and configuration; nothing recorded explains its size",
+        "faster, and nothing recorded explains it: the code changed, with the same spills, bytes of shared "
+        "memory, number of kernels and configuration",
     ),
     (
         now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), spills=50),
-        "more memory, probably because the code changed, with the same registers, bytes of shared memory, number of "
-        "kernels and configuration; nothing recorded explains its size",
+        "more memory, and nothing recorded explains it: the code changed, with the same registers, bytes of "
+        "shared memory, number of kernels and configuration",
     ),
     # -- only the hash changed
     (
         SLOWER,
-        "slower, probably because the code changed, with the same spills, registers, bytes of shared memory, number of "
-        "kernels and configuration; nothing recorded explains its size",
+        "slower, and nothing recorded explains it: the code changed, with the same spills, registers, bytes of "
+        "shared memory, number of kernels and configuration",
     ),
     (
         replace(SLOWER, head={**EAGER, "code": "f"}, baseline=EAGER),
-        "slower, probably because other operators ran, with the same number of kernels; nothing recorded "
-        "explains its size",
+        "slower, and nothing recorded explains it: other operators ran, with the same number of kernels",
     ),
     (
         replace(SLOWER, head={"code": "b"}, baseline={"code": "a"}),
-        "slower, probably because the code changed; nothing recorded explains its size",
+        "slower, and nothing recorded explains it: the code changed",
     ),
     # -- nothing is known
     (
@@ -162,8 +161,8 @@ OF_THE_CODE = [
     ),  # from the same PTX, by another ptxas
     (
         now(RELEASED, code="b"),
-        "slower with Triton 3.7.1 instead of 3.6.0, probably because the code changed, with the same spills, "
-        "registers, bytes of shared memory, number of kernels and configuration; nothing recorded explains its size",
+        "slower with Triton 3.7.1 instead of 3.6.0, and nothing recorded explains it: the code changed, with the "
+        "same spills, registers, bytes of shared memory, number of kernels and configuration",
     ),
     (
         replace(
@@ -197,7 +196,7 @@ OF_THE_CODE = [
     # -- what strangers say
     (
         now(spills="many", registers=True, kernels=-3, shared=1e9),
-        "slower, probably because the code changed, with the same configuration; nothing recorded explains its size",
+        "slower, and nothing recorded explains it: the code changed, with the same configuration",
     ),
     (
         now(replace(SLOWER, case="a case of another version"), spills=50),
@@ -385,7 +384,7 @@ def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
     said = words_of(move)
     assert "num_warps" not in said
     assert "spills" not in said
-    assert "nothing recorded explains its size" in said
+    assert "nothing recorded explains it" in said
 
 
 def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
