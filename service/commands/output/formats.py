@@ -79,8 +79,8 @@ def as_markdown(view: "View") -> str:
     from service.commands.output.views import Table
     from service.domain.text import escaped, grid, one_line, printable
 
-    if Format.MD in view.texts:
-        return view.texts[Format.MD]().rstrip("\n")
+    if (written := view.texts.get(Format.MD)) is not None:
+        return written().rstrip("\n")
     blocks = list[str]()
     for part in view.parts:
         if isinstance(part, Table):

@@ -39,7 +39,7 @@ TEXTS: dict[type[m.Base], tuple[str, ...]] = {
     m.Quarantine: ("reason",),
     m.Target: ("poll_error", "forge_error"),
 }
-FOR_PROGRAMS = (".csv", ".json")
+FOR_PROGRAMS = (".csv", ".json", ".svg")
 CASES = "/regressions/cases"  # of one line of the list
 # Parts of a page, fetched when they are opened.
 NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours", "/targets/{name}/board/{part}")
