@@ -183,7 +183,8 @@ def test_whoever_may_not_read_it_is_answered_as_if_it_did_not_exist(rows: Rows, 
         assert answer.status_code == other.status_code, address
         if not address.startswith(CHANGING):
             assert unknown(answer.text) == other.text, address
-        found = [mark for mark in MARKS if mark in without_typed(answer.text, address)]
+        shown = re.sub(r" \S+$", "", answer.text, flags=re.MULTILINE) if "/metrics" in address else answer.text
+        found = [mark for mark in MARKS if mark in without_typed(shown, address)]  # a number may hold any digits
         assert not found, (address, found)
 
 

@@ -33,7 +33,7 @@ from service.reports.schema.base import rfc3339
 
 router = page_router()
 
-_GAPS = 20  # that are listed before the others are unfolded
+_GAPS = 10  # that are listed before the others are unfolded
 _SAMPLES = 40  # bars of the strip of the past, and as many releases as there are
 _Text = Annotated[str, Query(max_length=120)]
 
