@@ -336,7 +336,7 @@ def _limits(report: Report, rows: Sequence[Row]) -> str:
 # What the check of a run does, by its conclusion.
 _CHECKS = {
     "success": "passes",
-    "failure": "fails",
+    "failure": "fails: it blocks the merge where it is required",
     "neutral": "is neutral: it blocks nothing",
     "action_required": "waits for a decision",
     "skipped": "is skipped: it blocks nothing",
@@ -347,15 +347,31 @@ def _closing(reports: Sequence[Report]) -> str:
     """Whether the check passes, which commits these are, and what to do next."""
     first = reports[0]
     of_pull = "its merge base" if first.pull is not None else "the revision before it"
-    against = {commit(one, one.baseline_sha, one.baseline): one.device.upper() for one in reports if one.baseline}
+    against = {commit(one, one.baseline_sha, one.baseline): one for one in reports if one.baseline}
     said = commit(first, first.sha, first.revision)
-    if len(against) == 1:
-        said += f" against {next(iter(against))}, {of_pull}"
-        if first.forge_url and first.forge_kind and first.baseline_sha:
-            said += f" ([changes]({compare_address(first.forge_kind, first.forge_url, first.baseline_sha, first.sha)}))"
-    elif against:
-        said += f" against {listed(f'{base} ({escaped(device)})' for base, device in against.items())}"
-    return " ".join(filter(None, (_checks(reports), f"{said}.", next_step(first))))
+    if against:
+        several = len(against) > 1
+        bases = [f"{base}{_on(one) if several else ''}{_changes(one)}" for base, one in against.items()]
+        said += f" against {of_pull} {listed(bases)}"
+    return " ".join(filter(None, (_checks(reports), f"{said}.", _next_steps(reports))))
+
+
+def _on(report: Report) -> str:
+    return f" on {escaped(report.device.upper())}"
+
+
+def _changes(report: Report) -> str:
+    if not (report.forge_url and report.forge_kind and report.baseline_sha):
+        return ""
+    return f" ([changes]({compare_address(report.forge_kind, report.forge_url, report.baseline_sha, report.sha)}))"
+
+
+def _next_steps(reports: Sequence[Report]) -> str:
+    """What to do next: for each device where they differ."""
+    steps = {next_step(one): one for one in reversed(reports)}
+    if len(steps) == 1:
+        return next(iter(steps))
+    return " ".join(f"{escaped(one.device.upper())}: {step}" for step, one in reversed(steps.items()) if step)
 
 
 def _checks(reports: Sequence[Report]) -> str:
@@ -367,9 +383,7 @@ def _checks(reports: Sequence[Report]) -> str:
     }
     if len(set(does.values())) == 1:
         return f"**The check {next(iter(does.values()))}.**"
-    return (
-        f"**{'; '.join(f'the check of {escaped(device)} {what}' for device, what in does.items())}.**" if does else ""
-    )
+    return " ".join(f"**The check of {escaped(device)} {what}.**" for device, what in does.items())
 
 
 def next_step(report: Report) -> str:

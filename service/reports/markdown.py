@@ -125,9 +125,10 @@ def _tables(report: Report, most: int) -> list[str]:
     new = [row for row in report.of(Outcome.NEW) if not row.correct_now]
     removed, slow, pinned = report.of(Outcome.REMOVED), report.slow_before, report.slower_than_pinned
     means, unsupported = report.summaries, report.unsupported
+    of_them_slower = f", {len(slower)} of them slower" if (slower := report.slower_than_wrong) else ""
     folded: list[tuple[str, Callable[[Any], str], Sequence[Any]]] = [
         (f"{len(known)} wrong or failed before this revision already", _reasoned, known),
-        (f"{len(report.correct_now)} correct now, and wrong before", _reasoned, report.correct_now),
+        (f"{len(report.correct_now)} {comment_head.CORRECT_NOW}{of_them_slower}", _reasoned, report.correct_now),
         (f"{len(new)} new, with nothing to compare with", _reasoned, new),
         (f"{len(removed)} removed from the suite", _reasoned, removed),
         (f"{len(slow)} already slow before this revision: slower than the last good revision", _slow_before, slow),

@@ -170,8 +170,8 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
     ]
     assert closing == (
         "**The check is neutral: it blocks nothing.** "
-        f"[`abc1234567`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
-        f"[`beefbeefbe`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}), its merge base "
+        f"[`abc1234567`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against its "
+        f"merge base [`beefbeefbe`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}) "
         f"([changes](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30})). "
         "Next: push a fix (it is measured automatically), or accept it with `/kernelwatch accept REASON`; "
         "`/kernelwatch rerun` measures once more."
@@ -307,7 +307,7 @@ def test_a_gap_to_sota_is_reported_where_this_revision_moved_it() -> None:
 def test_it_says_where_and_with_what_it_was_measured() -> None:
     said = markdown.comment(a_report(STEADY))
     assert "[How it was measured](https://watch.example/runs/7) · target norms, suite smoke" in said
-    assert "`abc1234567` against `beefbeefbe`, its merge base. Nothing to do." in said
+    assert "`abc1234567` against its merge base `beefbeefbe`. Nothing to do." in said
     assert "torch 2.13.0" in said
     assert "smallest change 1 % (2 % below 100 µs)" in said
     assert "intervals of 95 % confidence" in said
@@ -324,7 +324,8 @@ def test_devices_share_one_comment() -> None:
         "#### H200",
         "#### B200",
     ]
-    assert "`abc1234567` against `1234567890` (H200) and `beefbeefbe` (B200)." in said
+    assert "`abc1234567` against its merge base `1234567890` on H200 and `beefbeefbe` on B200. H200: Next: push" in said
+    assert "B200: Nothing to do." in said
     assert said.count("<!--") == 1
     assert said.count("Next: ") == 1
 
