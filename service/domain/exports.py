@@ -63,6 +63,13 @@ _MEDIA_TYPES = {
 }
 
 
+class HistoryFormat(StrEnum):
+    """Of the history of a target, by the tool that reads it."""
+
+    GITHUB_ACTION_BENCHMARK = "github-action-benchmark"
+    BENCHER = "bencher"
+
+
 class SampleRow(BaseModel):
     """What an import reads of a row of exported samples."""
 

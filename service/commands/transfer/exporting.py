@@ -16,6 +16,7 @@ from service.commands.connection import client
 from service.commands.noun import Noun, Where
 from service.commands.transfer.destination import destination, utc
 from service.commands.transfer.figures import figure_app
+from service.commands.transfer.history import history
 from service.domain.exports import Exportable, FileFormat
 from service.errors import BadInput
 
@@ -84,6 +85,7 @@ export_app = Noun("Write everything of one kind to a file, a figure to explore, 
 for each in Exportable:
     export_app.verb(each.value)(_verb(each))
 export_app.add_typer(figure_app, name="figure")
+export_app.verb("history")(history)
 
 
 class ReceivedCount:

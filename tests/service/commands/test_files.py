@@ -1,6 +1,7 @@
 """Results of runs as files of other tools: valid by their schemas, and true to the run."""
 
 import json
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
@@ -280,6 +281,91 @@ def test_the_command_prints_them(seeded: Any) -> None:
     for form, write in files.texts([found], str).items():
         if form != Format.MD:
             assert attempt("report", found.id, "--format", form).stdout == write().rstrip("\n") + "\n"
+
+
+# -- the history of a target
+
+COMMIT = an_object(
+    "author committer id message timestamp url",
+    author=an_object("name username", name=TEXT, username=TEXT),
+    committer=an_object("name username", name=TEXT, username=TEXT),
+    id=TEXT,
+    message=TEXT,
+    timestamp={"type": "string", "format": "date-time"},
+    url=TEXT,
+)
+SUITE = an_object(
+    "commit date tool benches",
+    commit=COMMIT,
+    date={"type": "integer"},
+    tool={"const": "customSmallerIsBetter"},
+    benches=a_list(ENTRY),
+)
+DATA = an_object(
+    "lastUpdate repoUrl entries",
+    lastUpdate={"type": "integer"},
+    repoUrl=TEXT,
+    entries={"type": "object", "additionalProperties": a_list(SUITE)},
+)
+INSTANT = {"type": "string", "format": "date-time"}
+REPORT = an_object(
+    "branch hash testbed start_time end_time results settings",
+    branch=TEXT,
+    hash={"type": "string", "pattern": "^[0-9a-f]{40}$"},
+    testbed=TEXT,
+    start_time=INSTANT,
+    end_time=INSTANT,
+    results=a_list(TEXT),
+    settings=an_object("adapter", adapter={"const": "json"}),
+)
+
+
+def medians(seeded: Any) -> dict[tuple[str, str], dict[str, float]]:
+    """The medians of each revision of the mainline on each device, by case, as its newest run has them."""
+    runs = [Api().get(f"/runs/{number}").json() for number in sorted(seeded.runs.values())]
+    ordinals = {one["sha"]: one["ordinal"] for one in Api().get("/targets/norms/revisions?limit=100").json()["items"]}
+    found = dict[tuple[str, str], dict[str, float]]()
+    for one in runs:
+        heads = [each for each in one["measurements"] if each["role"] == "head" and each["state"] == "measured"]
+        if heads and one["target"] == "norms" and ordinals.get(one["revision"]) is not None:
+            found[one["revision"], one["device"]] = {each["case"]: each["median"] for each in heads}
+    return found
+
+
+def test_a_history_goes_on_in_github_action_benchmark(seeded: Any) -> None:
+    data = json.loads(attempt("export", "history", "norms").stdout)
+    jsonschema_rs.validator_for(DATA, validate_formats=True).validate(data)
+    found = {
+        (one["commit"]["id"], suite.removeprefix("norms on ")): {
+            bench["name"].rpartition(" ")[2]: bench["value"] for bench in one["benches"]
+        }
+        for suite, revisions in data["entries"].items()
+        for one in revisions
+    }
+    assert found == medians(seeded)
+    assert len(found) > 3
+    dates = [one["date"] for one in data["entries"]["norms on h200"]]
+    assert dates == sorted(dates)
+    assert data["lastUpdate"] == max(one["date"] for revisions in data["entries"].values() for one in revisions)
+
+
+def test_a_history_goes_on_in_bencher(seeded: Any, tmp_path: Path) -> None:
+    path = tmp_path / "reports.ndjson"
+    options = ("--format", "bencher", "--device", "h200", "--output", path)
+    assert attempt("export", "history", "norms", *options).exit_code == 0
+    reports = [json.loads(line) for line in path.read_text().splitlines()]
+    jsonschema_rs.validator_for(a_list(REPORT), validate_formats=True).validate(reports)
+    found = dict[tuple[str, str], dict[str, float]]()
+    for one in reports:
+        [metrics] = map(json.loads, one["results"])
+        jsonschema_rs.validate(BENCHER, metrics)
+        values = {name.rpartition(" ")[2]: measures["latency"]["value"] / 1000 for name, measures in metrics.items()}
+        found[one["hash"], one["testbed"]] = pytest.approx(values)
+    assert found == {place: values for place, values in medians(seeded).items() if place[1] == "h200"}
+
+
+def test_a_history_needs_a_known_target() -> None:
+    assert "No target nothing." in str(attempt("export", "history", "nothing", "--format", "bencher").exception)
 
 
 def test_other_commands_have_the_formats_of_all() -> None:
