@@ -30,7 +30,8 @@ class Ingested(Resource[Mode]):
         """Send measurements: all are stored, or none if one has a mistake.  The same ones within a day are stored once.
 
         `batch` has `tool`, `machine` and `device`; a measurement has `revision`, `provider`, `case` and `samples`, in
-        the unit of the case: us, bytes or count.
+        the unit of the case: us, bytes or count.  With `unit`, the case is any name, and `better` says which samples
+        are: `smaller` or `larger`.  With `missing`, there are no samples.
         """
         lines = chain([{"batch": batch}], measurements)
         return post_lines("/targets/{name}/ingested", BatchItem, lines, name=target)

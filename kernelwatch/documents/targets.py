@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from .base import CellState, Document, ForgeKind, Moment, MovedBy, Number, TargetKind
+from .base import Better, CellState, Document, ForgeKind, Missing, Moment, MovedBy, Number, TargetKind
 from .runs import FactsCheckItem, RunItem
 
 
@@ -237,8 +237,11 @@ class IngestedItem(Document):
     id: int
     batch_id: int
     revision: str = Field(description="As it was sent.")
-    median: Number
-    samples: list[float] = Field(description="In `unit`.")
+    unit: str = Field(description="Of `median` and `samples`: `us`, `bytes`, `count`, or as it was sent.")
+    better: Better
+    median: Number = Field(description="Null where `missing` says why.")
+    samples: list[float]
+    missing: Missing | None = Field(description="Why there are no samples.")
 
 
 class IngestedSeriesDocument(Document):
@@ -248,6 +251,6 @@ class IngestedSeriesDocument(Document):
     device: str
     provider: str
     case: str
-    unit: str = Field(description="Of `median` and `samples`: us, bytes or count.")
+    unit: str = Field(description="Of the newest item; us, bytes or count for a case.")
     items: list[IngestedItem]
     next: str | None

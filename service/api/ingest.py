@@ -23,14 +23,17 @@ LINES = "application/x-ndjson"
 _EXAMPLE = (
     '{"batch": {"tool": "triton.testing 3.6", "machine": "ci-runner-7", "device": "h200"}}\n'
     '{"revision": "1f3a9c2", "provider": "norms", "case": "rmsnorm.fwd.4096x1024.bf16-fp32", "samples": [7.31, 7.29]}\n'
+    '{"revision": "1f3a9c2", "provider": "quack", "case": "forward", "unit": "GB/s", "better": "larger", '
+    '"samples": [3912.5]}\n'
+    '{"revision": "1f3a9c2", "provider": "quack", "case": "backward", "unit": "GB/s", "missing": "oom"}\n'
 )
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": (
             'JSON lines, plain or as `Content-Encoding: gzip`. The first is `{"batch": …}` with the provenance; each '
-            f"other one is a measurement with 1 to {MAX_SAMPLES} samples in the unit of its case. A line has at most "
-            f"{MAX_LINE} bytes."
+            f"other one is a measurement with 1 to {MAX_SAMPLES} samples, in the unit of its case or `unit`, or with "
+            f"`missing`. A line has at most {MAX_LINE} bytes."
         ),
         "content": {
             LINES: {

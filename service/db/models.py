@@ -39,12 +39,14 @@ from service.domain.notices import EventKind
 from service.domain.states import (
     ActorKind,
     BaselineKind,
+    Better,
     CellState,
     Equal,
     FactsState,
     ForgeKind,
     FoundBy,
     GateAction,
+    Missing,
     MovedBy,
     NoticeState,
     Origin,
@@ -1209,8 +1211,11 @@ class IngestedMeasurement(Base):
     provider: Mapped[str] = mapped_column(ShortText(80))
     case: Mapped[str] = mapped_column(ShortText(120))  # with its metric
     revision: Mapped[str] = mapped_column(ShortText(64))  # as it was sent; kernelwatch need not know it
-    median: Mapped[float]
-    samples: Mapped[str] = mapped_column(Text)  # JSON, in the unit of the case's metric
+    median: Mapped[float | None]  # None where there are no samples
+    samples: Mapped[str] = mapped_column(Text)  # JSON
+    unit: Mapped[str | None] = mapped_column(ShortText(20))  # None: that of the case's metric
+    better: Mapped[Better | None] = mapped_column(_enum(Better))  # None: smaller samples
+    missing: Mapped[Missing | None] = mapped_column(_enum(Missing))  # why there are no samples
 
 
 class StudySession(Base):

@@ -3,7 +3,7 @@
 import json
 import math
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -13,15 +13,18 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from kernels.cases import Case
 from service.domain.metrics import metric_of
+from service.domain.states import Better, Missing
 from service.domain.text import ONE_LINE, within_calendar
 from service.errors import BadInput
 
 MAX_LINE = 256 << 10  # bytes
 MAX_SAMPLES = 10_000  # of one measurement
+MAX_NAME, MAX_PROVIDER, MAX_UNIT = 120, 80, 20  # characters
+US, BYTES, COUNT = "us", "bytes", "count"
 _MAX_CASES = 65_536
 _MAX_EMPTY = 1_000  # lines; gzip makes of a million of them one kilobyte
 
-Text = Annotated[str, Field(min_length=1, max_length=120, pattern=ONE_LINE)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=ONE_LINE)]
 Sample = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -46,9 +49,16 @@ class MeasurementLine(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     revision: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.+-]+$")]
-    provider: Annotated[Text, Field(max_length=80)]
-    case: Text
-    samples: Annotated[list[Sample], Field(min_length=1, max_length=MAX_SAMPLES)]
+    provider: Annotated[Text, Field(max_length=MAX_PROVIDER)]
+    case: Text = Field(description="A case; with `unit`, any name.")
+    samples: Annotated[list[Sample], Field(max_length=MAX_SAMPLES)] = Field(
+        default_factory=list, description="One or more, unless `missing` says why there are none."
+    )
+    unit: Annotated[Text, Field(max_length=MAX_UNIT)] | None = Field(
+        None, description="Of the samples: `us` for times, else any unit.", examples=["us", "GB/s", "TFLOP/s", "ratio"]
+    )
+    better: Better | None = Field(None, description="Which samples are better, with `unit`; smaller ones by default.")
+    missing: Missing | None = Field(None, description="Why there are no samples.")
 
 
 class BatchLine(BaseModel):
@@ -64,13 +74,16 @@ LINE_MODELS = (BatchLine, MeasurementLine)
 
 @dataclass(frozen=True)
 class Sent:
-    """A measurement that was sent: `samples` in the unit of the case's metric, us, bytes or count."""
+    """A measurement that was sent: `samples` in `unit`, or in that of the case's metric: us, bytes or count."""
 
     revision: str
     provider: str
     case: str
-    median: float
+    median: float | None  # None where `missing` says why
     samples: tuple[float, ...]
+    unit: str | None = None  # None where the case tells it
+    better: Better | None = None
+    missing: Missing | None = None
 
 
 def read_first(line: bytes) -> Provenance:
@@ -99,13 +112,14 @@ def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
 def _read(number: int, line: bytes) -> Sent:
     try:
         sent = MeasurementLine.model_validate_json(line)
-        case = _checked(sent.case)
-        _check_samples(case, sent.samples)
+        case = sent.case if sent.unit else _checked(sent.case)
+        _check_samples(sent, unit_of(case, sent.unit))
     except ValidationError as error:
         raise BadInput(f"Line {number}: {_first_of(error)}") from None
     except ValueError as error:
         raise BadInput(f"Line {number}: {error}.") from None
-    return Sent(sent.revision, sent.provider, case, median(sent.samples), tuple(sent.samples))
+    middle = median(sent.samples) if sent.samples else None
+    return Sent(sent.revision, sent.provider, case, middle, tuple(sent.samples), sent.unit, sent.better, sent.missing)
 
 
 @lru_cache(_MAX_CASES)
@@ -117,13 +131,18 @@ def _checked(text: str) -> str:
         raise ValueError(f"case: {error}") from None
 
 
-def _check_samples(case: str, samples: Sequence[float]) -> None:
-    """Raises ValueError for a time or a size of 0, and for a count that is not whole."""
-    counts = metric_of(case).counts
-    for number, sample in enumerate(samples):
-        if counts and sample % 1:
+def _check_samples(sent: MeasurementLine, unit: str) -> None:
+    """Raises ValueError for a time or a size of 0, for a count that is not whole, and if there are none without why."""
+    if not sent.samples and sent.missing is None:
+        raise ValueError("samples: List should have at least 1 item, or missing says why it has none")
+    if sent.samples and sent.missing is not None:
+        raise ValueError("missing: it says why there are no samples, and there are some")
+    if sent.better and not sent.unit:
+        raise ValueError("better: it needs a unit; of a case, smaller samples are better")
+    for number, sample in enumerate(sent.samples):
+        if unit == COUNT and not sent.unit and sample % 1:
             raise ValueError(f"samples.{number}: a count is a whole number, not {sample:g}")
-        if not counts and not sample:
+        if not sample and (unit == US or (unit == BYTES and not sent.unit)):
             raise ValueError(f"samples.{number}: a time or a size is more than 0")
 
 
@@ -149,6 +168,6 @@ def _rounded(value: float) -> float:
     return round(value, 5 - math.floor(math.log10(value))) if value else value
 
 
-def unit_of(case: str) -> str:
-    """The unit of a case's samples: us, bytes or count."""
-    return metric_of(case).unit
+def unit_of(case: str, sent: str | None) -> str:
+    """The unit of samples: that which was sent, or else the case's: us, bytes or count."""
+    return sent or metric_of(case).unit

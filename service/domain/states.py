@@ -301,4 +301,22 @@ class ActorKind(enum.StrEnum):
     SERVICE = "service"  # kernelwatch itself
 
 
+class Better(enum.StrEnum):
+    """Which values of a series from elsewhere are better."""
+
+    SMALLER = "smaller"
+    LARGER = "larger"
+
+
+class Missing(enum.StrEnum):
+    """Why a measurement from elsewhere has no number."""
+
+    NULL = "null"
+    NOT_A_NUMBER = "not_a_number"
+    BELOW_CLOCK = "below_clock"  # a time of 0
+    NEGATIVE = "negative"
+    OUT_OF_MEMORY = "oom"
+    FAILED = "failed"
+
+
 Direction = Literal["slower", "faster", "same", "unknown"]

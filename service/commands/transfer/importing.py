@@ -1,6 +1,6 @@
 """`kernelwatch import` and `kernelwatch sample`: measurements made elsewhere, and those of an H200 to look at."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from service.commands.noun import Noun, Where, single
 from service.commands.output.console import out
 from service.commands.output.views import View
 from service.domain.exports import IMPORTED_ROLES
+from service.domain.imports.formats import ImportFormat
 from service.errors import BadInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def import_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES", help="JSON lines as the ingest endpoint takes them, or what `export samples` wrote."
+            metavar="FILES",
+            help="JSON lines as the ingest endpoint takes them, what `export samples` wrote, or files of another tool.",
         ),
     ],
     target: Annotated[str, typer.Option(help="The target that they belong to.")],
@@ -32,8 +34,25 @@ def import_command(
         list[Role] | None,
         typer.Option(help="Of exported samples, only these roles; may be repeated.  Default: head, sota and rival."),
     ] = None,
+    tool: Annotated[ImportFormat | None, typer.Option("--from", help="The tool that wrote the files.")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="THEIRS=OURS",
+            help="Name values by our cases: 'norm/{rows}x{cols}=rmsnorm.fwd.{rows}x{cols}.bf16'; may be repeated.",
+        ),
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="The commit or release, where a file names none.")] = None,
+    device: Annotated[str | None, typer.Option(help="What measured, such as h200.  Default: unknown.")] = None,
+    unit: Annotated[str | None, typer.Option(help="The unit of a file of triton that names none.")] = None,
 ) -> View:
-    """Send measurements made elsewhere, as series of their own.  The same ones within a day are stored once."""
+    """Send measurements made elsewhere, as series of their own.  The same ones are stored once."""
+    if tool is not None:
+        if role:
+            raise BadInput("--role chooses exported samples; it does not go with --from.")
+        return _import_foreign(files, target, tool, case or (), revision, device or "unknown", unit)
+    if any(option is not None for option in (case, revision, device, unit)):
+        raise BadInput("--case, --revision, --device and --unit describe files of another tool: say which with --from.")
     from service.commands.output.console import progress
     from service.commands.transfer.reading import batches_of
 
@@ -54,6 +73,28 @@ def import_command(
 
 
 import_app = single(import_command)
+
+
+def _import_foreign(
+    files: Sequence[Path],
+    target: str,
+    tool: ImportFormat,
+    cases: Sequence[str],
+    revision: str | None,
+    device: str,
+    unit: str | None,
+) -> View:
+    from service.commands.transfer.foreign import send_files
+    from service.domain.imports.batches import CasePattern, Wanted
+    from service.domain.imports.values import is_revision
+
+    if revision is not None and not is_revision(revision):
+        raise BadInput(f"{revision!r} is no commit or release.")
+    wanted = Wanted(tool.value, device, target, revision, [CasePattern.parse(written) for written in cases])
+    sent = send_files(files, tool, wanted, target, unit)
+    if sent.stored:
+        _check_kept(target, sent.stored)
+    return views.machine.imported(sent.stored, target, missing=sent.missing, known=sent.known)
 
 
 def _check_kept(target: str, stored: Collection["BatchItem"]) -> None:

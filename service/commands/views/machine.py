@@ -1,7 +1,8 @@
 """What this machine has and does, as commands print it: checks, stacks, database, imports, workers and queue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -10,7 +11,9 @@ from kernelwatch.client.models import BatchItem, ChannelItem, QueueItem, TargetD
 from service.commands.output.views import Column, Columns, Part, Sentence, Table, View, minute, text
 from service.commands.views import access
 from service.commands.views.runs import QUEUE, WORKERS
-from service.domain.text import counted, in_bytes, lasted
+from service.domain.imports.values import MISSING_WORDS
+from service.domain.states import Missing
+from service.domain.text import counted, in_bytes, lasted, listed
 
 if TYPE_CHECKING:  # both import Alembic, which an installation without the extra `server` lacks
     from service.db.check import Checked
@@ -121,14 +124,26 @@ BATCHES = Columns(
 )
 
 
-def imported(stored: Sequence[BatchItem], target: str, left_out: int) -> View:
-    """What was stored of imported files."""
+def imported(
+    stored: Sequence[BatchItem],
+    target: str,
+    left_out: int = 0,
+    *,
+    missing: Mapping[str, int] = MappingProxyType({}),
+    known: int = 0,
+) -> View:
+    """What was stored of imported files, and what of them has no number; `known` batches were there before."""
     batches = f"{len(stored):,} batch{'es' * (len(stored) != 1)}"
     samples = counted(sum(one.samples for one in stored), "sample")
     lines = [text(f"{batches} with {samples} of ", (target, "bold"), ", as measurements made elsewhere:")]
     if left_out:
         lines.append(text(f"Left out: {counted(left_out, 'measurement')} in other roles or without samples."))
-    return View(list(stored), [lines[0], BATCHES.table(stored), *lines[1:]])
+    if missing:
+        reasons = listed(f"{count:,} {MISSING_WORDS[Missing(why)]}" for why, count in missing.items())
+        lines.append(text(f"Without a number: {counted(sum(missing.values()), 'value')} ({reasons})."))
+    if known:
+        lines.append(text(f"Already there: {known:,} batch{'es' * (known != 1)}."))
+    return View(list(stored), [lines[0], *([BATCHES.table(stored)] if stored else []), *lines[1:]])
 
 
 class StatusDocument(BaseModel):

@@ -130,6 +130,9 @@ def _store(batch: IngestBatch, part: Sequence[Sent]) -> None:
             "revision": measurement.revision,
             "median": measurement.median,
             "samples": pack_samples(measurement.samples),
+            "unit": measurement.unit,
+            "better": measurement.better,
+            "missing": measurement.missing,
         }
         for measurement in part
     ]

@@ -46,7 +46,6 @@ from service.db.models import (
 )
 from service.db.paging import ResultPage, paged, paged_rows
 from service.domain.exports import Exportable
-from service.domain.ingest import unit_of, unpack_samples
 from service.errors import BadInput
 from service.ledger import audit, phases, policies
 from service.ledger.access import accounts
@@ -78,7 +77,7 @@ from service.reports.schema.regressions import (
     regression_item,
 )
 from service.reports.schema.runs import facts_check_item, measurement_item, run_item, verdict_item, worker_item
-from service.reports.schema.targets import gap_item, revision_item, target_document
+from service.reports.schema.targets import gap_item, ingested_fields, revision_item, target_document
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -319,8 +318,8 @@ def _ingested(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = paged_rows(session, statement, (row.id,), place, _PAGE)
     rows = []
     for one, batch, target, _ in found.items:
-        named = {"target": target, "unit": unit_of(one.case), "samples": unpack_samples(one.samples)}
-        rows.append(document_of(ExportedIngested, columns(batch) | columns(one) | named))
+        of = columns(batch) | columns(one) | ingested_fields(one)
+        rows.append(document_of(ExportedIngested, of | {"target": target}))
     return ExportPart(rows, found.next)
 
 

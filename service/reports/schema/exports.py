@@ -6,7 +6,7 @@ from typing import Any, get_args
 from pydantic import Field
 
 from kernels.cases import Role
-from kernelwatch.documents.base import Document, Moment, Number, moment
+from kernelwatch.documents.base import Better, Document, Missing, Moment, Number, moment
 from kernelwatch.documents.runs import FactsCheckItem, MeasurementItem, RunItem, VerdictItem
 from kernelwatch.documents.targets import RevisionItem
 from service.db.models import Measurement, Run, Stack, unpack
@@ -172,10 +172,12 @@ class ExportedIngested(Document):
     device: str
     provider: str
     case: str
-    unit: str = Field(description="Of `median` and `samples`: us, bytes or count.")
+    unit: str = Field(description="Of `median` and `samples`: `us`, `bytes`, `count`, or as it was sent.")
+    better: Better
     revision: str = Field(description="As it was sent.")
-    median: Number
+    median: Number = Field(description="Null where `missing` says why.")
     samples: list[float]
+    missing: Missing | None
     tool: str
     machine: str
     measured_at: Moment | None

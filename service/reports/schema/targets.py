@@ -27,6 +27,7 @@ from service.domain.ingest import unit_of, unpack_samples
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Provider, Recipe
+from service.domain.states import Better
 from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import columns, document_of
@@ -134,7 +135,13 @@ def batch_item(row: IngestBatch, target: str) -> BatchItem:
 
 
 def ingested_item(row: IngestedMeasurement) -> IngestedItem:
-    return document_of(IngestedItem, columns(row) | {"samples": unpack_samples(row.samples)})
+    return document_of(IngestedItem, columns(row) | ingested_fields(row))
+
+
+def ingested_fields(row: IngestedMeasurement) -> dict[str, Any]:
+    """What a row of a case leaves to its case, and samples as numbers."""
+    unit = unit_of(row.case, row.unit)
+    return {"unit": unit, "better": row.better or Better.SMALLER, "samples": unpack_samples(row.samples)}
 
 
 def ingested_series_document(
@@ -142,5 +149,6 @@ def ingested_series_document(
 ) -> IngestedSeriesDocument:
     """`key` is target, device, provider and case."""
     items = [ingested_item(row) for row in rows]
-    named: dict[str, Any] = {**key, "unit": unit_of(key["case"]), "items": items, "next": following}
+    unit = items[0].unit if items else unit_of(key["case"], None)
+    named: dict[str, Any] = {**key, "unit": unit, "items": items, "next": following}
     return IngestedSeriesDocument(**named)
