@@ -20,7 +20,7 @@ from dashboards.pages import (
     workers,
 )
 from dashboards.pages.admin import people, policies
-from dashboards.pages.history import boards, calibration, compare, facts, trends
+from dashboards.pages.history import boards, calibration, compare, facts, imported, trends
 from dashboards.pages.news import feeds, weekly
 from dashboards.pages.regressions import code, incidents, triage
 from dashboards.pages.regressions import listed as regressions
@@ -37,6 +37,7 @@ PAGES = (
     changes,
     trends,
     facts,
+    imported,
     compare,
     boards,
     pulls,

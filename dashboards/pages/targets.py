@@ -17,6 +17,7 @@ from service.api.access import Reading
 from service.db.engine import clock
 from service.domain.states import OPEN_REGRESSIONS
 from service.ledger.health import fleet, mainline
+from service.ledger.ingest.imported import any_imported
 from service.ledger.reading import queries
 from service.ledger.regressions.grouped import RegressionFilter, grouped
 from service.ledger.targets import target_named
@@ -57,6 +58,7 @@ def target(
         now=now,
         target=found,
         sample=found.is_sample,
+        imported=any_imported(session, found),
         href=f"/targets/{quote(found.name, safe='')}",
         verdict=target_lines.verdict(lately, causes.found, behind),
         address=address,

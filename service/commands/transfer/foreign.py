@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.commands.connection import client
-from service.domain.imports.batches import Wanted, batches_of_values
+from service.domain.imports.batches import ImportOptions, batches_of_values
 from service.domain.imports.formats import MAX_FILE, ImportFormat, values_of
 from service.domain.imports.values import ImportFile
 from service.errors import BadInput
@@ -26,16 +26,16 @@ class Imported:
     missing: Counter[str] = field(default_factory=Counter)
 
 
-def send_files(files: Iterable[Path], form: ImportFormat, wanted: Wanted, target: str, unit: str | None) -> Imported:
+def send_files(files: Sequence[Path], options: ImportOptions) -> Imported:
     """Read every file, then send what the target does not have.
 
     Raises:
         BadInput: If a file cannot be read or is not of this format; nothing is sent then.
     """
-    batches = [batch for path in _all(files, form) for batch in _read(path, form, wanted, unit)]
+    batches = [batch for path in _all(files, options.tool) for batch in _read(path, options)]
     if not batches:
         raise BadInput(f"Nothing to import in {', '.join(map(str, files))}: no values.")
-    known = {batch.notes.get("digest") for batch in client().ingested.list(target)}
+    known = {batch.notes.get("digest") for batch in client().ingested.list(options.target)}
     result = Imported()
     for batch in batches:
         lines = list(batch.measurements)
@@ -45,23 +45,24 @@ def send_files(files: Iterable[Path], form: ImportFormat, wanted: Wanted, target
             result.known += 1
             continue
         known.add(digest)
-        result.stored.append(client().ingested.send(target, batch.provenance, lines))
+        result.stored.append(client().ingested.send(options.target, batch.provenance, lines))
     return result
 
 
-def _all(files: Iterable[Path], form: ImportFormat) -> Iterator[Path]:
+def _all(files: Iterable[Path], tool: ImportFormat) -> Iterator[Path]:
     """The files, and of a folder of criterion its newest samples."""
     for path in files:
-        if form is ImportFormat.CRITERION and path.is_dir():
+        if tool is ImportFormat.CRITERION and path.is_dir():
             yield from sorted(path.rglob("new/sample.json"))
         else:
             yield path
 
 
-def _read(path: Path, form: ImportFormat, wanted: Wanted, unit: str | None) -> Sequence["SampleBatch"]:
+def _read(path: Path, options: ImportOptions) -> Sequence["SampleBatch"]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from None
-    return batches_of_values(values_of(form, ImportFile(str(path), content, unit)), wanted, path.name)
+    file = ImportFile(str(path), content, options.unit)
+    return batches_of_values(values_of(options.tool, file), options, path.name)

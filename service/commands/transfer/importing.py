@@ -19,6 +19,7 @@ from service.errors import BadInput
 
 if TYPE_CHECKING:
     from kernelwatch.client.models import BatchItem
+    from service.domain.imports.batches import ImportOptions
 
 
 def import_command(
@@ -50,7 +51,10 @@ def import_command(
     if tool is not None:
         if role:
             raise BadInput("--role chooses exported samples; it does not go with --from.")
-        return _import_foreign(files, target, tool, case or (), revision, device or "unknown", unit)
+        from service.domain.imports.batches import CasePattern, ImportOptions
+
+        patterns = [CasePattern.parse(written) for written in case or ()]
+        return _import_foreign(files, ImportOptions(tool, target, device or "unknown", revision, unit, patterns))
     if any(option is not None for option in (case, revision, device, unit)):
         raise BadInput("--case, --revision, --device and --unit describe files of another tool: say which with --from.")
     from service.commands.output.console import progress
@@ -75,26 +79,13 @@ def import_command(
 import_app = single(import_command)
 
 
-def _import_foreign(
-    files: Sequence[Path],
-    target: str,
-    tool: ImportFormat,
-    cases: Sequence[str],
-    revision: str | None,
-    device: str,
-    unit: str | None,
-) -> View:
+def _import_foreign(files: Sequence[Path], options: "ImportOptions") -> View:
     from service.commands.transfer.foreign import send_files
-    from service.domain.imports.batches import CasePattern, Wanted
-    from service.domain.imports.values import is_revision
 
-    if revision is not None and not is_revision(revision):
-        raise BadInput(f"{revision!r} is no commit or release.")
-    wanted = Wanted(tool.value, device, target, revision, [CasePattern.parse(written) for written in cases])
-    sent = send_files(files, tool, wanted, target, unit)
+    sent = send_files(files, options)
     if sent.stored:
-        _check_kept(target, sent.stored)
-    return views.machine.imported(sent.stored, target, missing=sent.missing, known=sent.known)
+        _check_kept(options.target, sent.stored)
+    return views.machine.imported(sent.stored, options.target, missing=sent.missing, known=sent.known)
 
 
 def _check_kept(target: str, stored: Collection["BatchItem"]) -> None:

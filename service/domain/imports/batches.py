@@ -10,7 +10,8 @@ from typing import Any
 
 from kernels.cases import Case
 from service.domain.exports import SampleBatch
-from service.domain.imports.values import ImportedValue, fitting
+from service.domain.imports.formats import ImportFormat
+from service.domain.imports.values import ImportedValue, fitting, is_revision
 from service.domain.ingest import MAX_NAME, MAX_PROVIDER
 from service.domain.metrics import metric_of
 from service.domain.states import Better
@@ -63,50 +64,55 @@ class CasePattern:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImportOptions:
     """What the person who imports says about the values of a file."""
 
-    tool: str
+    tool: ImportFormat
+    target: str  # also the provider of values for which the file names none
     device: str
-    provider: str  # of values for which the file names none
-    revision: str | None  # likewise
+    revision: str | None = None  # of values for which the file names none
+    unit: str | None = None  # likewise
     patterns: Sequence[CasePattern] = ()
 
 
-def batches_of_values(values: Iterable[ImportedValue], wanted: Wanted, file: str) -> list[SampleBatch]:
+def batches_of_values(values: Iterable[ImportedValue], options: ImportOptions, file: str) -> list[SampleBatch]:
     """A batch for each revision and machine, in the order of the file.
 
     Equal values have the same `digest` in the notes of their batch, whatever the file is named.
 
     Raises:
-        BadInput: If a value has no revision.
+        BadInput: If a value has no revision, or the given one cannot be one.
     """
+    if options.revision is not None and not is_revision(options.revision):
+        raise BadInput(f"{options.revision!r} is no commit or release.")
     groups: dict[tuple[str, str], list[ImportedValue]] = {}
     for value in values:
-        revision = value.origin.revision or wanted.revision
+        revision = value.origin.revision or options.revision
         if revision is None:
             raise BadInput(f"{file} names no commit: say which with --revision.")
         machine = fitting(value.origin.machine or "unknown", MAX_NAME)
         groups.setdefault((revision, machine), []).append(value)
-    return [_batch(*key, group, wanted, file) for key, group in groups.items()]
+    return [_batch(*key, group, options, file) for key, group in groups.items()]
 
 
-def _batch(revision: str, machine: str, group: Sequence[ImportedValue], wanted: Wanted, file: str) -> SampleBatch:
-    lines = [_line(revision, value, wanted) for value in group]
+def _batch(
+    revision: str, machine: str, group: Sequence[ImportedValue], options: ImportOptions, file: str
+) -> SampleBatch:
+    lines = [_line(revision, value, options) for value in group]
     times = [value.origin.at for value in group if value.origin.at is not None]
     provenance: dict[str, Any] = {
-        "tool": wanted.tool,
+        "tool": options.tool.value,
         "machine": machine,
-        "device": wanted.device,
+        "device": options.device,
         "measured_at": datetime.fromtimestamp(max(times), UTC).isoformat() if times else None,
     }
     digest = hashlib.sha256(json.dumps([provenance, lines]).encode()).hexdigest()
     return SampleBatch(provenance | {"notes": {"file": fitting(file, MAX_NAME), "digest": digest}}, lines)
 
 
-def _line(revision: str, value: ImportedValue, wanted: Wanted) -> Mapping[str, Any]:
-    case = next((case for pattern in wanted.patterns if (case := pattern.case_of(value))), None)
-    provider = fitting(value.origin.contender or wanted.provider, MAX_PROVIDER)
+def _line(revision: str, value: ImportedValue, options: ImportOptions) -> Mapping[str, Any]:
+    case = next((case for pattern in options.patterns if (case := pattern.case_of(value))), None)
+    provider = fitting(value.origin.contender or options.target, MAX_PROVIDER)
     of = {"unit": value.unit, "better": value.better.value} if case is None else {}
     why = {"missing": value.missing.value} if value.missing else {}
     named = {"revision": revision, "provider": provider, "case": case or value.name}

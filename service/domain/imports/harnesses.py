@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from service.domain.imports.trees import Place, decoded, tree
-from service.domain.imports.units import BYTES, US, ImportUnit, unit_named
+from service.domain.imports.units import ImportUnit, unit_named
 from service.domain.imports.values import Amount, ImportedValue, ImportFile, ValueOrigin, imported
+from service.domain.ingest import BYTES, US
 from service.domain.states import Better, Missing
 
 _SECONDS, _NANOSECONDS = unit_named("s"), unit_named("ns")

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from service.domain.imports.tables import CsvRow, table
 from service.domain.imports.trees import Place, decoded, trees
-from service.domain.imports.units import COUNT, ImportUnit, unit_named
+from service.domain.imports.units import ImportUnit, unit_named
 from service.domain.imports.values import Amount, ImportedValue, ImportFile, ValueOrigin, imported
+from service.domain.ingest import COUNT
 from service.domain.states import Better, Missing
 
 _RATIO = ImportUnit("ratio", better=Better.LARGER)

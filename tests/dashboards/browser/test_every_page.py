@@ -39,6 +39,7 @@ TEXTS: dict[type[m.Base], tuple[str, ...]] = {
     m.Quarantine: ("reason",),
     m.Target: ("poll_error", "forge_error"),
 }
+ELSEWHERE = (HOSTILE[:120], "x" * 120)
 FOR_PROGRAMS = (".csv", ".json", ".svg")
 CASES = "/regressions/cases"  # of one line of the list
 # Parts of a page, fetched when they are opened.
@@ -75,7 +76,27 @@ def sow(session: Session, _now: float) -> Places:
     compile_both_sides(session, session.get_one(m.RegressionRow, places.regression))
     for file in (session_file(), session_file(device="b200"), hostile_file(HOSTILE)):
         sessions.store(session, file)
+    send_from_elsewhere(session)
     return places
+
+
+def send_from_elsewhere(session: Session) -> None:
+    """Series of another tool whose names are markup: one that became slower, and one without numbers."""
+    target = session.scalars(select(m.Target).where(m.Target.name == "norms")).one()
+    batch = m.IngestBatch(
+        target_id=target.id, device="h200", tool=HOSTILE[:120], machine=HOSTILE[:120], measured_at=1_790_000_000.0
+    )
+    batch.stack, batch.notes, batch.sent_by, batch.received_at, batch.complete = {}, {}, "CI", 1_790_000_000.0, True
+    session.add(batch)
+    session.flush()
+    of = {"batch_id": batch.id, "target_id": target.id, "device": "h200", "provider": HOSTILE[:80], "samples": "[]"}
+    for n in range(30):
+        value = 7.0 + n % 3 * 0.01 + (n > 15)
+        row = m.IngestedMeasurement(case=ELSEWHERE[0], revision=f"{n:040x}", median=value, unit="us", **of)
+        session.add(row)
+    session.add(
+        m.IngestedMeasurement(case=ELSEWHERE[1], revision="2.0", unit="GB/s", better="larger", missing="oom", **of)
+    )
 
 
 def compile_both_sides(session: Session, row: m.RegressionRow) -> None:
@@ -119,6 +140,11 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/targets/{name}/trend/revisions": [f"/targets/norms/trend/revisions?{series}"],
         "/targets/{name}/trend/neighbours": [f"/targets/norms/trend/neighbours?{series}"],
         "/targets/{name}/facts": [f"/targets/norms/facts?{series}"],
+        "/targets/{name}/imported": ["/targets/norms/imported", f"/targets/{hostile}/imported"],
+        "/targets/{name}/imported/series": [
+            f"/targets/norms/imported/series?{urlencode({'device': 'h200', 'provider': HOSTILE[:80], 'case': case})}"
+            for case in ELSEWHERE
+        ],
         "/targets/{name}/compare": [f"/targets/norms/compare?{sides}", "/targets/norms/compare?base=a&head=b"],
         "/board": ["/board"],
         "/targets/{name}/board": ["/targets/norms/board?device=h200"],

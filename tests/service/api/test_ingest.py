@@ -100,6 +100,47 @@ def test_a_line_with_a_mistake_is_named_and_nothing_is_stored(api: Api, lines: l
     assert rows() == (0, 0)
 
 
+FREE = {"case": "copy 64 MiB", "unit": "GB/s", "better": "larger"}
+
+
+def test_any_name_has_a_unit_of_its_own_or_no_number(api: Api) -> None:
+    """Beside the form that only has cases, whose unit and direction are those of the metric."""
+    missing = {"revision": "2.0", "provider": "norms", "missing": "oom", **FREE}
+    made = send(api, body(one([0.0, 3912.5], **FREE), missing, one(case=f"{CASE}.memory", samples=[64])))
+    assert (made.status_code, made.json()["samples"]) == (201, 3), made.text
+
+    def items(case: str) -> list[dict[str, object]]:
+        key = {"case": case, "provider": "norms", "device": "h200"}
+        return list(api.get("/targets/norms/ingested/series", params=key).json()["items"])
+
+    without, with_number = items("copy 64 MiB")
+    assert (without["median"], without["samples"], without["missing"]) == (None, [], "oom")
+    assert (with_number["median"], with_number["samples"]) == (1956.25, [0.0, 3912.5])
+    assert (with_number["unit"], with_number["better"], with_number["missing"]) == ("GB/s", "larger", None)
+    [of_case] = items(f"{CASE}.memory")
+    assert (of_case["unit"], of_case["better"]) == ("bytes", "smaller")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (one([], **FREE), "samples: List should have at least 1 item, or missing says why it has none"),
+        (one([1.0], missing="oom", **FREE), "missing: it says why there are no samples, and there are some"),
+        (one([1.0], better="larger"), "better: it needs a unit; of a case, smaller samples are better"),
+        (one([0.0], unit="us", case="copy"), "samples.0: a time or a size is more than 0"),
+        (one(unit="x" * 21, case="copy"), "unit: String should have at most 20 characters"),
+        (one(unit="", case="copy"), "unit: String should have at least 1 character"),
+        (one([], missing="tired"), "missing: Input should be 'null', 'not_a_number'"),
+        (one(better="faster", case="copy", unit="us"), "better: Input should be 'smaller' or 'larger'"),
+    ],
+)
+def test_a_unit_and_samples_fit_together(api: Api, line: dict[str, object], why: str) -> None:
+    refused = send(api, body(line))
+    assert refused.status_code == 422
+    assert why in refused.json()["detail"]
+    assert rows() == (0, 0)
+
+
 def test_a_mistake_after_thousands_of_lines_leaves_nothing(api: Api) -> None:
     refused = send(api, body(*[one()] * 4_500, one([0.0])))
     assert "Line 4502" in refused.json()["detail"]

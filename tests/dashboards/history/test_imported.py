@@ -1,0 +1,65 @@
+"""The pages of what was measured elsewhere say what it is, and what became worse."""
+
+import json
+from urllib.parse import urlencode
+
+import pytest
+
+from tests import world
+from tests.dashboards.asking import Get, words
+from tests.fakes.api import Api
+from tests.service.reports.test_imported import NOISE
+
+BATCH = {"tool": "asv 0.6", "machine": "ci-7", "device": "cpu"}
+THROUGHPUT = {"provider": "norms", "case": "norm 64", "unit": "GB/s", "better": "larger"}
+
+
+@pytest.fixture
+def sent(state: object) -> None:
+    world.target(name="norms")
+    world.target(name="quiet")
+    values = [900 + 100 * d for d in NOISE] + [700 + 100 * d for d in NOISE]
+    lines: list[dict[str, object]] = [
+        {"revision": f"r{n}", "samples": [value], **THROUGHPUT} for n, value in enumerate(values)
+    ]
+    lines.append({"revision": "r20", "missing": "oom", **THROUGHPUT})
+    lines.append({"revision": "r20", "provider": "norms", "case": "rmsnorm.fwd.64x64.bf16", "samples": [7.31]})
+    body = "".join(json.dumps(line) + "\n" for line in ({"batch": BATCH}, *lines)).encode()
+    headers = {"Content-Type": "application/x-ndjson"}
+    made = Api().with_key("ingest:norms").request("POST", "/targets/norms/ingested", content=body, headers=headers)
+    assert made.status_code == 201, made.text
+
+
+def series(case: str) -> str:
+    return f"/targets/norms/imported/series?{urlencode({'device': 'cpu', 'provider': 'norms', 'case': case})}"
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_target_links_what_was_measured_elsewhere_if_there_is_any(get: Get) -> None:
+    assert "/targets/norms/imported" in get("/targets/norms").text
+    assert "/imported" not in get("/targets/quiet").text
+    listed = words(get("/targets/norms/imported"))
+    assert "2 series measured elsewhere" in listed
+    assert "No verdict, baseline or gate uses them" in listed
+    assert "norm 64 norms cpu out of memory larger" in listed
+    assert "rmsnorm.fwd.64x64.bf16 norms cpu 7.31 µs smaller" in listed
+    assert "1 series measured elsewhere" in words(get("/targets/norms/imported?q=RMS"))
+    assert "No series has “quack” in its name" in words(get("/targets/norms/imported?q=quack"))
+    assert "Nothing was sent yet" in words(get("/targets/quiet/imported"))
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_series_shows_its_levels_and_what_became_worse(get: Get) -> None:
+    page = get(series("norm 64"))
+    said = words(page)
+    assert "measured elsewhere: 700 GB/s; larger is better. No verdict, baseline or gate uses it." in said
+    assert "advisory: its sessions compared nothing in turns" in said
+    assert "r10 ▼ −22.2 % worse" in said
+    assert "r20 out of memory" in said
+    assert page.text.count('class="change slower"') == 2, "once for wide windows, and once for phones"
+    assert get(series("norm 65")).status_code == 404
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_short_series_has_no_change(get: Get) -> None:
+    assert "None was found." in words(get(series("rmsnorm.fwd.64x64.bf16")))
