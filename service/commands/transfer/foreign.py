@@ -64,5 +64,5 @@ def _read(path: Path, options: ImportOptions) -> Sequence["SampleBatch"]:
             content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from None
-    file = ImportFile(str(path), content, options.unit)
-    return batches_of_values(values_of(options.tool, file), options, path.name)
+    values = values_of(options.tool, ImportFile(str(path), content, options.unit))
+    return batches_of_values(values, options, path.name)

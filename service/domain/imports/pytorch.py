@@ -24,7 +24,7 @@ _INDUCTOR = {
 
 
 def inductor(source: ImportFile) -> Iterator[ImportedValue]:
-    """The performance file of `benchmarks/dynamo`.  A model whose speed-up or batch size is 0 failed.
+    """The performance file of the dynamo benchmarks.  A model whose speed-up or batch size is 0 failed.
 
     The batch size is no part of the name, as a model that failed has none.
     """
