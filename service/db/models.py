@@ -1203,7 +1203,10 @@ class IngestedMeasurement(Base):
     """A measurement made elsewhere.  It is in no history, verdict or gate of what was measured here."""
 
     __tablename__ = "ingested_measurements"
-    __table_args__ = (Index("ix_ingested_measurements_series", "target_id", "device", "provider", "case", "id"),)
+    __table_args__ = (
+        Index("ix_ingested_measurements_series", "target_id", "device", "provider", "case", "id"),
+        Index("ix_ingested_measurements_revision", "target_id", "revision"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     batch_id: Mapped[int] = mapped_column(ForeignKey("ingest_batches.id"), index=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))  # the rest of the series' key, for its index

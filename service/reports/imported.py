@@ -3,7 +3,7 @@
 Its sessions have no baseline in turns, so nothing is judged: the detector of histories lists changes, for people.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -28,9 +28,9 @@ class ImportedPoint:
     unit: str
     better: Better
     missing: Missing | None
-    batch_id: int
-    tool: str
-    machine: str
+    batch_id: int = 0
+    tool: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,42 @@ def imported_series(points: Sequence[ImportedPoint]) -> ImportedSeries:
         if first < end
     ]
     return ImportedSeries(revisions, levels, steps, newest.unit, newest.better)
+
+
+@dataclass(frozen=True)
+class ImportedPair:
+    """A series at two revisions.  `ratio` is head over base; None where one has no number, or another unit."""
+
+    device: str
+    provider: str
+    case: str
+    base: ImportedPoint
+    head: ImportedPoint
+
+    @property
+    def ratio(self) -> float | None:
+        if not self.base.value or not self.head.value or self.base.unit != self.head.unit:
+            return None
+        return self.head.value / self.base.value
+
+    @property
+    def worse(self) -> float:
+        """By which factor it became worse; below 1 it became better, and 1 where nothing can be said."""
+        ratio = self.ratio or 1.0
+        return ratio if self.head.better is Better.SMALLER else 1 / ratio
+
+
+def pairs_of(points: Iterable[tuple[tuple[str, str, str], ImportedPoint]], base: str, head: str) -> list[ImportedPair]:
+    """The series of both revisions, those that became worst first.  Of one sent repeatedly the last counts.
+
+    `points` have the device, provider and case of their series.
+    """
+    by_revision: dict[str, dict[tuple[str, str, str], ImportedPoint]] = {base: {}, head: {}}
+    for key, point in points:
+        by_revision[point.revision][key] = point
+    both = by_revision[base].keys() & by_revision[head].keys()
+    pairs = [ImportedPair(*key, by_revision[base][key], by_revision[head][key]) for key in sorted(both)]
+    return sorted(pairs, key=lambda pair: -pair.worse)
 
 
 def imported_amount(value: float, unit: str) -> str:

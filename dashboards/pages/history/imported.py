@@ -12,12 +12,13 @@ from service.db.engine import clock
 from service.domain.imports.values import MISSING_WORDS
 from service.domain.states import Better
 from service.errors import NotFound
-from service.ledger.ingest.imported import MAX_POINTS, MAX_SERIES, imported_items, imported_points
+from service.ledger.ingest.imported import MAX_POINTS, MAX_SERIES, imported_items, imported_pairs, imported_points
 from service.ledger.targets import target_named
 from service.reports.imported import ImportedSeries, imported_amount, imported_series
 
 router = page_router()
 
+_Revision = Annotated[str, Query(max_length=64)]
 _Text = Annotated[str, Query(max_length=300)]
 _WIDE, _NARROW = 960, 360  # px
 _TICKS = 6  # revisions that are named below a figure
@@ -72,6 +73,26 @@ def imported_history(name: str, session: Reading, device: _Text, provider: _Text
         series=series,
         figures=drawn,
         larger=series.better is Better.LARGER,
+        amount=imported_amount,
+        missing_words=MISSING_WORDS,
+    )
+
+
+@router.get("/targets/{name}/imported/compare", response_model=None)
+def imported_compare(name: str, session: Reading, base: _Revision = "", head: _Revision = "") -> str:
+    """Compare what was sent of two revisions, series by series."""
+    target = target_named(session, name)
+    asked = bool(base and head)
+    pairs = imported_pairs(session, target, base, head) if asked else ()
+    return page(
+        "imported_compare.html",
+        target=target,
+        base=base,
+        head=head,
+        asked=asked,
+        pairs=pairs[:MAX_SERIES],
+        total=len(pairs),
+        address=address,
         amount=imported_amount,
         missing_words=MISSING_WORDS,
     )

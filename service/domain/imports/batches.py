@@ -29,7 +29,7 @@ class CasePattern:
 
     @classmethod
     def parse(cls, written: str) -> "CasePattern":
-        """Read `THEIRS=OURS`; a field in braces stands for letters, digits and `_`.
+        """Read `THEIRS=OURS`; a field in braces stands for letters, digits and `_.-`, the fewest that fit.
 
         Raises:
             BadInput: If it has another form.
@@ -42,7 +42,7 @@ class CasePattern:
             if not field.isidentifier() or field not in fields or fields.count(field) > 1:
                 raise BadInput(f"In the pattern {written!r}, {{{field}}} must be a word that THEIRS has once.")
         literals = _FIELD.split(theirs)
-        parts = [rf"(?P<{part}>\w+?)" if at % 2 else re.escape(part) for at, part in enumerate(literals)]
+        parts = [rf"(?P<{part}>[\w.-]+?)" if at % 2 else re.escape(part) for at, part in enumerate(literals)]
         return cls(re.compile("".join(parts)), ours)
 
     def case_of(self, value: ImportedValue) -> str | None:

@@ -12,12 +12,13 @@ _DATA_JS = "window.BENCHMARK_DATA"
 # The tools of github-action-benchmark whose values are better when they are larger.
 _LARGER_TOOLS = {"customBiggerIsBetter", "pytest", "benchmarkjs"}
 _MS = 1e-3
-# Measures that every Bencher has; of others the unit is not in the file.
+# Measures that every Bencher has, and memory; of others the unit is not in the file.
 _BENCHER = {
     "latency": unit_named("ns"),
     "throughput": ImportUnit("ops/s", better=Better.LARGER),
     "build-time": unit_named("s"),
     "file-size": unit_named("B"),
+    "memory": unit_named("B"),
 }
 _ASV = {
     "time": unit_named("s"),

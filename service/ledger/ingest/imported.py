@@ -9,10 +9,11 @@ from sqlalchemy.orm import Session
 from service.db.models import IngestBatch, IngestedMeasurement, Target
 from service.domain.ingest import unit_of
 from service.domain.states import Better, Missing
-from service.reports.imported import ImportedPoint
+from service.reports.imported import ImportedPair, ImportedPoint, pairs_of
 
 MAX_SERIES = 200  # of a page
 MAX_POINTS = 2_000  # of a history, the newest
+MAX_COMPARED = 4_000  # measurements of two revisions, the newest
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,26 @@ def imported_items(session: Session, target: Target, part: str = "") -> tuple[Se
         )
     ]
     return items[:MAX_SERIES], len(items) > MAX_SERIES
+
+
+def imported_pairs(session: Session, target: Target, base: str, head: str) -> Sequence[ImportedPair]:
+    """The series that were measured of both revisions, those that became worst first."""
+    row = IngestedMeasurement
+    query = (
+        select(row.device, row.provider, row.case, row.revision, row.median, row.unit, row.better, row.missing)
+        .join(IngestBatch, IngestBatch.id == row.batch_id)
+        .where(row.target_id == target.id, row.revision.in_((base, head)), IngestBatch.complete)
+        .order_by(row.id.desc())
+        .limit(MAX_COMPARED)
+    )
+    points = [
+        (
+            (device, provider, case),
+            ImportedPoint(revision, 0.0, median, unit_of(case, unit), better or Better.SMALLER, missing),
+        )
+        for device, provider, case, revision, median, unit, better, missing in session.execute(query)
+    ]
+    return pairs_of(points[::-1], base, head)
 
 
 def imported_points(

@@ -141,6 +141,7 @@ def addresses(at: Places) -> dict[str, list[str]]:
         "/targets/{name}/trend/neighbours": [f"/targets/norms/trend/neighbours?{series}"],
         "/targets/{name}/facts": [f"/targets/norms/facts?{series}"],
         "/targets/{name}/imported": ["/targets/norms/imported", f"/targets/{hostile}/imported"],
+        "/targets/{name}/imported/compare": [f"/targets/norms/imported/compare?base={0:040x}&head={20:040x}"],
         "/targets/{name}/imported/series": [
             f"/targets/norms/imported/series?{urlencode({'device': 'h200', 'provider': HOSTILE[:80], 'case': case})}"
             for case in ELSEWHERE

@@ -54,7 +54,7 @@ def test_a_series_shows_its_levels_and_what_became_worse(get: Get) -> None:
     said = words(page)
     assert "measured elsewhere: 700 GB/s; larger is better. No verdict, baseline or gate uses it." in said
     assert "advisory: its sessions compared nothing in turns" in said
-    assert "r10 ▼ −22.2 % worse" in said
+    assert "r10 compare r10 with the one before ▼ −22.2 % worse" in said
     assert "r20 out of memory" in said
     assert page.text.count('class="change slower"') == 2, "once for wide windows, and once for phones"
     assert get(series("norm 65")).status_code == 404
@@ -63,3 +63,14 @@ def test_a_series_shows_its_levels_and_what_became_worse(get: Get) -> None:
 @pytest.mark.usefixtures("sent")
 def test_a_short_series_has_no_change(get: Get) -> None:
     assert "None was found." in words(get(series("rmsnorm.fwd.64x64.bf16")))
+
+
+@pytest.mark.usefixtures("sent")
+def test_two_revisions_are_compared_with_what_is_worse_first(get: Get) -> None:
+    assert "/targets/norms/imported/compare?base=r9&amp;head=r10" in get(series("norm 64")).text
+    said = words(get("/targets/norms/imported/compare?base=r9&head=r10"))
+    assert "1 series of two revisions" in said
+    assert "norm 64 norms cpu 900 GB/s 700 GB/s −22.2 % worse" in said
+    assert "900 GB/s out of memory –" in words(get("/targets/norms/imported/compare?base=r9&head=r20"))
+    assert "No series was measured of both r9 and r99" in words(get("/targets/norms/imported/compare?base=r9&head=r99"))
+    assert "Compare two revisions" in words(get("/targets/norms/imported/compare"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from service.commands.files.benchmarks import Benchmark, metric_format, of_action
 from service.domain.imports.formats import ImportFormat
 from tests import world
 from tests.fakes.api import Api
@@ -80,6 +81,31 @@ def test_a_pattern_names_values_by_our_cases(tmp_path: Path) -> None:
     assert item["median"] == pytest.approx(7.31)
     assert series("other", device="h200")["items"]
     assert not series("norm/4096x1024/bf16", device="h200")["items"]
+
+
+EXPORTED = [
+    Benchmark("h200", "norms", "rmsnorm.fwd.4096x1024.bf16-fp32", "us", 7.31, 7.2, 7.4, "steady"),
+    Benchmark("h200", "norms", "rmsnorm.fwd.4096x1024.bf16-fp32.memory", "bytes", 16_777_216.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "pattern"),
+    [
+        (ImportFormat.GITHUB_ACTION_BENCHMARK, [of_action(one) for one in EXPORTED], "h200 norms {case}={case}"),
+        (ImportFormat.BENCHER, metric_format(EXPORTED[:1]), "norms {case}={case}"),
+    ],
+)
+def test_what_a_report_prints_for_other_tools_can_be_imported(
+    form: ImportFormat, content: object, pattern: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(content))
+    send(path, form, "--revision", SHA, "--device", "h200", "--case", pattern)
+    for benchmark in EXPORTED[: len(content)]:  # type: ignore[arg-type]
+        found = series(benchmark.case, device="h200")
+        [item] = found["items"]  # type: ignore[misc]
+        assert (item["median"], found["unit"]) == (pytest.approx(benchmark.median), benchmark.unit)
 
 
 def test_a_folder_of_criterion_is_read_whole(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.states import Better, Missing
-from service.reports.imported import ImportedPoint, imported_amount, imported_series
+from service.reports.imported import ImportedPoint, imported_amount, imported_series, pairs_of
 
 
 def point(n: int, value: float | None, *, revision: str = "", unit: str = "us", better: Better = Better.SMALLER):
@@ -39,6 +39,22 @@ def test_what_has_no_number_or_another_unit_is_in_no_level() -> None:
     series = imported_series(points)
     assert [(one.revision, one.value) for one in series.revisions] == [("c1", 8.0)]
     assert not imported_series([point(0, None)]).levels
+
+
+def test_pairs_are_in_order_of_how_much_worse_they_became() -> None:
+    larger = {"unit": "GB/s", "better": Better.LARGER}
+    sent = {
+        "slower": (point(0, 7.0, revision="a"), point(1, 7.7, revision="b")),
+        "less": (point(0, 900.0, revision="a", **larger), point(1, 450.0, revision="b", **larger)),
+        "faster": (point(0, 7.0, revision="a"), point(1, 3.5, revision="b")),
+        "gone": (point(0, 7.0, revision="a"), point(1, None, revision="b")),
+        "other unit": (point(0, 7.0, revision="a"), point(1, 7.0, revision="b", unit="count")),
+    }
+    points = [(("cpu", "norms", case), one) for case, both in sent.items() for one in both]
+    points.append((("cpu", "norms", "alone"), point(0, 7.0, revision="a")))
+    pairs = pairs_of(points, "a", "b")
+    assert [pair.case for pair in pairs] == ["less", "slower", "gone", "other unit", "faster"]
+    assert [pair.ratio for pair in pairs] == [0.5, pytest.approx(1.1), None, None, 0.5]
 
 
 @pytest.mark.parametrize(

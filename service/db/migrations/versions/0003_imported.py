@@ -15,3 +15,4 @@ def upgrade() -> None:
         table.add_column(sa.Column("unit", sa.String(20)))
         table.add_column(sa.Column("better", sa.String(32)))
         table.add_column(sa.Column("missing", sa.String(32)))
+    op.create_index("ix_ingested_measurements_revision", "ingested_measurements", ["target_id", "revision"])
