@@ -81,6 +81,7 @@ def ours(at: Places) -> list[Page]:
         Page("compare", f"/targets/norms/compare?{compare}"),
         Page("trend", f"/targets/norms/trend?{series}", Limits(cpu_ms=15)),
         Page("facts", f"/targets/norms/facts?{series}"),
+        Page("measured elsewhere", "/targets/norms/imported"),
         Page("target", "/targets/norms", whole, NEEDS),
         Page("target, older", "/targets/norms?before=100", whole, NEEDS),
         Page("recipe", "/targets/norms/recipe"),

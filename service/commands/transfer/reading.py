@@ -63,6 +63,11 @@ def _parsed(number: int, line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
+        if number == 1:  # the beginning of a JSON file with line breaks, or text
+            raise BadInput(
+                "Line 1 is no JSON object by itself, so these are no JSON lines. If another tool wrote the file, say "
+                "which with --from."
+            ) from None
         raise BadInput(f"Line {number} is not JSON: {error}.") from None
     if not isinstance(found, dict):
         raise BadInput(f"Line {number} is not a JSON object.")
@@ -100,7 +105,7 @@ def _check_columns(names: Collection[str]) -> None:
     if missing:
         raise BadInput(
             f"It has no column {missing[0]}: only JSON lines as the ingest endpoint takes them can be imported, and "
-            "samples as `kernelwatch export samples` writes them."
+            "samples as `kernelwatch export samples` writes them; of another tool, say which with --from."
         )
 
 
