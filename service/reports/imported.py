@@ -3,10 +3,12 @@
 Its sessions have no baseline in turns, so nothing is judged: the detector of histories lists changes, for people.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from urllib.parse import quote, urlencode
 
 from service.domain.changepoints.detector import changes
 from service.domain.changepoints.segmentation import Change, Seen
@@ -16,6 +18,31 @@ from service.domain.states import Better, Missing
 
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+@dataclass(frozen=True)
+class ImportedKey:
+    """A series of a target, as it was sent."""
+
+    target_id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+
+    @property
+    def query(self) -> str:
+        return urlencode({"device": self.device, "provider": self.provider, "case": self.case})
+
+    @property
+    def path(self) -> str:
+        """Of its page."""
+        return f"/targets/{quote(self.target, safe='')}/imported/series?{self.query}"
+
+    @property
+    def digest(self) -> str:
+        """What stands for it in the ids of its feed; the target may be renamed."""
+        return hashlib.sha256(self.query.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Measurements made elsewhere: the series of a target, and the history of one.  No verdict and no gate uses them."""
 
 from typing import Annotated
-from urllib.parse import quote, urlencode
 
 from fastapi import Query
 
@@ -9,12 +8,13 @@ from dashboards.drawing import Figure, Scale, bars, dots, place
 from dashboards.rendering import page, page_router
 from service.api.access import Reading
 from service.db.engine import clock
+from service.db.models import Target
 from service.domain.imports.values import MISSING_WORDS
 from service.domain.states import Better
 from service.errors import NotFound
 from service.ledger.ingest.imported import MAX_POINTS, MAX_SERIES, imported_items, imported_pairs, imported_points
 from service.ledger.targets import target_named
-from service.reports.imported import ImportedSeries, imported_amount, imported_series
+from service.reports.imported import ImportedKey, ImportedSeries, imported_amount, imported_series
 
 router = page_router()
 
@@ -25,10 +25,9 @@ _TICKS = 6  # revisions that are named below a figure
 _TABLE = 200  # measurements in the table of a series
 
 
-def address(target: str, device: str, provider: str, case: str) -> str:
+def address(target: Target, device: str, provider: str, case: str) -> str:
     """The URL of the page of a series."""
-    query = urlencode({"device": device, "provider": provider, "case": case})
-    return f"/targets/{quote(target, safe='')}/imported/series?{query}"
+    return ImportedKey(target.id, target.name, device, provider, case).path
 
 
 @router.get("/targets/{name}/imported", response_model=None)

@@ -1,6 +1,8 @@
 """What other places show of a target: Atom feeds, and badges for a README."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote
@@ -13,16 +15,21 @@ from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
 from service.api.common import PRIVATE, tagged
 from service.db.models import Target
+from service.errors import NotFound
+from service.ledger.ingest.imported import imported_points
 from service.ledger.reading import board as facts
 from service.ledger.reading import news
 from service.ledger.reading.runs import CaseFilter
 from service.ledger.targets import find, target_named
 from service.reports.feeds import badges, entries
 from service.reports.feeds.badges import Badge
+from service.reports.feeds.entries import FeedEntry
+from service.reports.imported import ImportedKey, imported_series
 from service.settings import settings
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False)
 MAX_ENTRIES = 50
+_Text = Annotated[str, Query(max_length=300)]
 _ATOM = "application/atom+xml; charset=utf-8"
 
 
@@ -39,23 +46,62 @@ def one_target(request: Request, name: str, session: Reading) -> Response:
 
 
 def _feed(request: Request, session: Session, target: Target | None) -> Response:
-    address = settings().address
-    host = entries.authority(address)
+    host = entries.authority(settings().address)
     found = [entries.regressions_changed(host, one) for one in news.changes(session, target, MAX_ENTRIES)]
     found += [entries.run_failed(host, one) for one in news.failed_runs(session, target, MAX_ENTRIES)]
     found += [entries.configurations_drifted(host, one) for one in news.run_drifts(session, target, MAX_ENTRIES)]
     target_id = target.id if target else None
     found += [entries.week_ended(host, one.report, one.at, target_id) for one in news.ended_weeks(session, target)]
+    name = target.name if target else "all"
+    place = f"/targets/{quote(target.name)}" if target else "/"
+    title = target.name if target else "all targets"
+    of = _FeedOf(entries.feed_id(host, target_id), title, f"/feeds/{quote(name)}.atom", place)
+    return _written(request, of, found, target.created_at if target else 0.0)
+
+
+@router.get("/feeds/{name}/imported.atom")
+def imported_series_changes(
+    request: Request, name: str, session: Reading, device: _Text, provider: _Text, case: _Text
+) -> Response:
+    """Return the changes of a series that was measured elsewhere."""
+    target = target_named(session, name)
+    points = imported_points(session, target, device=device, provider=provider, case=case)
+    if not points:
+        raise NotFound("measurement", f"of {case} by {provider} on {device} that was made elsewhere")
+    series = imported_series(points)
+    host, key = entries.authority(settings().address), ImportedKey(target.id, target.name, device, provider, case)
+    of = _FeedOf(
+        entries.imported_feed_id(host, key),
+        f"{case} of {target.name}, measured elsewhere",
+        f"/feeds/{quote(target.name, safe='')}/imported.atom?{key.query}",
+        key.path,
+    )
+    found = [entries.imported_changed(host, key, series, change) for change in series.changes]
+    return _written(request, of, found, points[0].at)
+
+
+@dataclass(frozen=True)
+class _FeedOf:
+    """What a feed is about: its id, its title, and the addresses of the feed and of the page."""
+
+    id: str
+    title: str
+    here: str
+    page: str
+
+
+def _written(request: Request, of: _FeedOf, found: Sequence[FeedEntry], begun: float) -> Response:
+    address = settings().address
     newest = sorted(found, key=lambda one: (-one.updated, one.id))[:MAX_ENTRIES]
-    updated = max((one.updated for one in newest), default=target.created_at if target else 0.0)
+    updated = max((one.updated for one in newest), default=begun)
     text = page(
         "feed.atom",
-        id=entries.feed_id(host, target_id),
-        title=f"kernelwatch: {target.name if target else 'all targets'}",
+        id=of.id,
+        title=f"kernelwatch: {of.title}",
         updated=updated,
         address=address,
-        here=f"{address}/feeds/{quote(target.name) if target else 'all'}.atom",
-        page=f"{address}/targets/{quote(target.name)}" if target else f"{address}/",
+        here=f"{address}{of.here}",
+        page=f"{address}{of.page}",
         entries=newest,
     )
     return tagged(request, text, _ATOM, modified=updated)

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
+from service.domain.changepoints.segmentation import Change
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action
-from service.domain.text import one_line, short
+from service.domain.text import interval, one_line, short
+from service.reports.imported import ImportedKey, ImportedSeries
 from service.reports.views import Drift
 from service.reports.weekly import words
 
@@ -85,6 +87,11 @@ def feed_id(host: str, target_id: int | None) -> str:
     return f"tag:{host},{SCHEME_YEAR}:feeds/{'all' if target_id is None else target_id}"
 
 
+def imported_feed_id(host: str, key: ImportedKey) -> str:
+    """The id of the feed of a series that was measured elsewhere."""
+    return f"{feed_id(host, key.target_id)}/imported/{key.digest}"
+
+
 def regressions_changed(host: str, one: RegressionsChanged) -> FeedEntry:
     """`norms on h200: 34 regressions opened at 3f2a7c1b22, the largest 21.4 % slower`."""
     size, noun = percent(one.ratio, metric_of(one.case)), f"regression{'s' * (one.count != 1)}"
@@ -137,6 +144,22 @@ def configurations_drifted(host: str, one: RunDrifts) -> FeedEntry:
         path=f"/targets/{quote(first.target, safe='')}/facts#drifts",
         summary=_text(f"{first.case} of {first.provider}: {first.before} → {first.now}{more}. {runs}"),
         category="configuration-drift",
+    )
+
+
+def imported_changed(host: str, key: ImportedKey, series: ImportedSeries, change: Change) -> FeedEntry:
+    """`norms on h200: forward by Triton 8.9 % worse at 3f2a7c1b22, measured elsewhere`."""
+    first = series.revisions[change.ordinal]
+    size = f"{abs(change.ratio - 1) * 100:.1f} % {'worse' if series.worse(change) else 'better'}"
+    what = f"{key.case} by {key.provider} {size} at {short(first.revision)}, measured elsewhere"
+    between = interval(change.low, change.high) or f"{change.ratio:.3f}"
+    return FeedEntry(
+        id=_tag(host, first.at, f"imported/{key.target_id}/{key.digest}/{quote(first.revision)}"),
+        title=_text(f"{key.target} on {key.device}: {what}"),
+        updated=first.at,
+        path=key.path,
+        summary=_text(f"Found in the history, and advisory. Ratio {between}"),
+        category="imported-change",
     )
 
 

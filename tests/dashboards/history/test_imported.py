@@ -1,7 +1,10 @@
 """The pages of what was measured elsewhere say what it is, and what became worse."""
 
 import json
-from urllib.parse import urlencode
+import re
+from html import unescape
+from urllib.parse import parse_qs, urlencode, urlsplit
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -74,3 +77,17 @@ def test_two_revisions_are_compared_with_what_is_worse_first(get: Get) -> None:
     assert "900 GB/s out of memory –" in words(get("/targets/norms/imported/compare?base=r9&head=r20"))
     assert "No series was measured of both r9 and r99" in words(get("/targets/norms/imported/compare?base=r9&head=r99"))
     assert "Compare two revisions" in words(get("/targets/norms/imported/compare"))
+
+
+@pytest.mark.usefixtures("sent")
+def test_changes_of_a_series_are_in_a_feed_of_its_own(get: Get) -> None:
+    address = series("norm 64").replace("/targets/norms/imported/series", "/feeds/norms/imported.atom")
+    [link] = re.findall(r'<link rel="alternate" [^>]*href="([^"]+imported[^"]+)"', get(series("norm 64")).text)
+    assert parse_qs(urlsplit(unescape(link)).query) == parse_qs(urlsplit(address).query)
+    feed = get(address)
+    assert feed.headers["content-type"].startswith("application/atom+xml")
+    root = ET.fromstring(feed.content)  # our own
+    [entry] = root.findall("{http://www.w3.org/2005/Atom}entry")
+    title = entry.findtext("{http://www.w3.org/2005/Atom}title")
+    assert title == "norms on cpu: norm 64 by norms 22.2 % worse at r10, measured elsewhere"
+    assert get(address.replace("64", "65")).status_code == 404
