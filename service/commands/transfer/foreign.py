@@ -1,7 +1,7 @@
 """Files of other tools, read from disk and sent batch by batch; what a server already has is not sent again."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,8 @@ class Imported:
     missing: Counter[str] = field(default_factory=Counter)
 
 
-def send_files(files: Sequence[Path], options: ImportOptions) -> Imported:
-    """Read every file, then send what the target does not have.
+def send_files(files: Sequence[Path], options: ImportOptions, show: Callable[[str], object]) -> Imported:
+    """Read every file, then send what the target does not have; `show` is told how far it is.
 
     Raises:
         BadInput: If a file cannot be read or is not of this format; nothing is sent then.
@@ -46,6 +46,7 @@ def send_files(files: Sequence[Path], options: ImportOptions) -> Imported:
             continue
         known.add(digest)
         result.stored.append(client().ingested.send(options.target, batch.provenance, lines))
+        show(f"{len(result.stored):,} of {len(batches):,} batches sent")
     return result
 
 

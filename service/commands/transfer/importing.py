@@ -80,9 +80,11 @@ import_app = single(import_command)
 
 
 def _import_foreign(files: Sequence[Path], options: "ImportOptions") -> View:
+    from service.commands.output.console import progress
     from service.commands.transfer.foreign import send_files
 
-    sent = send_files(files, options)
+    with progress(lines=False) as display:
+        sent = send_files(files, options, lambda done: display.show(0, done, None))
     if sent.stored:
         _check_kept(options.target, sent.stored)
     return views.machine.imported(sent.stored, options.target, missing=sent.missing, known=sent.known)

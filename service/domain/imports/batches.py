@@ -46,7 +46,7 @@ class CasePattern:
         return cls(re.compile("".join(parts)), ours)
 
     def case_of(self, value: ImportedValue) -> str | None:
-        """Our case, if the name fits and the unit is that of the case.
+        """Our case, if the name fits and the samples can be those of the case.
 
         Raises:
             BadInput: If the name fits, but what comes out is no case.
@@ -59,8 +59,10 @@ class CasePattern:
             case = str(Case.parse(written))
         except ValueError as error:
             raise BadInput(f"The pattern makes {written!r} of {value.name!r}: {error}.") from None
-        fits = metric_of(case).unit == value.unit and value.better is Better.SMALLER
-        return case if fits else None
+        metric = metric_of(case)
+        fits = metric.unit == value.unit and value.better is Better.SMALLER
+        possible = all(sample.is_integer() if metric.counts else sample > 0 for sample in value.samples)
+        return case if fits and possible else None
 
 
 @dataclass(frozen=True)

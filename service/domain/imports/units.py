@@ -17,6 +17,7 @@ _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 _SIZES = {f"{prefix}b": factor for prefix, factor in (_PREFIXES | _BINARY).items()} | {"byte": 1.0, "bytes": 1.0}
 _PER_SECOND = ("/s", "/sec", "/second", "ps")
+_LONG = ("minute", "h", "hour")
 _RATES = ("fps", "qps", "rps", "tps")
 _OF_ONE = ("/iter", "/op")  # a time of one iteration is a time
 
@@ -65,4 +66,6 @@ def _other(short: str, lower: str) -> ImportUnit:
         return ImportUnit(RATIO)
     if lower in ("count", "counts", ""):
         return ImportUnit(COUNT)
-    return ImportUnit(short, better=Better.LARGER if lower in _RATES or lower.endswith(_PER_SECOND[:3]) else None)
+    of, per, time = lower.rpartition("/")
+    is_rate = lower in _RATES or (of and per and (_SPELLED.get(time, time) in _TIMES or time in _LONG))
+    return ImportUnit(short, better=Better.LARGER if is_rate else None)

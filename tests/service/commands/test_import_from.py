@@ -108,6 +108,15 @@ def test_what_a_report_prints_for_other_tools_can_be_imported(
         assert (item["median"], found["unit"]) == (pytest.approx(benchmark.median), benchmark.unit)
 
 
+def test_samples_that_no_case_can_have_keep_their_name(tmp_path: Path) -> None:
+    """Memory of 0 bytes, and a rate."""
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps({"a": {"memory": {"value": 0}, "throughput": {"value": 7}}}))
+    send(path, ImportFormat.BENCHER, "--revision", "1", "--case", "a {what}=rmsnorm.fwd.64x64.fp32.memory")
+    assert series("a memory")["items"]
+    assert series("a throughput")["items"]
+
+
 def test_a_folder_of_criterion_is_read_whole(tmp_path: Path) -> None:
     for name in ("a", "b"):
         path = tmp_path / "criterion" / name / "new" / "sample.json"
