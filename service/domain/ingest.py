@@ -19,13 +19,14 @@ from service.errors import BadInput
 
 MAX_LINE = 256 << 10  # bytes
 MAX_SAMPLES = 10_000  # of one measurement
+LARGEST_SAMPLE = 1e18  # in any unit; the median of larger floats may be infinite
 MAX_NAME, MAX_PROVIDER, MAX_UNIT = 120, 80, 20  # characters
 US, BYTES, COUNT = "us", "bytes", "count"
 _MAX_CASES = 65_536
 _MAX_EMPTY = 1_000  # lines; gzip makes of a million of them one kilobyte
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=ONE_LINE)]
-Sample = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sample = Annotated[float, Field(ge=0, le=LARGEST_SAMPLE, allow_inf_nan=False)]
 
 
 class Provenance(BaseModel):

@@ -58,7 +58,7 @@ def imported_history(name: str, session: Reading, device: _Text, provider: _Text
         raise NotFound("measurement", f"of {case} by {provider} on {device} that was made elsewhere")
     series = imported_series(points)
     label = f"{case} by {provider}; the table below has the same numbers"
-    drawn = [_figure(series, width, label) for width in (_WIDE, _NARROW)] if series.revisions else []
+    drawn = [figure_of(series, width, label) for width in (_WIDE, _NARROW)] if series.revisions else []
     return page(
         "imported_series.html",
         now=clock(session),
@@ -97,7 +97,7 @@ def imported_compare(name: str, session: Reading, base: _Revision = "", head: _R
     )
 
 
-def _figure(series: ImportedSeries, width: int, label: str) -> Figure:
+def figure_of(series: ImportedSeries, width: int, label: str) -> Figure:
     """Dots for revisions at even distances, lines for levels, and an upright line at each change."""
     values = [revision.value for revision in series.revisions]
     low, high = min(values), max(values)

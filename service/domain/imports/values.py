@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from service.domain.imports.units import ImportUnit
-from service.domain.ingest import MAX_NAME, MAX_SAMPLES, MAX_UNIT, US
+from service.domain.ingest import LARGEST_SAMPLE, MAX_NAME, MAX_SAMPLES, MAX_UNIT, US
 from service.domain.states import Better, Missing
 from service.domain.text import printable
 
-_LARGEST = 1e100  # nothing that is measured is larger; the sum of two stays finite
 _DIGEST = 12  # characters that keep cut names apart
 _REVISION = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
@@ -85,7 +84,7 @@ def _scaled(amount: Amount, unit: ImportUnit) -> float | Missing:
     if isinstance(amount, Missing):
         return amount
     scaled = amount * unit.factor
-    if not abs(scaled) < _LARGEST:
+    if not abs(scaled) <= LARGEST_SAMPLE:
         return Missing.NOT_A_NUMBER
     if scaled < 0:
         return Missing.NEGATIVE

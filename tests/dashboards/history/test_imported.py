@@ -7,11 +7,16 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dashboards.pages.history.imported import figure_of
+from service.domain.ingest import LARGEST_SAMPLE
+from service.reports.imported import imported_series
 from tests import world
 from tests.dashboards.asking import Get, words
 from tests.fakes.api import Api
-from tests.service.reports.test_imported import NOISE
+from tests.service.reports.test_imported import NOISE, point
 
 BATCH = {"tool": "asv 0.6", "machine": "ci-7", "device": "cpu"}
 THROUGHPUT = {"provider": "norms", "case": "norm 64", "unit": "GB/s", "better": "larger"}
@@ -91,3 +96,12 @@ def test_changes_of_a_series_are_in_a_feed_of_its_own(get: Get) -> None:
     title = entry.findtext("{http://www.w3.org/2005/Atom}title")
     assert title == "norms on cpu: norm 64 by norms 22.2 % worse at r10, measured elsewhere"
     assert get(address.replace("64", "65")).status_code == 404
+
+
+@given(
+    st.lists(st.floats(0, LARGEST_SAMPLE), min_size=1, max_size=40), st.sampled_from(["us", "bytes", "count", "GB/s"])
+)
+def test_a_figure_is_drawn_of_any_values(values: list[float], unit: str) -> None:
+    shown = imported_series([point(n, value, unit=unit) for n, value in enumerate(values)])
+    for width in (360, 960):
+        assert "nan" not in figure_of(shown, width, "a").__html__()
