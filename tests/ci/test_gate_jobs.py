@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kernelwatch.client import Client
+from service.ledger.intake import registry
 from tests import needs
 from tests.fakes.api import new_key
 from tests.fakes.contracts import webhooks
@@ -93,7 +94,9 @@ class Jobs:
 
 @pytest.fixture
 def jobs(story: Story, checkout: Path, tmp_path: Path) -> Jobs:  # noqa: F811
-    """With the command of this checkout."""
+    """With the command of this checkout, and a policy by which what is found fails the job."""
+    gate = '[policy.gate]\nregression = "fail"\ninconclusive = "fail"\n'
+    registry.edit("norms", recipe=(f"{story.recipe}\n{gate}", {}))
     starts = f"PYTHONPATH={ROOT} exec {sys.executable} -c 'from kernelwatch.command import main; main()' \"$@\""
     command = program(tmp_path / "kernelwatch", starts)
     return Jobs(story, checkout, tmp_path, command, new_key("run:norms"))
@@ -174,7 +177,7 @@ def test_a_pull_request_on_github_gets_its_verdict(jobs: Jobs) -> None:
     assert failed.outputs["url"].endswith(f"/runs/{run.id}")
     assert (failed.outputs["runs"], failed.outputs["outcome"], failed.outputs["exit-code"]) == (
         str(run.id),
-        "warn",
+        "fail",
         "1",
     )
     assert re.search(rf"{re.escape(WIDE)} .*regression", failed.log)
@@ -382,7 +385,7 @@ def test_another_ci_system_runs_the_script_in_its_checkout(jobs: Jobs) -> None:
         code, log = started(["sh", script], jobs.story.repository, arguments)
     assert code == 1, log
     assert "::" not in log, "no commands for a runner of GitHub"
-    assert log.splitlines()[-1].startswith("kernelwatch: 1 regression")
+    assert log.splitlines()[-1].startswith("kernelwatch: 1 of 2 cases ")
     assert WIDE in (jobs.story.repository / "kernelwatch-report" / "report.md").read_text()
     for name in ("SERVER", "TARGET", "KEY"):
         missing = arguments | {f"KERNELWATCH_{name}": ""}
@@ -418,7 +421,7 @@ def test_gitlab_runs_the_template(jobs: Jobs) -> None:
     assert (ended.code, status) == (1, "failed"), ended.log
     assert artifacts == ["log.txt", "report.json", "report.md", "report.sarif", "report.xml", "result.env"]
     last = ended.log.splitlines()[-1]
-    assert last.startswith("kernelwatch: 1 regression")
+    assert last.startswith("kernelwatch: 1 of 2 cases ")
     assert WIDE in ended.log
     assert key not in ended.log
 
