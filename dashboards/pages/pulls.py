@@ -56,9 +56,10 @@ def _image(renderer: RendererHTML, tokens: Sequence[Token], place: int, options:
     token, address = tokens[place], f"{settings().address}/"
     alt = escape(renderer.renderInlineAsText(token.children or [], options, env))
     source = str(token.attrGet("src"))
-    if not source.startswith(address):
+    path = source.removeprefix(address)
+    if path == source or path.startswith("/"):  # an address that begins with two of them names another host
         return str(alt)
-    return f'<img src="/{escape(source.removeprefix(address))}" alt="{alt}">'
+    return f'<img src="/{escape(path)}" alt="{alt}">'
 
 
 _reader = MarkdownIt("commonmark", {"html": True}).enable("table")

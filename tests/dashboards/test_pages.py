@@ -13,6 +13,7 @@ from service.db import models as m
 from service.db.engine import transaction
 from service.domain.states import ForgeKind, OutboxState
 from service.domain.text import without_credentials
+from service.settings import settings
 from tests.dashboards.asking import Get, words
 from tests.dashboards.seed import CASES, NOW, Seeded, seed
 
@@ -319,6 +320,9 @@ def test_a_comment_is_shown_with_our_tags_only() -> None:
     assert "&lt;b onclick=x&gt;no&lt;/b&gt;" in html
     assert "<!--" not in html
     assert 'href="javascript' not in as_html("[x](javascript:alert(1))")
+    assert '<img src="/runs/1/changes.svg" alt="x">' in as_html(f"![x]({settings().address}/runs/1/changes.svg)")
+    for elsewhere in ("https://example.org/x.png", f"{settings().address}//example.org/x.png"):
+        assert "<img" not in as_html(f"![x]({elsewhere})")
 
 
 def test_small_words() -> None:
