@@ -10,6 +10,7 @@ from service.domain.ingest import BYTES, US
 from service.domain.states import Better, Missing
 
 _SECONDS, _NANOSECONDS = unit_named("s"), unit_named("ns")
+_NO_COMMIT = ("unversioned", "unknown")  # what pytest-benchmark writes outside of a repository
 
 
 def pytest_benchmark(source: ImportFile) -> Iterator[ImportedValue]:
@@ -18,7 +19,7 @@ def pytest_benchmark(source: ImportFile) -> Iterator[ImportedValue]:
     commit, machine, when = root.get("commit_info"), root.get("machine_info"), root.get("datetime")
     sha, node = commit and commit.get("id"), machine and machine.get("node")
     origin = ValueOrigin(
-        revision=sha.revision() if sha else None,
+        revision=sha.revision() if sha and sha.value not in _NO_COMMIT else None,
         at=when.time() if when else None,
         machine=node.string() if node else None,
     )
@@ -67,8 +68,10 @@ def _of_google(name: str, places: list[Place], origin: ValueOrigin) -> Iterator[
 
 
 def _or_failed(place: Place, key: str) -> Amount:
-    failed = place.get("error_occurred")
-    return Missing.FAILED if failed and failed.value is True else place.field(key).amount()
+    failed, skipped = place.get("error_occurred"), place.get("skipped")
+    if failed and failed.value is True:
+        return Missing.FAILED
+    return None if skipped and skipped.value is True else place.field(key).amount()
 
 
 def hyperfine(source: ImportFile) -> Iterator[ImportedValue]:
@@ -99,6 +102,8 @@ def criterion(source: ImportFile) -> Iterator[ImportedValue]:
             raise iterations.wrong(f"{len(counts)} counts for {len(times.values())} times.")
         yield imported(name, [_each(*pair) for pair in zip(times.amounts(), counts, strict=True)], _NANOSECONDS)
         return
+    if folders and folders[-1] == "change":
+        raise root.wrong("it has changes, no times: import new/estimates.json beside it.")
     estimate = root.get("median") or root.field("mean")
     yield imported(name, [estimate.field("point_estimate").amount()], _NANOSECONDS)
 

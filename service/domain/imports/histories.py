@@ -27,6 +27,7 @@ _ASV = {
     "peakmem": unit_named("B"),
 }
 _MOST_PARAMETERS = 32  # of one benchmark
+_MOST_FAILED = 10_000  # combinations of them that all failed
 
 
 def github_action_benchmark(source: ImportFile) -> Iterator[ImportedValue]:
@@ -66,7 +67,9 @@ def _bench(bench: Place, better: Better | None, origin: ValueOrigin) -> Imported
 def bencher(source: ImportFile) -> Iterator[ImportedValue]:
     """Bencher Metric Format: names, and of each its measures with a value."""
     for name, measures in tree(source.name, decoded(source.name, source.content)).entries():
-        for slug, measure in measures.entries():
+        for written, measure in measures.entries():
+            known = written.lower().replace(" ", "-")  # a file may have the name of a measure instead
+            slug = known if known in _BENCHER else written
             unit = _BENCHER.get(slug) or ImportUnit(slug)
             whole = name if slug == "latency" else f"{name} {slug}"
             yield imported(whole, [measure.field("value").amount()], unit)
@@ -75,7 +78,7 @@ def bencher(source: ImportFile) -> Iterator[ImportedValue]:
 def asv(source: ImportFile) -> Iterator[ImportedValue]:
     """A result file of airspeed velocity, version 2: a value for each combination of parameters.
 
-    `null` is a benchmark that failed, NaN one that was skipped.
+    `null` is a benchmark that failed, for all results where every one did, and NaN one that was skipped.
     """
     root = tree(source.name, decoded(source.name, source.content))
     params = root.get("params")
@@ -100,14 +103,14 @@ def _of_asv(name: str, row: Place, cells: dict[str, Place], origin: ValueOrigin)
     results, params, samples = (cells.get(column) for column in ("result", "params", "samples"))
     if results is None:
         raise row.wrong("there is no column result.")
-    values = list(results.elements()) if results.value is not None else []
+    values = [each.amount() for each in results.elements()] if results.value is not None else [None] * _MOST_FAILED
     runs = list(samples.elements()) if samples and samples.value is not None else []
     axes = [[each.string() for each in axis.elements()] for axis in params.elements()] if params else []
     if len(axes) > _MOST_PARAMETERS:
         raise row.wrong(f"it has more than {_MOST_PARAMETERS} parameters.")
     for number, words in enumerate(itertools.islice(itertools.product(*axes), len(values))):
         kept = runs[number] if number < len(runs) else None
-        amounts: Sequence[Amount] = kept.amounts() if kept and kept.value else [_failed(values[number].amount())]
+        amounts: Sequence[Amount] = kept.amounts() if kept and kept.value else [_failed(values[number])]
         yield imported(f"{name}({', '.join(words)})" if words else name, amounts, unit, origin=origin)
 
 

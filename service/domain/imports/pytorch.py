@@ -1,5 +1,6 @@
 """Benchmarks of PyTorch: the dashboard of TorchInductor, and the database behind hud.pytorch.org."""
 
+import re
 from collections.abc import Iterator
 
 from service.domain.imports.tables import CsvRow, table
@@ -41,16 +42,21 @@ def _or_failed(row: CsvRow, metric: str, *, failed: bool) -> Amount:
     return Missing.FAILED if failed else row.amount(metric)
 
 
-# Metrics whose name says what `unit` may leave out, by the last word.
+# Metrics whose name says what `unit` may leave out, by the first of these words that it has.
 _BY_NAME = {
+    "speedup": Better.LARGER,
+    "throughput": Better.LARGER,
+    "bandwidth": Better.LARGER,
+    "accuracy": Better.LARGER,
+    "compression": Better.LARGER,
     "latency": Better.SMALLER,
     "memory": Better.SMALLER,
     "time": Better.SMALLER,
-    "speedup": Better.LARGER,
-    "throughput": Better.LARGER,
-    "accuracy": Better.LARGER,
     "ratio": Better.LARGER,
+    "utilization": Better.LARGER,
 }
+_IN_BRACKETS = re.compile(r"(.*?)\s*\(([^()]+)\)")  # `memory_bandwidth(GB/s)`
+_RATE = re.compile(r"(?:.*_)?([^_]+)_per_(?:s|sec|second)", re.IGNORECASE)  # `token_per_sec`
 
 
 def pytorch_hud(source: ImportFile) -> Iterator[ImportedValue]:
@@ -59,15 +65,25 @@ def pytorch_hud(source: ImportFile) -> Iterator[ImportedValue]:
         metric, benchmark = result.field("metric"), result.field("benchmark")
         name = metric.field("name").string()
         unit = metric.get("unit")
-        written = unit.string() if unit else name.rpartition("_")[2]
+        written = (unit.string() if unit else "") or _unit_in(name)
         model = result.get("model")
         parts = [benchmark.field("name"), model and model.get("name"), benchmark.get("mode"), benchmark.get("dtype")]
         words = [part.string() for part in parts if part] + [name]
-        better = next((way for word, way in _BY_NAME.items() if word in name.lower().split("_")), None)
+        said = name.lower().partition("(")[0].strip().split("_")
+        better = next((way for word, way in _BY_NAME.items() if word in said), None)
         of = unit_named(written)
         yield imported(
             " ".join(words), metric.field("benchmark_values").amounts(), of, of.better or better, _origin(result)
         )
+
+
+def _unit_in(name: str) -> str:
+    """The unit that the name of a metric ends with."""
+    if match := _IN_BRACKETS.fullmatch(name):
+        return match[2]
+    if match := _RATE.fullmatch(name):
+        return f"{match[1]}/s"
+    return name.rpartition("_")[2]
 
 
 def _origin(result: Place) -> ValueOrigin:

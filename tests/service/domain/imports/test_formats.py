@@ -144,6 +144,64 @@ def test_estimates_of_criterion_are_read_where_samples_are_missing() -> None:
     assert value.samples == (4.0,)
 
 
+def test_the_changes_that_criterion_estimates_are_no_times() -> None:
+    source = ImportFile("target/criterion/norms/change/estimates.json", b'{"median": {"point_estimate": 0.03}}')
+    with pytest.raises(BadInput, match=r"estimates.json: \$: it has changes, no times: import new/estimates.json"):
+        list(values_of(ImportFormat.CRITERION, source))
+
+
+@pytest.mark.parametrize("commit", ["unversioned", "unknown"])
+def test_pytest_benchmark_outside_of_a_repository_names_no_commit(commit: str) -> None:
+    content = json.dumps({"commit_info": {"id": commit}, "benchmarks": [{"name": "a", "stats": {"median": 1.0}}]})
+    [value] = read(ImportFormat.PYTEST_BENCHMARK, content)
+    assert value.origin.revision is None
+
+
+def test_a_skipped_google_benchmark_has_no_time() -> None:
+    skipped = {"name": "a", "skipped": True, "skip_message": "no GPU", "real_time": 0.0, "time_unit": "ns"}
+    [value] = read(ImportFormat.GOOGLE_BENCHMARK, json.dumps({"benchmarks": [skipped]}))
+    assert value.missing is Missing.NULL
+
+
+def test_asv_writes_null_for_a_benchmark_that_failed_with_all_parameters() -> None:
+    results = {"n.time_norm": [None, [["64", "128"]]], "n.time_one": [None, []]}
+    written = {"commit_hash": SHA, "result_columns": ["result", "params"], "results": results}
+    values = [(value.name, value.missing) for value in read(ImportFormat.ASV, json.dumps(written))]
+    assert values == [(name, Missing.FAILED) for name in ("n.time_norm(64)", "n.time_norm(128)", "n.time_one")]
+
+
+def test_bencher_may_name_measures_instead_of_their_slugs() -> None:
+    written = {"norm": {"Latency": {"value": 1500}, "Throughput": {"value": 9}, "Build Time": {"value": 2}}}
+    assert [said(value) for value in read(ImportFormat.BENCHER, json.dumps(written))] == [
+        ("norm", None, [1.5], "us", SMALLER),
+        ("norm throughput", None, [9.0], "ops/s", LARGER),
+        ("norm build-time", None, [2e6], "us", SMALLER),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "one", "unit", "better"),
+    [
+        ("token_per_sec", None, 1.0, "token/s", LARGER),
+        ("requests_per_second", "", 1.0, "requests/s", LARGER),
+        ("memory_bandwidth(GB/s)", None, 1.0, "GB/s", LARGER),
+        ("compilation_time(s)", None, 1e6, "us", SMALLER),
+        ("avg_inference_latency(ms)", None, 1e3, "us", SMALLER),
+        ("peak_inference_mem_usage(mb)", None, 1e6, "bytes", SMALLER),
+        ("flops_utilization", None, 1.0, "utilization", LARGER),
+        ("memory_compression_ratio", None, 1.0, "ratio", LARGER),
+        ("median_ttft_ms", None, 1e3, "us", SMALLER),
+        ("peak_memory", "GB", 1e9, "bytes", SMALLER),
+    ],
+)
+def test_a_metric_of_pytorch_may_name_its_unit_itself(
+    name: str, written: str | None, one: float, unit: str, better: Better
+) -> None:
+    metric = {"name": name, "benchmark_values": [1.0], "unit": written}
+    [value] = read(ImportFormat.PYTORCH_HUD, json.dumps({"benchmark": {"name": "gpt-fast"}, "metric": metric}))
+    assert said(value) == (f"gpt-fast {name}", None, [one], unit, better)
+
+
 def test_many_samples_are_thinned_and_long_names_stay_apart() -> None:
     rounds = [{"name": "x" * 300 + end, "stats": {"data": [1e-6] * 25_000}} for end in "ab"]
     first, second = read(ImportFormat.PYTEST_BENCHMARK, json.dumps({"benchmarks": rounds}))
