@@ -45,7 +45,7 @@ def test_a_target_is_one_line(get: Get, seeded: Seeded) -> None:
 
 def test_measurements_are_trusted_by_what_equal_code_did(get: Get, decided: Seeded) -> None:
     said = words(get("/"))
-    assert "0.48 % A/A, root mean square 0 in 144 false alarms 1 quarantined" in said
+    assert "0.48 % A/A , root mean square 0 in 144 false alarms 1 quarantined" in said
     assert "1 regression accepted" in said
 
 

@@ -1,6 +1,7 @@
 """Many histories at once are the histories that are read one by one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -40,10 +41,10 @@ def test_histories_are_those_of_each_series(device: str, revisions: int) -> None
         found = histories(session, runs, names)
         assert {case for _, case in names} == set(CASES)
         places = queries.newest_places(session, target, revisions)
-        assert found == {
-            (provider, case): queries.series(session, target, case, provider, device, places=places)
-            for provider, case in names
-        }
+        for provider, case in names:
+            alone = queries.series(session, target, case, provider, device, places=places)
+            # Boards and exports of many histories name no author.
+            assert found[provider, case] == [replace(point, author="") for point in alone]
 
 
 @pytest.mark.usefixtures("seeded")
