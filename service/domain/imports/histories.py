@@ -83,8 +83,9 @@ def asv(source: ImportFile) -> Iterator[ImportedValue]:
     root = tree(source.name, decoded(source.name, source.content))
     params = root.get("params")
     machine = params.get("machine") if params else None
-    when = root.get("date")
+    when, environment = root.get("date"), root.get("env_name")
     origin = ValueOrigin(
+        contender=environment.string() if environment else None,
         revision=root.field("commit_hash").revision(),
         at=when.time(_MS) if when else None,
         machine=machine.string() if machine else None,

@@ -170,6 +170,13 @@ def test_asv_writes_null_for_a_benchmark_that_failed_with_all_parameters() -> No
     assert values == [(name, Missing.FAILED) for name in ("n.time_norm(64)", "n.time_norm(128)", "n.time_one")]
 
 
+def test_environments_of_asv_are_series_of_their_own() -> None:
+    results = {"n.time_norm": [[1.0], []]}
+    written = {"commit_hash": SHA, "env_name": "py3.12-numpy", "result_columns": ["result", "params"]}
+    [value] = read(ImportFormat.ASV, json.dumps(written | {"results": results}))
+    assert value.origin.contender == "py3.12-numpy"
+
+
 def test_bencher_may_name_measures_instead_of_their_slugs() -> None:
     written = {"norm": {"Latency": {"value": 1500}, "Throughput": {"value": 9}, "Build Time": {"value": 2}}}
     assert [said(value) for value in read(ImportFormat.BENCHER, json.dumps(written))] == [
