@@ -28,6 +28,7 @@ _ASV = {
 }
 _MOST_PARAMETERS = 32  # of one benchmark
 _MOST_FAILED = 10_000  # combinations of them that all failed
+_MOST_VALUES = 1_000_000  # of a file: a few bytes can stand for many that failed
 
 
 def github_action_benchmark(source: ImportFile) -> Iterator[ImportedValue]:
@@ -91,11 +92,16 @@ def asv(source: ImportFile) -> Iterator[ImportedValue]:
         machine=machine.string() if machine else None,
     )
     columns = [column.string() for column in root.field("result_columns").elements()]
+    count = 0
     for name, row in root.field("results").entries():
         if row.value is None:
             continue
         cells = dict(zip(columns, row.elements(), strict=False))
-        yield from _of_asv(name, row, cells, origin)
+        for value in _of_asv(name, row, cells, origin):
+            count += 1
+            if count > _MOST_VALUES:
+                raise root.wrong(f"it has more than {_MOST_VALUES:,} results; import it in parts.")
+            yield value
 
 
 def _of_asv(name: str, row: Place, cells: dict[str, Place], origin: ValueOrigin) -> Iterator[ImportedValue]:

@@ -25,7 +25,7 @@ _TRITONBENCH = {
     "gpu_peak_mem": unit_named("GB"),
     "cpu_peak_mem": unit_named("GB"),
 }
-_WITH_UNIT = re.compile(r"(.+?)\s*\(([^()]+)\)")
+_WITH_UNIT = re.compile(r"(.+)\(([^()]+)\)")
 
 
 def tritonbench(source: ImportFile) -> Iterator[ImportedValue]:
@@ -57,7 +57,8 @@ def triton(source: ImportFile) -> Iterator[ImportedValue]:
         BadInput: If neither the columns nor the caller name the unit.
     """
     read = table(source)
-    named = {column: match.groups() for column in read.columns if (match := _WITH_UNIT.fullmatch(column))}
+    matches = ((column, _WITH_UNIT.fullmatch(column)) for column in read.columns)
+    named = {column: (match[1].rstrip(), match[2]) for column, match in matches if match}
     given = source.unit
     if not named and given is None:
         raise BadInput(f"{source.name}: line 1: the columns name no unit: give it, for example --unit GB/s.")

@@ -55,7 +55,7 @@ _BY_NAME = {
     "ratio": Better.LARGER,
     "utilization": Better.LARGER,
 }
-_IN_BRACKETS = re.compile(r"(.*?)\s*\(([^()]+)\)")  # `memory_bandwidth(GB/s)`
+_IN_BRACKETS = re.compile(r"[^()]*\(([^()]+)\)")  # `memory_bandwidth(GB/s)`
 _RATE = re.compile(r"(?:.*_)?([^_]+)_per_(?:s|sec|second)", re.IGNORECASE)  # `token_per_sec`
 
 
@@ -80,7 +80,7 @@ def pytorch_hud(source: ImportFile) -> Iterator[ImportedValue]:
 def _unit_in(name: str) -> str:
     """The unit that the name of a metric ends with."""
     if match := _IN_BRACKETS.fullmatch(name):
-        return match[2]
+        return match[1]
     if match := _RATE.fullmatch(name):
         return f"{match[1]}/s"
     return name.rpartition("_")[2]

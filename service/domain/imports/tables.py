@@ -12,7 +12,6 @@ from service.domain.states import Missing
 from service.errors import BadInput
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPREAD = re.compile(r"\s*\(.*\)\s*$")  # `0.0081 (±0.8%)`
 _WORDS = {
     **dict.fromkeys(("", "null", "none", "-", "n/a"), Missing.NULL),
     **dict.fromkeys(("nan", "inf", "+inf", "-inf", "infinity"), Missing.NOT_A_NUMBER),
@@ -34,7 +33,9 @@ class CsvRow:
 
     def amount(self, column: str) -> Amount:
         """A number, with what it varies by in brackets; or why there is none."""
-        written = _SPREAD.sub("", self.cells[column]).strip()
+        written = self.cells[column].strip()
+        if written.endswith(")"):  # `0.0081 (±0.8%)`
+            written = written.partition("(")[0].rstrip()
         if (missing := _WORDS.get(written.lower())) is not None:
             return missing
         if not _NUMBER.fullmatch(written):

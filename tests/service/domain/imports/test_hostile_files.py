@@ -3,12 +3,13 @@
 import codecs
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.imports import formats
+from service.domain.imports import formats, histories
 from service.domain.imports.formats import ImportFormat, values_of
 from service.domain.imports.values import ImportFile
 from service.domain.ingest import MAX_NAME, MAX_UNIT
@@ -135,3 +136,27 @@ def test_many_parameters_of_asv_do_not_multiply() -> None:
     content = {"commit_hash": "a", "result_columns": ["result", "params"], "results": {"time_a": row}}
     [value] = values_of(ImportFormat.ASV, ImportFile("file", json.dumps(content).encode()))
     assert value.samples == (1e6,)
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        (ImportFormat.TRITONBENCH, b"x;a-latency\n1;0" + b" " * 120_000 + b"x\n"),
+        (ImportFormat.TRITON, b"N,a" + b" " * 120_000 + b"b\n1,2\n"),
+        (ImportFormat.PYTORCH_HUD, b'{"benchmark": {"name": "a"}, "metric": {"name": "a' + b" " * 120_000 + b'b"}}'),
+    ],
+)
+def test_blanks_take_no_time(form: ImportFormat, content: bytes) -> None:
+    began = time.process_time()
+    check(form, content)
+    assert time.process_time() - began < 2
+
+
+def test_failures_of_asv_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "_MOST_VALUES", 1_000)
+    failed = [None, [["1"] * 20, ["2"] * 20]]
+    written = {"commit_hash": "a", "result_columns": ["result", "params"], "results": {"a": failed, "b": failed}}
+    assert len(list(values_of(ImportFormat.ASV, ImportFile("file", json.dumps(written).encode())))) == 800
+    written["results"] = {"a": failed, "b": failed, "c": failed}
+    with pytest.raises(BadInput, match="more than 1,000 results"):
+        list(values_of(ImportFormat.ASV, ImportFile("file", json.dumps(written).encode())))
