@@ -75,12 +75,18 @@ def _or_failed(place: Place, key: str) -> Amount:
 
 
 def hyperfine(source: ImportFile) -> Iterator[ImportedValue]:
-    """`hyperfine --export-json`: every run of each command, and its memory where that was measured."""
+    """`hyperfine --export-json`: every run of each command, and its memory where that was measured.
+
+    A run that ended with another code than 0, which `--ignore-failure` lets through, failed.
+    """
     root = tree(source.name, decoded(source.name, source.content))
     for result in root.field("results").elements():
         command = result.field("command").string()
         times, memory = result.get("times"), result.get("memory_usage_byte")
-        amounts = times.amounts() if times else []
+        amounts, codes = times.amounts() if times else [], result.get("exit_codes")
+        if codes and len(codes.values()) == len(amounts):
+            ended = zip(amounts, codes.values(), strict=True)
+            amounts = [Missing.FAILED if code else amount for amount, code in ended]
         yield imported(command, amounts or [(result.get("median") or result.field("mean")).amount()], _SECONDS)
         if memory and memory.values():
             yield imported(f"{command} memory", memory.amounts(), ImportUnit(BYTES))

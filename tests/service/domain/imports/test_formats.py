@@ -125,6 +125,14 @@ def test_values_have_their_revision_time_and_machine(form: ImportFormat, origins
     assert {(of.revision, of.at, of.machine) for of in (value.origin for value in read(form))} == origins
 
 
+def test_a_command_that_failed_has_no_time() -> None:
+    runs = {"command": "make", "mean": 1.0, "times": [0.5, 1.5], "exit_codes": [0, 2]}
+    [value] = read(ImportFormat.HYPERFINE, json.dumps({"results": [runs]}))
+    assert (value.samples, value.missing) == ((), Missing.FAILED)
+    [value] = read(ImportFormat.HYPERFINE, json.dumps({"results": [{**runs, "exit_codes": [0, 0]}]}))
+    assert len(value.samples) == 2
+
+
 def test_the_array_of_one_run_tells_the_direction_by_its_unit() -> None:
     benches = [{"name": "a", "unit": "GB/s", "value": 2}, {"name": "b", "unit": "ns", "value": 0}]
     first, second = read(ImportFormat.GITHUB_ACTION_BENCHMARK, json.dumps(benches))
