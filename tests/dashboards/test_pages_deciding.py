@@ -26,6 +26,15 @@ def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seede
     assert "Recorded as regression 2" in case
 
 
+def test_the_history_of_an_incident_names_the_case_of_an_event_that_only_one_has(get: Get, decided: Seeded) -> None:
+    with transaction() as session:
+        [one, *_] = session.scalars(select(m.RegressionRow).where(m.RegressionRow.incident_id == 1))
+        case, happened = one.series.case, {"who": "ada", "what": "note", "words": "seen on mine, too"}
+        session.add(m.RegressionEvent(regression_id=one.id, at=one.opened_at, state=one.state, **happened))
+    history = words(get("/incidents/1")).partition("History")[2]
+    assert f"ada note {case} : seen on mine, too" in history
+
+
 def test_an_incident_draws_its_worst_case_that_needs_a_decision(get: Get, decided: Seeded) -> None:
     page = get("/incidents/1")
     said = words(page)

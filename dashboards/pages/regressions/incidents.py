@@ -38,7 +38,7 @@ def incident(incident_id: Key, session: Reading) -> str:
     target = target_named(session, happening.target)
     subject = of_incident(session, happening)
     offered = forms_of(subject) if rows else {}
-    events = decisions.in_common(session, [row.id for row in rows])
+    events = decisions.in_common(session, {row.id: row.case for row in rows})
     undecided = [row for row in rows if _is_undecided(row)]
     first = next(iter([*undecided, *rows]), None)
     return page(

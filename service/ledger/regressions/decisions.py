@@ -4,7 +4,7 @@ The acceptance is of exactly one head; a new push voids it.  Merge commit and ac
 before or after the mainline is measured, so each of the three looks for the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, func, select
@@ -99,15 +99,31 @@ class CommonEvent:
     state: RegressionState
     run_id: int | None
     cases: int
+    case: str | None  # where it is an event of one
 
 
-def in_common(session: Session, ids: Sequence[int]) -> list[CommonEvent]:
-    """The events of these regressions, the oldest first; one that several have is there once."""
+def in_common(session: Session, cases: Mapping[int, str]) -> list[CommonEvent]:
+    """The events of regressions, of which `cases` has the cases by id, the oldest first.
+
+    An event that several have is there once.
+    """
     event = RegressionEvent
     columns = (event.at, event.who, event.what, event.words, event.state, event.run_id)
-    alike = select(*columns, func.count().label("cases")).where(event.regression_id.in_(ids)).group_by(*columns)
-    rows = session.execute(alike.order_by(event.at, func.max(event.id)))
-    return [CommonEvent(row.at, row.who, row.what, row.words, row.state, row.run_id, row.cases) for row in rows.all()]
+    several = (func.count().label("cases"), func.max(event.regression_id).label("newest"))
+    alike = select(*columns, *several).where(event.regression_id.in_(cases)).group_by(*columns)
+    return [
+        CommonEvent(
+            row.at,
+            row.who,
+            row.what,
+            row.words,
+            row.state,
+            row.run_id,
+            row.cases,
+            cases[row.newest] if row.cases == 1 else None,
+        )
+        for row in session.execute(alike.order_by(event.at, func.max(event.id))).all()
+    ]
 
 
 def summary(events: Sequence[RegressionEvent]) -> list[LaterChange]:
