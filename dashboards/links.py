@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import count
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
+
+from service.reports.charts.trends import trend_path
 
 GLOSSARY = "glossary"
 # What pages call a term, and its anchor in docs/glossary.md.
@@ -71,12 +72,7 @@ class ServiceLinks:
         return f"/targets/{quote(target)}/board?{urlencode({'device': device})}"
 
     def trend(self, target: str, device: str, provider: str, case: str) -> str:
-        return _trend(target, device, provider, case)
-
-
-@lru_cache(8192)  # a board has some hundred, each twice
-def _trend(target: str, device: str, provider: str, case: str) -> str:
-    return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"
+        return trend_path(target, device, provider, case)
 
 
 SERVICE = ServiceLinks()

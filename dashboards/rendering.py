@@ -26,7 +26,7 @@ from service.domain.metrics import WORDS, amount, metric_of, percent, ratio_text
 from service.domain.states import OPEN_REGRESSIONS, CellState, FoundBy, OutboxState, Outcome
 from service.domain.stats import counts
 from service.domain.text import interval, lasted, short, without_credentials
-from service.forge.clients import addresses
+from service.forge.clients import repository_page
 from service.forge.sign_in import providers
 from service.ledger.acting import acting
 from service.reports.bisection_text import answer_in_words
@@ -202,7 +202,7 @@ def _at_forge(address: Callable[..., str]) -> Callable[..., str | None]:
 
     def of_target(target: Target, *what: object) -> str | None:
         kind = target.forge_kind
-        return address(kind, f"{addresses()[kind]}/{target.forge}", *what) if kind else None
+        return address(kind, repository_page(kind, str(target.forge)), *what) if kind else None
 
     return of_target
 

@@ -31,7 +31,7 @@ from service.api import health, ingest, keys, progress, regressions, runs, studi
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS, PRIVATE
 from service.api.gateway.connections import CheckedHeads, RateLimited
-from service.api.gateway.problems import problem
+from service.api.gateway.problems import PROBLEMS, problem
 from service.api.reading import exports, figures, weekly
 from service.db.engine import describe
 from service.domain.ingest import LINE_MODELS
@@ -219,9 +219,6 @@ async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-_INTERNAL = "The server failed, and the request is not the cause; the operator finds the reason in the log."
-
-
 class _Watched:
     """Add the common headers to every response, record its duration, and answer for an app that fails."""
 
@@ -252,8 +249,8 @@ class _Watched:
             await self.app(scope, receive, send_with_headers)
         except Exception:  # the server logs it
             if not began_to_answer:
-                for_program = scope["path"].startswith(_FOR_PROGRAMS)
-                answer = _error(scope["path"], 500, _INTERNAL, None, for_program=for_program)
+                kind = PROBLEMS["internal"]
+                answer = _refusal(scope["path"], kind.status, f"{kind.meaning} {kind.remedy}")
                 await answer(scope, receive, send_with_headers)
             raise
         finally:

@@ -19,6 +19,11 @@ def addresses() -> Mapping[ForgeKind, str]:
     return {ForgeKind.GITHUB: here.github_url.rstrip("/"), ForgeKind.GITLAB: here.gitlab_url.rstrip("/")}
 
 
+def repository_page(kind: ForgeKind, path: str) -> str:
+    """The address of a repository's own page; `path` is `owner/name`."""
+    return f"{addresses()[kind]}/{path}"
+
+
 def missing(kind: ForgeKind) -> list[str]:
     """The settings without which a forge is not reached, or not heard."""
     here = settings()

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
-from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
 from service.domain.forges import commit_address, compare_address, lines_address
@@ -16,6 +15,7 @@ from service.domain.policy.policy import CommentWhen
 from service.domain.states import OPEN_STATES, GateKind, GateState, Outcome, Purpose, RunState
 from service.domain.text import code, escaped, in_percent, listed, one_line, row_of, share_in_words
 from service.reports import change_picture
+from service.reports.charts.trends import trend_path
 from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 
@@ -280,12 +280,11 @@ def _sentence(text: str) -> str:
 
 def _links(report: Report, row: Row) -> str:
     address = _service_of(report.url)
-    series = urlencode({"device": report.device, "provider": row.provider, "case": row.case})
     links, kind = dict[str, str](), report.forge_kind
     if report.forge_url and kind and (source := row.source):
         page = lines_address(kind, report.forge_url, report.sha, source.file, *source.shown)
         links[escaped(one_line(source.short, 60))] = page
-    links["trend"] = f"{address}/targets/{quote(report.target)}/trend?{series}"
+    links["trend"] = f"{address}{trend_path(report.target, report.device, row.provider, row.case)}"
     if report.forge_url and kind and report.baseline_sha:
         links["diff"] = compare_address(kind, report.forge_url, report.baseline_sha, report.sha)
     links["reproduce"] = f"{report.url}#reproduce"

@@ -30,7 +30,7 @@ from service.ledger.reading import trends as reading
 from service.ledger.reading.trends import SeriesHistory
 from service.ledger.regressions import listing
 from service.ledger.targets import target_named
-from service.reports.charts.trends import SeriesChange, Shown, Trend, Unit, day, headline
+from service.reports.charts.trends import MAX_OTHERS, SeriesChange, Shown, Trend, Unit, day, headline, other_series
 from service.reports.charts.trends import trend as trend_of
 from service.reports.views import Point
 
@@ -38,7 +38,6 @@ router = page_router()
 
 _RECENT = 1000  # revisions of the mainline that are read: the newest, or as many that are spread over a longer time
 _FEW = 50  # points
-MAX_WITH = 3
 _USUAL_DAYS = 110
 _WINDOWS = ((30, "30 d"), (_USUAL_DAYS, "110 d"), (365, "1 y"))
 _FOUND = 30  # series that a search lists
@@ -136,11 +135,9 @@ def trend(
         until,
         a,
         b,
-        tuple(dict.fromkeys(with_ or ())),
+        other_series(with_ or ()),
         q,
     )
-    if len(at.others) > MAX_WITH:
-        raise BadInput(f"A figure shows at most {MAX_WITH} more series; take some of the {len(at.others)} out.")
     return page("trend.html", now=clock(session), **trend_values(session, target, at))
 
 
@@ -298,7 +295,7 @@ def trend_values(
         "total": len(series.points) if len(series.points) < _RECENT and series.every == 1 else None,
         "every": series.every,
         "found_series": _search(session, target, at) if at.query else None,
-        "most_with": MAX_WITH,
+        "most_with": MAX_OTHERS,
         "hover": _hover(found),
         "day": day,
     }

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from kernelwatch.documents.figures import FigureDocument
@@ -16,12 +16,12 @@ from service.domain.case_names import case_name
 from service.domain.forges import commit_address
 from service.domain.metrics import SeriesKey, metric_of
 from service.errors import BadInput, NotFound
-from service.forge.clients import addresses
+from service.forge.clients import repository_page
 from service.ledger.reading import board, queries, trends
 from service.ledger.reading.compare import compare
 from service.ledger.targets import target_named
 from service.reports.charts.board import BoardCell, BoardRun, cells_of
-from service.reports.charts.trends import Shown, Unit, trend
+from service.reports.charts.trends import Shown, Unit, other_series, trend
 from service.reports.figures.board import board_figure, roofline_figure
 from service.reports.figures.comparison import comparison_figure
 from service.reports.figures.frame import Commit
@@ -31,7 +31,6 @@ from service.reports.views import Point
 
 router = APIRouter(route_class=ReadingRoute, tags=["figures"])
 
-MAX_OTHERS = 3
 _Case = Annotated[str, Query(max_length=120, description="For example rmsnorm.fwd.4096x1024.bf16-fp32.")]
 _Provider = Annotated[str, Query(max_length=80, description="For example norms or quack.")]
 _Device = Annotated[str, Query(max_length=40, description="For example h200.")]
@@ -56,20 +55,18 @@ def get_trend_figure(
     days: Annotated[int | None, Query(ge=1, le=9999, description="Shown at first; the others by the slider.")] = None,
 ) -> Response:
     """Draw the history of one case on the mainline, its newest 2,000 revisions, as a figure of Plotly."""
-    target = target_named(session, name)
+    target, wanted = target_named(session, name), other_series(others or ())
     between = seconds(since), seconds(until)
     key = SeriesKey.of(target.id, device, provider, case)
     points = _points(session, target, key, between)
     if not points:
         raise NotFound("series", f"{case} of {provider} on {device} at {name}", "Search for the case on its trend.")
     history = trends.with_changes(session, target, key, points, ceilings=unit is Unit.CEILING)
-    found = trend(points, history.changes, key.metric, unit, history.ceilings)
-    compared = [(other, _other(session, target, other, key, unit, between)) for other in dict.fromkeys(others or ())]
-    if len(compared) > MAX_OTHERS:
-        raise BadInput(f"A figure shows at most {MAX_OTHERS} more series; take some of the {len(compared)} out.")
+    series = trend(points, history.changes, key.metric, unit, history.ceilings)
+    compared = [(other, _other(session, target, other, key, unit, between)) for other in wanted]
     sota, _ = trends.limit_to_sota(session, target, device, case)
     drawn = trend_figure(
-        found,
+        series,
         key.metric,
         f"{case} by {provider} on {device}",
         sota=sota,
@@ -86,8 +83,8 @@ def get_comparison_figure(
 ) -> Response:
     """Draw the ratios of two revisions, releases or pull requests, case by case, as a figure of Plotly."""
     target = target_named(session, name)
-    found = compare(session, target, base, head, device, cases)
-    return _tagged_figure(request, comparison_figure(found, target.name, _commit_of(target)))
+    revisions = compare(session, target, base, head, device, cases)
+    return _tagged_figure(request, comparison_figure(revisions, target.name, _commit_of(target)))
 
 
 _Dtype = Annotated[str | None, Query(max_length=120, description="Only cases of these dtypes, as in bf16-fp32.")]
@@ -97,46 +94,37 @@ _Against = Annotated[
 _At = Annotated[str | None, Query(max_length=64, description="A revision; the newest that was measured by default.")]
 
 
-@router.get("/targets/{name}/board/figure", response_model=FigureDocument, responses=CACHED)
-def get_board_figure(
-    request: Request,
-    name: AnyName,
-    session: Reading,
-    device: _Device,
-    dtype: _Dtype = None,
-    against: _Against = None,
-    at: _At = None,
-) -> Response:
-    """Draw the times of a board over those of another provider, by the bytes of a call, as a figure of Plotly."""
-    target = target_named(session, name)
-    return _tagged_figure(request, board_figure(*_board(session, target, device, dtype, against, at)))
-
-
-@router.get("/targets/{name}/roofline/figure", response_model=FigureDocument, responses=CACHED)
-def get_roofline_figure(
-    request: Request,
-    name: AnyName,
-    session: Reading,
-    device: _Device,
-    dtype: _Dtype = None,
-    against: _Against = None,
-    at: _At = None,
-) -> Response:
-    """Draw GB/s and TFLOP/s of the cases of a board below the ceilings of their session, as a figure of Plotly."""
-    target = target_named(session, name)
-    return _tagged_figure(request, roofline_figure(*_board(session, target, device, dtype, against, at)))
-
-
 def _board(
-    session: Session, target: Target, device: str, dtype: str | None, against: str | None, at: str | None
+    session: Reading,
+    name: AnyName,
+    device: _Device,
+    dtype: _Dtype = None,
+    against: _Against = None,
+    at: _At = None,
 ) -> tuple[list[BoardCell], BoardRun, str, str, str, Commit]:
     """The cases of a board, its run, and their names, as figures take them."""
+    target = target_named(session, name)
     run = board.board(session, target, device, at or "")
     sota, limit = board.limit_to_sota(target, device)
     other = against or sota
     chosen = [case for case in run.cases if not dtype or case_name(case.case).dtypes == dtype]
     cells = cells_of(chosen, other, sota, run.copy_gb_s, limit)
     return cells, run, target.name, device, other, _commit_of(target)
+
+
+_Board = Annotated[tuple[list[BoardCell], BoardRun, str, str, str, Commit], Depends(_board)]
+
+
+@router.get("/targets/{name}/board/figure", response_model=FigureDocument, responses=CACHED)
+def get_board_figure(request: Request, of: _Board) -> Response:
+    """Draw the times of a board over those of another provider, by the bytes of a call, as a figure of Plotly."""
+    return _tagged_figure(request, board_figure(*of))
+
+
+@router.get("/targets/{name}/roofline/figure", response_model=FigureDocument, responses=CACHED)
+def get_roofline_figure(request: Request, of: _Board) -> Response:
+    """Draw GB/s and TFLOP/s of the cases of a board below the ceilings of their session, as a figure of Plotly."""
+    return _tagged_figure(request, roofline_figure(*of))
 
 
 def _points(
@@ -172,7 +160,7 @@ def _commit_of(target: Target) -> Commit:
     kind = target.forge_kind
     if not kind:
         return lambda _: ""
-    repository = f"{addresses()[kind]}/{target.forge}"
+    repository = repository_page(kind, str(target.forge))
     return lambda sha: commit_address(kind, repository, sha)
 
 

@@ -13,7 +13,8 @@ from kernels.cases import Role
 from kernelwatch.client.models import TargetDocument
 from service.commands.files.benchmarks import Benchmark, metric_format, of_action
 from service.domain.exports import HistoryFormat
-from service.domain.states import CellState, Purpose
+from service.domain.forges import commit_address
+from service.domain.states import CellState, ForgeKind, Purpose
 
 
 class RevisionRow(BaseModel):
@@ -100,7 +101,7 @@ def _commit(target: TargetDocument, revision: RevisionRow) -> Mapping[str, Any]:
         "id": revision.sha,
         "message": revision.subject,
         "timestamp": revision.committed_at.isoformat(),
-        "url": f"{_repository(target)}/commit/{revision.sha}",
+        "url": commit_address(ForgeKind(target.forge_kind or ForgeKind.GITHUB), _repository(target), revision.sha),
     }
 
 

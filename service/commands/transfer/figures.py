@@ -37,7 +37,7 @@ def trend(
 ) -> None:
     """Write the history of a case."""
     figures = client().figures
-    found = figures.trend(
+    figure = figures.trend(
         target,
         case,
         provider=provider,
@@ -47,7 +47,7 @@ def trend(
         since=utc(since),
         until=utc(until),
     )
-    _write(found, output)
+    _write(figure, output)
 
 
 Dtype = Annotated[str | None, typer.Option(help="Only cases of these dtypes, such as bf16-fp32.")]
@@ -93,6 +93,6 @@ def roofline(
     _write(client().figures.roofline(target, device=device, dtype=dtype, against=against, at=at), output)
 
 
-def _write(found: "FigureDocument", output: Path | None) -> None:
+def _write(figure: "FigureDocument", output: Path | None) -> None:
     with destination(output) as write:
-        write(json.dumps(found, ensure_ascii=False).encode() + b"\n")
+        write(json.dumps(figure, ensure_ascii=False).encode() + b"\n")

@@ -8,13 +8,16 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import median
+from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
 from service.domain.states import Outcome, PointState
+from service.errors import BadInput
 from service.reports.views import ChangePointView, Point, RegressionView
 from service.reports.words import of_point, of_point_reason
 
+MAX_OTHERS = 3  # series that one figure shows besides its own
 _UNDECIDED = frozenset((Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.INVALID))
 _LEAST_FOR_BAND = 8  # points of a level, below which its spread is not drawn
 _THINGS = {words.name for words in WORDS.values() if words.thing}
@@ -302,3 +305,17 @@ def day(at: float) -> str:
 def _calendar_day(number: int) -> str:
     moment = datetime.fromtimestamp(number * 86_400, UTC)
     return f"{moment.day} {moment:%b %Y}"
+
+
+def other_series(named: Iterable[str]) -> tuple[str, ...]:
+    """The series that a figure shows besides its own, each once.  Raises BadInput for too many."""
+    others = tuple(dict.fromkeys(named))
+    if len(others) > MAX_OTHERS:
+        raise BadInput(f"A figure shows at most {MAX_OTHERS} more series; take some of the {len(others)} out.")
+    return others
+
+
+@lru_cache(8192)  # a board has some hundred, each twice
+def trend_path(target: str, device: str, provider: str, case: str) -> str:
+    """The path of the page of a series."""
+    return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"

@@ -8,6 +8,7 @@ from kernelwatch.documents.figures import FigureDocument
 from service.domain.roofline import Work, attainable_tflop_s, work
 from service.domain.text import short
 from service.reports.charts.board import BEST, BoardCell, BoardRun, other_time
+from service.reports.charts.trends import trend_path
 from service.reports.figures.frame import (
     FASTER,
     OTHERS,
@@ -20,7 +21,6 @@ from service.reports.figures.frame import (
     axis_menu,
     escaped,
     figure,
-    trend_page,
 )
 
 _COLOURS = (OWN, SOTA, FASTER, *OTHERS, SLOWER)
@@ -70,9 +70,9 @@ def roofline_figure(
     for cached, name, symbol in ((False, target, "circle"), (True, f"{target}, data in the L2 cache", "circle-open")):
         own = [(cell, least) for cell, least in placed if cell.case.in_cache is cached]
         times = [(least, cell.case.own.median) for cell, least in own]
-        said = _of_cases(own, target, device, against, run, commit)
+        hover = _of_cases(own, target, device, against, run, commit)
         look = {"color": OWN, "symbol": symbol, "size": 8}
-        traces += [trace | said for trace in _pair(name, times, look)] if own else []
+        traces += [trace | hover for trace in _pair(name, times, look)] if own else []
     if others:
         look = {"color": SOTA, "symbol": "line-ew-open", "size": 9, "line": {"width": 2}}
         traces += [trace | {"hoverinfo": "name+y"} for trace in _pair(_name(against), others, look)]
@@ -121,7 +121,7 @@ def _of_cases(own: _Placed, target: str, device: str, against: str, run: BoardRu
     at = commit(run.revision)
     return {
         "text": ["<br>".join(_lines(cell, against)) for cell, _ in own],
-        "customdata": [[trend_page(target, device, cell.case.provider, cell.case.case), at] for cell, _ in own],
+        "customdata": [[trend_path(target, device, cell.case.provider, cell.case.case), at] for cell, _ in own],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
@@ -139,13 +139,13 @@ def _name(against: str) -> str:
     return "the fastest other" if against == BEST else against
 
 
-def _ceilings(run: BoardRun, known: Sequence[Work]) -> Iterator[dict[str, Any]]:
+def _ceilings(run: BoardRun, works: Sequence[Work]) -> Iterator[dict[str, Any]]:
     """A copy of the session, where the L2 cache ends, and the roof of a matrix product."""
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "name"}
     dashed = {"color": QUIET, "dash": "dash", "width": 1.5}
-    if not (run.copy_gb_s and known):
+    if not (run.copy_gb_s and works):
         return
-    sizes, intensities = [one.bytes for one in known], [one.intensity for one in known]
+    sizes, intensities = [one.bytes for one in works], [one.intensity for one in works]
     copy = f"copy, {run.copy_gb_s:,.0f} GB/s"
     ends = {"x": [min(sizes), max(sizes)], "y": [run.copy_gb_s] * 2}
     yield line | {"name": copy, "line": dashed, **ends, "legendgroup": "ceilings"}

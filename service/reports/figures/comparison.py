@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from kernelwatch.documents.figures import FigureDocument
 from service.domain.metrics import amount, metric_of, number_of, ratio_text
 from service.domain.text import interval, short
+from service.reports.charts.trends import trend_path
 from service.reports.figures.frame import (
     FASTER,
     HAIR,
@@ -17,7 +18,6 @@ from service.reports.figures.frame import (
     axis_menu,
     escaped,
     figure,
-    trend_page,
 )
 from service.reports.rows import ComparedCase, RevisionsCompared
 
@@ -30,9 +30,9 @@ _LOOKS = {  # of each direction: colour, symbol
 _ROW_PX, _REST_PX = 18, 260
 
 
-def comparison_figure(found: RevisionsCompared, target: str, commit: Commit) -> FigureDocument:
+def comparison_figure(revisions: RevisionsCompared, target: str, commit: Commit) -> FigureDocument:
     """Draw the ratio of each case that has one with its interval, the largest change at the top."""
-    compared = [(one, one.ratio) for one in found.cases if one.ratio]
+    compared = [(one, one.ratio) for one in revisions.cases if one.ratio]
     compared.sort(key=lambda pair: abs(math.log(pair[1].ratio)))
     several = len({one.provider for one, _ in compared}) > 1
     traces = []
@@ -56,14 +56,17 @@ def comparison_figure(found: RevisionsCompared, target: str, commit: Commit) -> 
                     "marker": {"color": colour, "symbol": symbol, "size": 9},
                     "text": ["<br>".join(_lines(one)) for one, _ in own],
                     "customdata": [
-                        [trend_page(target, found.device, one.provider, one.case), commit(found.head.revision.sha)]
+                        [
+                            trend_path(target, revisions.device, one.provider, one.case),
+                            commit(revisions.head.revision.sha),
+                        ]
                         for one, _ in own
                     ],
                     "hovertemplate": "%{text}<extra></extra>",
                 }
             )
-    without = len(found.cases) - len(compared)
-    title = f"{found.head.revision.short} over {found.base.revision.short} on {found.device}"
+    without = len(revisions.cases) - len(compared)
+    title = f"{revisions.head.revision.short} over {revisions.base.revision.short} on {revisions.device}"
     rows = [_row(one, several=several) for one, _ in compared]
     return figure(
         traces,

@@ -4,7 +4,6 @@ import html
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from kernelwatch.documents.figures import FigureDocument
 from service.domain.text import one_line
@@ -54,12 +53,6 @@ def axis_menu(**ways: Mapping[str, Any]) -> list[dict[str, Any]]:
 def instant(at: float) -> str:
     """A time of an axis, which has no zone: UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def trend_page(target: str, device: str, provider: str, case: str) -> str:
-    """The address of a series, which a click opens."""
-    series = {"device": device, "provider": provider, "case": case}
-    return f"/targets/{quote(target)}/trend?{urlencode(series)}"
 
 
 def escaped(text: str) -> str:

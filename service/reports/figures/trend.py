@@ -34,7 +34,7 @@ _MARKS: Mapping[str, tuple[str, str, int]] = {  # symbol, colour, px
 
 
 def trend_figure(
-    found: Trend,
+    drawn: Trend,
     metric: Metric,
     title: str,
     *,
@@ -48,12 +48,12 @@ def trend_figure(
     The parts of the legend: the series, its intervals, levels with their spread, changes, SOTA, and other series.
     """
     traces = [
-        *_levels(found),
-        _own(found, metric, sota, commit),
-        *_intervals(found),
-        *_sota(found, sota),
-        *_others(found, others),
-        *_changes(found),
+        *_levels(drawn),
+        _own(drawn, metric, sota, commit),
+        *_intervals(drawn),
+        *_sota(drawn, sota),
+        *_others(drawn, others),
+        *_changes(drawn),
     ]
     x = axis("committed, UTC", type="date", hoverformat="%d %b %Y %H:%M", rangeslider={"visible": True})
     buttons = [{"count": n, "step": step, "stepmode": "backward", "label": label} for n, step, label in _WINDOWS]
@@ -62,11 +62,11 @@ def trend_figure(
         "y": 1.02,
         "yanchor": "bottom",
     }
-    y = axis(found.unit, fixedrange=False)  # a slider would keep the rectangle of a zoom as high as the figure
-    if days is not None and found.shown:
-        last = found.shown[-1].at
+    y = axis(drawn.unit, fixedrange=False)  # a slider would keep the rectangle of a zoom as high as the figure
+    if days is not None and drawn.shown:
+        last = drawn.shown[-1].at
         x["range"] = [instant(last - days * _DAY_S), instant(last + days * _DAY_S / 50)]
-        y["range"] = _range([one for one in found.shown if one.at >= last - days * _DAY_S])
+        y["range"] = _range([one for one in drawn.shown if one.at >= last - days * _DAY_S])
     return figure(traces, title, xaxis=x, yaxis=y, hovermode="x unified", hoverdistance=40, updatemenus=_menu())
 
 
@@ -86,17 +86,17 @@ def _range(shown: Sequence[Shown]) -> list[float]:
     return [max(0.0, low - spare), high + spare]
 
 
-def _own(found: Trend, metric: Metric, sota: str, commit: Commit) -> dict[str, Any]:
-    marks = [_MARKS.get(one.point.outcome or "", _mark(one)) for one in found.shown]
+def _own(drawn: Trend, metric: Metric, sota: str, commit: Commit) -> dict[str, Any]:
+    marks = [_MARKS.get(one.point.outcome or "", _mark(one)) for one in drawn.shown]
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": f"median, {escaped(found.unit)}",
-        "x": [instant(one.at) for one in found.shown],
-        "y": [one.value for one in found.shown],
-        "text": ["<br>".join(_lines(one, found, metric, sota)) for one in found.shown],
-        "customdata": [[f"/runs/{one.point.run_id}", commit(one.point.revision)] for one in found.shown],
-        "hovertemplate": f"<b>%{{y:{found.digits}}} {escaped(found.unit)}</b> %{{text}}<extra></extra>",
+        "name": f"median, {escaped(drawn.unit)}",
+        "x": [instant(one.at) for one in drawn.shown],
+        "y": [one.value for one in drawn.shown],
+        "text": ["<br>".join(_lines(one, drawn, metric, sota)) for one in drawn.shown],
+        "customdata": [[f"/runs/{one.point.run_id}", commit(one.point.revision)] for one in drawn.shown],
+        "hovertemplate": f"<b>%{{y:{drawn.digits}}} {escaped(drawn.unit)}</b> %{{text}}<extra></extra>",
         "marker": {
             "symbol": [symbol for symbol, *_ in marks],
             "color": [colour for _, colour, _ in marks],
@@ -109,7 +109,7 @@ def _mark(one: Shown) -> tuple[str, str, int]:
     return ("circle", OWN, 6) if one.judged else ("circle-open", QUIET, 6)
 
 
-def _lines(one: Shown, found: Trend, metric: Metric, sota: str) -> Iterator[str]:
+def _lines(one: Shown, drawn: Trend, metric: Metric, sota: str) -> Iterator[str]:
     """What a hover says of a revision."""
     point = one.point
     yield f"{short(point.revision)} {escaped(point.subject)}"
@@ -119,27 +119,27 @@ def _lines(one: Shown, found: Trend, metric: Metric, sota: str) -> Iterator[str]
         outcome = f", {point.outcome}" if point.outcome else ""
         yield f"{ratio_text(point.ratio, metric)} to its parent{f', {within}' * bool(within)}{outcome}"
     if (ratio := over_sota(point)) is not None:
-        yield f"{ratio:.3f} × {escaped(sota)}{f': {found.said(one.sota)}' if one.sota is not None else ''}"
+        yield f"{ratio:.3f} × {escaped(sota)}{f': {drawn.said(one.sota)}' if one.sota is not None else ''}"
     if point.stack_changes:
         yield f"stack: {escaped('; '.join(point.stack_changes))}"
-    yield from (_said(change) for change in found.changes if change.ordinal == point.ordinal)
+    yield from (_change_line(change) for change in drawn.changes if change.ordinal == point.ordinal)
 
 
-def _intervals(found: Trend) -> Iterator[dict[str, Any]]:
+def _intervals(drawn: Trend) -> Iterator[dict[str, Any]]:
     """The interval of the comparison with the parent, around each value: shown when it is chosen in the legend."""
-    known = [(one, one.low, one.high) for one in found.shown if one.low is not None and one.high is not None]
-    if known:
+    bounded = [(one, one.low, one.high) for one in drawn.shown if one.low is not None and one.high is not None]
+    if bounded:
         yield {
             "type": "scatter",
             "mode": "markers",
             "name": "interval of the ratio to the parent",
-            "x": [instant(one.at) for one, *_ in known],
-            "y": [one.value for one, *_ in known],
+            "x": [instant(one.at) for one, *_ in bounded],
+            "y": [one.value for one, *_ in bounded],
             "error_y": {
                 "type": "data",
                 "symmetric": False,
-                "array": [high - one.value for one, _, high in known],
-                "arrayminus": [one.value - low for one, low, _ in known],
+                "array": [high - one.value for one, _, high in bounded],
+                "arrayminus": [one.value - low for one, low, _ in bounded],
                 "color": QUIET,
                 "thickness": 1,
                 "width": 2,
@@ -150,8 +150,8 @@ def _intervals(found: Trend) -> Iterator[dict[str, Any]]:
         }
 
 
-def _levels(found: Trend) -> Iterator[dict[str, Any]]:
-    levels = [level for level in found.levels if len(level.points) > 1]
+def _levels(drawn: Trend) -> Iterator[dict[str, Any]]:
+    levels = [level for level in drawn.levels if len(level.points) > 1]
     bands = [(level, level.spread) for level in levels if level.spread]
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
     if bands:
@@ -172,21 +172,21 @@ def _levels(found: Trend) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sota(found: Trend, sota: str) -> Iterator[dict[str, Any]]:
-    known = [one for one in found.shown if one.sota is not None]
-    if known:
+def _sota(drawn: Trend, sota: str) -> Iterator[dict[str, Any]]:
+    compared = [one for one in drawn.shown if one.sota is not None]
+    if compared:
         yield {
             "type": "scatter",
             "mode": "lines",
             "name": escaped(sota),
-            "x": [instant(one.at) for one in known],
-            "y": [one.sota for one in known],
+            "x": [instant(one.at) for one in compared],
+            "y": [one.sota for one in compared],
             "line": {"color": SOTA, "dash": "dash", "width": 1.5},
             "hoverinfo": "skip",
         }
 
 
-def _others(found: Trend, others: Sequence[tuple[str, Sequence[Shown]]]) -> Iterator[dict[str, Any]]:
+def _others(drawn: Trend, others: Sequence[tuple[str, Sequence[Shown]]]) -> Iterator[dict[str, Any]]:
     for (name, shown), colour in zip(others, OTHERS, strict=False):
         yield {
             "type": "scatter",
@@ -196,14 +196,14 @@ def _others(found: Trend, others: Sequence[tuple[str, Sequence[Shown]]]) -> Iter
             "y": [one.value for one in shown],
             "text": [short(one.point.revision) for one in shown],
             "line": {"color": colour, "dash": "dot", "width": 1.5},
-            "hovertemplate": f"%{{y:{found.digits}}} {escaped(found.unit)} {escaped(name)} at %{{text}}<extra></extra>",
+            "hovertemplate": f"%{{y:{drawn.digits}}} {escaped(drawn.unit)} {escaped(name)} at %{{text}}<extra></extra>",
         }
 
 
-def _changes(found: Trend) -> Iterator[dict[str, Any]]:
+def _changes(drawn: Trend) -> Iterator[dict[str, Any]]:
     """The changes of the series, above its revisions; one that was withdrawn is grey."""
-    values = {one.point.ordinal: one.value for one in found.shown}
-    changes = [one for one in found.changes if one.ordinal in values]
+    values = {one.point.ordinal: one.value for one in drawn.shown}
+    changes = [one for one in drawn.changes if one.ordinal in values]
     if changes:
         colours = [QUIET if one.closed else SLOWER if one.slower else FASTER for one in changes]
         yield {
@@ -220,7 +220,7 @@ def _changes(found: Trend) -> Iterator[dict[str, Any]]:
         }
 
 
-def _said(change: SeriesChange) -> str:
+def _change_line(change: SeriesChange) -> str:
     """A change with its interval and its cause."""
     within = interval(change.low, change.high)
     cause = escaped(change.cause or change.state or "cause not known")

@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element, fromstring
 import jsonschema_rs
 import pytest
 
-from kernelwatch.client.models import RunDocument
+from kernelwatch.client.models import RunDocument, TargetDocument
 from service.commands import files
-from service.commands.files import benchmarks, junit, sarif
+from service.commands.files import benchmarks, histories, junit, sarif
 from service.commands.output.formats import Format, RunFormat
 from tests.fakes.api import Api
 from tests.fakes.documents import CASE, measurement, run, verdict
@@ -347,6 +347,16 @@ def test_a_history_goes_on_in_github_action_benchmark(seeded: Any) -> None:
     dates = [one["date"] for one in data["entries"]["norms on h200"]]
     assert dates == sorted(dates)
     assert data["lastUpdate"] == max(one["date"] for revisions in data["entries"].values() for one in revisions)
+
+
+@pytest.mark.parametrize(("kind", "path"), [("github", "/commit/"), ("gitlab", "/-/commit/"), (None, "/commit/")])
+def test_a_commit_of_a_history_leads_to_its_page_on_the_forge(seeded: Any, kind: str | None, path: str) -> None:
+    shown = Api().get("/targets/norms").json() | {"forge_kind": kind, "location": "https://forge.test/acme/norms.git"}
+    at = {"sha": "abc", "ordinal": 1, "subject": "", "author": "", "committed_at": "2026-11-29T00:00:00Z"}
+    revision = histories.MeasuredRevision(histories.RevisionRow.model_validate(at), "h200", ())
+    data = histories.data_of_action(TargetDocument.model_validate(shown), [revision])
+    [[entry]] = data["entries"].values()
+    assert entry["commit"]["url"] == f"https://forge.test/acme/norms{path}abc"
 
 
 def test_a_history_goes_on_in_bencher(seeded: Any, tmp_path: Path) -> None:
