@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from service.reports.charts.trends import trend_path
+from service.domain.case_names import trend_path
 
 GLOSSARY = "glossary"
 # What pages call a term, and its anchor in docs/glossary.md.

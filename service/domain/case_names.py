@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from urllib.parse import quote, urlencode
 
 from kernels.cases import OPS, Case, Direction, Metric
 from kernels.suites import LABELS
@@ -80,3 +81,9 @@ def op_words(name: str) -> str:
 
 def direction_words(direction: str) -> str:
     return _DIRECTIONS[Direction(direction)] if direction in list(Direction) else direction
+
+
+@lru_cache(8192)  # a board has some hundred, each twice
+def trend_path(target: str, device: str, provider: str, case: str) -> str:
+    """The path of the page that shows a case over the mainline."""
+    return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"

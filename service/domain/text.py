@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+DAY_S = 86_400.0
 ONE_LINE = r"^[^\x00-\x1f\x7f]+$"  # databases refuse the first, and names with the others cannot be read
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from kernels.cases import Metric
+from service.domain.case_names import trend_path
 from service.domain.forges import commit_address, compare_address, lines_address
 from service.domain.metrics import WORDS, amount, in_range, percent, signed
 from service.domain.policy.policy import CommentWhen
 from service.domain.states import OPEN_STATES, GateKind, GateState, Outcome, Purpose, RunState
 from service.domain.text import code, escaped, in_percent, listed, one_line, row_of, share_in_words
 from service.reports import change_picture
-from service.reports.charts.trends import trend_path
 from service.reports.report import Report, cases, counted
 from service.reports.rows import BaselineRow, Row
 

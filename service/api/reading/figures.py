@@ -1,6 +1,7 @@
 """Charts to explore: what pages draw, as figures of Plotly."""
 
 import json
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -94,37 +95,42 @@ _Against = Annotated[
 _At = Annotated[str | None, Query(max_length=64, description="A revision; the newest that was measured by default.")]
 
 
-def _board(
-    session: Reading,
-    name: AnyName,
-    device: _Device,
-    dtype: _Dtype = None,
-    against: _Against = None,
-    at: _At = None,
-) -> tuple[list[BoardCell], BoardRun, str, str, str, Commit]:
-    """The cases of a board, its run, and their names, as figures take them."""
-    target = target_named(session, name)
-    run = board.board(session, target, device, at or "")
-    sota, limit = board.limit_to_sota(target, device)
-    other = against or sota
-    chosen = [case for case in run.cases if not dtype or case_name(case.case).dtypes == dtype]
-    cells = cells_of(chosen, other, sota, run.copy_gb_s, limit)
-    return cells, run, target.name, device, other, _commit_of(target)
+@dataclass(frozen=True)
+class _BoardChoice:
+    """Which cases of which run a board shows, and against whom."""
+
+    device: _Device
+    dtype: _Dtype = None
+    against: _Against = None
+    at: _At = None
 
 
-_Board = Annotated[tuple[list[BoardCell], BoardRun, str, str, str, Commit], Depends(_board)]
+_Chosen = Annotated[_BoardChoice, Depends()]
 
 
 @router.get("/targets/{name}/board/figure", response_model=FigureDocument, responses=CACHED)
-def get_board_figure(request: Request, of: _Board) -> Response:
+def get_board_figure(request: Request, name: AnyName, session: Reading, chosen: _Chosen) -> Response:
     """Draw the times of a board over those of another provider, by the bytes of a call, as a figure of Plotly."""
-    return _tagged_figure(request, board_figure(*of))
+    return _tagged_figure(request, board_figure(*_board(session, name, chosen)))
 
 
 @router.get("/targets/{name}/roofline/figure", response_model=FigureDocument, responses=CACHED)
-def get_roofline_figure(request: Request, of: _Board) -> Response:
+def get_roofline_figure(request: Request, name: AnyName, session: Reading, chosen: _Chosen) -> Response:
     """Draw GB/s and TFLOP/s of the cases of a board below the ceilings of their session, as a figure of Plotly."""
-    return _tagged_figure(request, roofline_figure(*of))
+    return _tagged_figure(request, roofline_figure(*_board(session, name, chosen)))
+
+
+def _board(
+    session: Session, name: str, chosen: _BoardChoice
+) -> tuple[list[BoardCell], BoardRun, str, str, str, Commit]:
+    """The cases of a board, its run, and their names, as figures take them."""
+    target = target_named(session, name)
+    run = board.board(session, target, chosen.device, chosen.at or "")
+    sota, limit = board.limit_to_sota(target, chosen.device)
+    other = chosen.against or sota
+    cases = [case for case in run.cases if not chosen.dtype or case_name(case.case).dtypes == chosen.dtype]
+    cells = cells_of(cases, other, sota, run.copy_gb_s, limit)
+    return cells, run, target.name, chosen.device, other, _commit_of(target)
 
 
 def _points(

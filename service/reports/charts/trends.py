@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import median
-from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
@@ -313,9 +312,3 @@ def other_series(named: Iterable[str]) -> tuple[str, ...]:
     if len(others) > MAX_OTHERS:
         raise BadInput(f"A figure shows at most {MAX_OTHERS} more series; take some of the {len(others)} out.")
     return others
-
-
-@lru_cache(8192)  # a board has some hundred, each twice
-def trend_path(target: str, device: str, provider: str, case: str) -> str:
-    """The path of the page of a series."""
-    return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"

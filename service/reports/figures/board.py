@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelwatch.documents.figures import FigureDocument
+from service.domain.case_names import trend_path
 from service.domain.roofline import Work, attainable_tflop_s, work
 from service.domain.text import short
 from service.reports.charts.board import BEST, BoardCell, BoardRun, other_time
-from service.reports.charts.trends import trend_path
 from service.reports.figures.frame import (
     FASTER,
     OTHERS,

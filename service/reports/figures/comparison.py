@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from kernelwatch.documents.figures import FigureDocument
+from service.domain.case_names import trend_path
 from service.domain.metrics import amount, metric_of, number_of, ratio_text
 from service.domain.text import interval, short
-from service.reports.charts.trends import trend_path
 from service.reports.figures.frame import (
     FASTER,
     HAIR,

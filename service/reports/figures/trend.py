@@ -7,7 +7,7 @@ from kernels.cases import Metric
 from kernelwatch.documents.figures import FigureDocument
 from service.domain.metrics import ratio_text
 from service.domain.states import Outcome
-from service.domain.text import interval, short
+from service.domain.text import DAY_S, interval, short
 from service.reports.charts.trends import SeriesChange, Shown, Trend, over_sota
 from service.reports.figures.frame import (
     BUTTON,
@@ -25,7 +25,6 @@ from service.reports.figures.frame import (
     instant,
 )
 
-_DAY_S = 86_400.0
 _WINDOWS = ((1, "day", "1 d"), (7, "day", "7 d"), (30, "day", "30 d"), (110, "day", "110 d"), (1, "year", "1 y"))
 _MARKS: Mapping[str, tuple[str, str, int]] = {  # symbol, colour, px
     Outcome.REGRESSION: ("triangle-up", SLOWER, 10),
@@ -65,8 +64,8 @@ def trend_figure(
     y = axis(drawn.unit, fixedrange=False)  # a slider would keep the rectangle of a zoom as high as the figure
     if days is not None and drawn.shown:
         last = drawn.shown[-1].at
-        x["range"] = [instant(last - days * _DAY_S), instant(last + days * _DAY_S / 50)]
-        y["range"] = _range([one for one in drawn.shown if one.at >= last - days * _DAY_S])
+        x["range"] = [instant(last - days * DAY_S), instant(last + days * DAY_S / 50)]
+        y["range"] = _range([one for one in drawn.shown if one.at >= last - days * DAY_S])
     return figure(traces, title, xaxis=x, yaxis=y, hovermode="x unified", hoverdistance=40, updatemenus=_menu())
 
 
