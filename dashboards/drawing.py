@@ -14,11 +14,13 @@ from itertools import chain
 
 from markupsafe import escape
 
+from service.domain.text import DAY_S
+
 _STEPS = (1.0, 2.0, 5.0, 10.0)
-_HOUR_S, _DAY_S = 3600.0, 86_400.0
+_HOUR_S = 3600.0
 _TIME_STEPS_S = (
     *(_HOUR_S * hours for hours in (1, 3, 6, 12)),
-    *(_DAY_S * days for days in (1, 2, 7, 14)),
+    *(DAY_S * days for days in (1, 2, 7, 14)),
 )
 _MONTH_STEPS = (1, 2, 3, 6, 12, 24, 60, 120)
 
@@ -104,7 +106,7 @@ def time_ticks(low: float, high: float, most: int = 8) -> list[tuple[float, str]
 
 def _even_times(low: float, high: float, step_s: float) -> list[tuple[float, str]]:
     day = datetime.fromtimestamp(low, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    begin = day - timedelta(days=day.toordinal() % max(1, int(step_s // _DAY_S)))
+    begin = day - timedelta(days=day.toordinal() % max(1, int(step_s // DAY_S)))
     first = math.ceil((low - begin.timestamp()) / step_s)
     last = math.floor((high - begin.timestamp()) / step_s)
     moments = [begin + timedelta(seconds=n * step_s) for n in range(first, last + 1)]

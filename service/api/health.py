@@ -33,6 +33,7 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.states import BaselineKind, Purpose
+from service.domain.text import DAY_S
 from service.ledger import phases
 from service.ledger.health import control, fleet
 from service.ledger.reading.queries import waiting, workers
@@ -180,7 +181,7 @@ def _families(session: Session) -> Iterator[Metric]:
         .where(
             VerdictRow.baseline_kind == BaselineKind.PARENT,
             Run.purpose == Purpose.WATCH,
-            Run.finished_at > now - phases.DAY_S,
+            Run.finished_at > now - DAY_S,
             Run.target_id.not_in(SAMPLES),
         )
         .group_by(VerdictRow.outcome, Run.device)

@@ -44,6 +44,7 @@ from service.domain.access import Actor, Scope
 from service.domain.policy.policy import read
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition
 from service.domain.states import PointState
+from service.domain.text import DAY_S
 from service.errors import NotFound
 from service.ledger import policies
 from service.ledger.bisections import advance, bisections
@@ -82,7 +83,6 @@ from service.reports.schema.runs import run_item
 
 router = api_router()
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="`policy_version` of a verdict.")]
-DAY_S = 86_400.0
 WithClosed = Annotated[bool, Query(description="Include closed incidents.")]
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.domain.states import GateAction
+from service.domain.text import DAY_S
 
 # Severities are the words of the gate.  An event that closes something is as severe as what it closes, so that every
 # subscription that sends the one sends the other.
 SEVERITIES = (GateAction.PASS, GateAction.WARN, GateAction.FAIL)  # the smallest first
-HOUR_S, DAY_S = 3600.0, 86_400.0
+HOUR_S = 3600.0
 NEWS_S = 7 * DAY_S  # an older event is dropped: a channel that was away for a month must not be flooded
 # Changes of one case that are sent in a day, where it regresses and is fixed again and again; the others wait.
 MAX_CHANGES = 3

@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Run, RunTotals
 from service.domain.phases import mean_seconds
+from service.domain.text import DAY_S
 
-DAY_S = 86_400.0
 _OF_A_DAY = (
     select(Run.worker, Run.device, RunTotals.seconds)
     .join(Run, Run.id == RunTotals.run_id)

@@ -24,12 +24,11 @@ from service.domain.codefacts.texts import (
     plain_case,
     unpacked,
 )
-from service.domain.text import one_line
+from service.domain.text import DAY_S, one_line
 from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
 from service.settings import settings
 
-DAY_S = 86_400.0
 _MANY = 500  # texts that one transaction deletes
 _IS_UNUSED = ~exists().where(KernelTextRow.text_id == CodeText.id)
 

@@ -26,6 +26,7 @@ from service.api.keys import check_own, owner_of_new, owner_to_list
 from service.db.engine import clock, transaction
 from service.db.models import Account, ApiKey, AuditEntry
 from service.domain.access import OF_TARGETS, Actor, NamedGrant, Scope, read_grants
+from service.domain.text import DAY_S
 from service.errors import BadInput, NotFound
 from service.ledger import audit
 from service.ledger.access import accounts, keys, repeats
@@ -150,7 +151,7 @@ def _change_key(key_id: int, verb: Verb, sent: Sent, actor: Actor) -> str | Resp
             return f"The key {keys.revoke(session, str(key_id)).prefix} is revoked."
         if not _is_first(session, sent, actor, f"rotate {key_id}"):
             return _shown_before(session)
-        row, text = keys.rotate(session, str(key_id), overlap_s=float(sent["overlap"] or keys.DAY_S))
+        row, text = keys.rotate(session, str(key_id), overlap_s=float(sent["overlap"] or DAY_S))
         return _shown_once(session, row, text)
 
 

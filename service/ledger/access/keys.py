@@ -12,13 +12,13 @@ from service.db.engine import clock
 from service.db.models import Account, ApiKey, KeyGrant, Target
 from service.domain.access import Actor, Grant, NamedGrant, Scope
 from service.domain.states import ActorKind
+from service.domain.text import DAY_S
 from service.errors import BadInput, NotFound, Refused, Unsigned
 from service.ledger import audit
 from service.ledger.access import sign_ins
 from service.ledger.acting import acting
 from service.ledger.targets import target_named
 
-DAY_S = 86_400.0
 MAX_NAME = 80
 USED_EVERY_S = 60.0  # how exact `used_at` is: a write for every request would cost more than the request
 _MAX_OVERLAP_S = 30 * DAY_S

@@ -20,7 +20,7 @@ from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, FoundBy, Purpose, RegressionState, SearchState
-from service.domain.text import short
+from service.domain.text import DAY_S, short
 from service.errors import BadInput, Conflict, NotFound, ServiceError
 from service.ledger import audit
 from service.ledger.bisections import steps
@@ -35,7 +35,6 @@ from service.reports.bisection_text import Merge, said
 from service.reports.views import BisectionView
 from service.sources.source import Found
 
-_DAY_S = 86_400.0
 _STATE = {
     Aim.VERIFY: SearchState.VERIFYING,
     Aim.SEARCH: SearchState.SEARCHING,
@@ -305,7 +304,7 @@ def _spent_today(session: Session, target_id: int) -> int:
         select(func.count(Run.id))
         .join(Bisection, Bisection.id == Run.bisection_id)
         .where(Bisection.target_id == target_id, Bisection.asked_by == KERNELWATCH)
-        .where(Run.created_at.between(now - _DAY_S, now))
+        .where(Run.created_at.between(now - DAY_S, now))
     )
     return session.execute(steps).scalar_one()
 

@@ -26,8 +26,7 @@ from service.db.models import (
 from service.domain.health.overview import RunKind, ends_in_s, usual_durations
 from service.domain.roofline import number
 from service.domain.states import OutboxState, Purpose, RunState
-from service.domain.text import WORKER_GONE_S, is_recent
-from service.ledger.phases import DAY_S
+from service.domain.text import DAY_S, WORKER_GONE_S, is_recent
 from service.reports.health.facts import (
     DeviceQueue,
     DeviceReading,

@@ -26,6 +26,7 @@ from service.db.models import (
 from service.domain.attribution.causes import moved
 from service.domain.health.overview import REVISIONS, DeviceResult, StripRevision
 from service.domain.states import Priority, RegressionState, RunState
+from service.domain.text import DAY_S
 from service.domain.verdicts.totals import SotaMean
 from service.ledger.health import fleet
 from service.ledger.reading.histories import UNEXPLAINED
@@ -111,7 +112,6 @@ def _versions(session: Session, ids: Collection[int]) -> Mapping[int, Any]:
 
 
 NIGHTS = 30
-DAY_S = 86_400.0
 
 
 _now: BindParameter[float] = bindparam("now", type_=Float)

@@ -18,7 +18,7 @@ from service.domain.access import Actor
 from service.domain.forges import pull_name
 from service.domain.slash_commands import NAME, Command, CommandName, read
 from service.domain.states import OPEN_STATES, ForgeKind, Purpose, RunState
-from service.domain.text import code, escaped, one_line, short
+from service.domain.text import DAY_S, code, escaped, one_line, short
 from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import clients
 from service.forge.events import Commented
@@ -84,7 +84,6 @@ log = structlog.get_logger()
 
 # On one pull request, in a day and to all strangers together: anybody may comment on a public repository.
 MAX_ANSWERS_TO_STRANGERS = 5
-_DAY_S = 86_400.0
 # These need the head recorded first.
 _FROM_HEAD = frozenset(CommandName) - {CommandName.HELP, CommandName.STOP}
 
@@ -255,7 +254,7 @@ def _answered(watching: Sequence[Target], event: Commented, effect: _Effect, *, 
 
 def _answers_to_strangers(session: Session, target: Target, number: int) -> int:
     """How many answers strangers got on a pull request in the last day."""
-    of_day = OutboxMessage.created_at > clock(session) - _DAY_S
+    of_day = OutboxMessage.created_at > clock(session) - DAY_S
     asked = select(OutboxMessage.payload).where(OutboxMessage.target_id == target.id, OutboxMessage.kind == "answer")
     payloads = session.scalars(asked.where(of_day))
     return sum(payload.get("pull") == number and bool(payload.get("to_stranger")) for payload in payloads)

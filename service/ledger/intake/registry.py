@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, reading, transaction
 from service.db.models import Base, Bisection, Pull, RecipeRow, Revision, Run, Target, Worker
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Origin, RunState, TargetKind
-from service.domain.text import without_credentials
+from service.domain.text import DAY_S, without_credentials
 from service.errors import BadInput, Conflict, LaterChange, NotFound, ServiceError, Stale
 from service.ledger import audit, targets
 from service.ledger.locking import lock, lock_to_remove
@@ -29,8 +29,6 @@ from service.sources.git import GitSource
 from service.sources.source import Found, Source
 
 log = structlog.get_logger()
-
-_DAY_S = 86_400.0
 
 
 def add(
@@ -415,7 +413,7 @@ def _clean(target: Target, source: GitSource, *, thoroughly: bool) -> int:
 
 def _pulls(session: Session, target: Target) -> Collection[int]:
     """The pull requests that are open, or were closed less than `KERNELWATCH_PULLS_DAYS` ago."""
-    since = clock(session) - settings().pulls_days * _DAY_S
+    since = clock(session) - settings().pulls_days * DAY_S
     rows = select(Pull.number).where(Pull.target_id == target.id, Pull.closed_at.is_(None) | (Pull.closed_at > since))
     return set(session.execute(rows).scalars())
 

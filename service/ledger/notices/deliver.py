@@ -18,7 +18,6 @@ from service.channels.channels import Channel, ChannelFailed
 from service.db.engine import clock, reading, transaction
 from service.db.models import ChannelHealth, Notice, NoticeMessage, Subscription
 from service.domain.notices import (
-    DAY_S,
     HOUR_S,
     KINDS,
     NEWS_S,
@@ -31,7 +30,7 @@ from service.domain.notices import (
     plan,
 )
 from service.domain.states import NoticeState, OutboxState
-from service.domain.text import is_due
+from service.domain.text import DAY_S, is_due
 from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import subscriptions

@@ -29,7 +29,7 @@ from service.domain.notices import SEVERITIES, EventKind, NotableEvent
 from service.domain.phases import in_words, mostly_starts
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, MovedBy, NoticeState, Outcome, Priority, Purpose
-from service.domain.text import is_recent, one_line
+from service.domain.text import DAY_S, is_recent, one_line
 from service.domain.verdicts.samples import Name
 from service.ledger import phases
 from service.ledger.locking import insert_if_absent
@@ -300,7 +300,7 @@ def note_starting() -> None:
     """
     with transaction() as session:
         now = clock(session)
-        midnight = now - now % phases.DAY_S
+        midnight = now - now % DAY_S
         for (worker, device), seconds in phases.mean_seconds_of_a_day(session, midnight).items():
             if device != "cpu" and mostly_starts(seconds):
                 kind = EventKind.WORKER_STARTS

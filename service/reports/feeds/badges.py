@@ -11,10 +11,9 @@ from kernels.cases import Metric
 from service.domain.metrics import WORDS
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.stats import counts
-from service.domain.text import counted, one_line
+from service.domain.text import DAY_S, counted, one_line
 from service.domain.weekly.weeks import TIMES
 
-DAY_S = 86_400.0
 LEVEL, BEHIND = 1.02, 1.05  # times SOTA up to which it is level, and from which it is clearly behind
 MAX_TEXT = 60
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.notices import DAY_S, HOUR_S, MAX_CHANGES, NEWS_S, EventKind, Pending, Plan, Rules, SentBefore, plan
+from service.domain.notices import HOUR_S, MAX_CHANGES, NEWS_S, EventKind, Pending, Plan, Rules, SentBefore, plan
+from service.domain.text import DAY_S
 
 OPENED, FIXED, REOPENED = EventKind.REGRESSION_OPENED, EventKind.REGRESSION_FIXED, EventKind.REGRESSION_REOPENED
 ACCEPTED, FAILED = EventKind.REGRESSION_ACCEPTED, EventKind.RUN_FAILED

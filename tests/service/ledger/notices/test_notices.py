@@ -13,11 +13,11 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, RegressionRow, Role, Run, Target, Worker
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import FoundBy, GateAction, NoticeState, OutboxState, Priority, RunState
+from service.domain.text import DAY_S
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.access import sign_ins
 from service.ledger.notices import happenings, subscriptions
 from service.ledger.notices import happenings as silent_workers
-from service.ledger.phases import DAY_S
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
 from service.ledger.runs import queue
