@@ -28,6 +28,7 @@ from benchmarks.verdicts.left_out import UNITS, family_of, known_without
 from benchmarks.verdicts.simulated import CASES, NOISES, PAST, POLICY, Family, Noise, Session
 from benchmarks.verdicts.tables import tables
 from service.domain.states import Outcome
+from service.domain.stats.case_variances import MIN_SESSIONS
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.judge import CHANGES, Verdict, judge
@@ -37,6 +38,7 @@ PLANTED = 0.1  # of the cases of a family that is not harmless
 MOST = (5, 8, 16)  # trials of a case within which a change is found
 SIZES = (6, 20, CASES)
 TIMES = {6: 8, 20: 3, CASES: 1}  # more families of few cases: each of them says less
+OFFSETS = ("offsets", "shifts", "builds", "layouts", "links", "both")
 TINY_US = 2.5  # below this 50 ns are more than 2 %
 ALONE_SDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02)
 LONG = POLICY.model_copy(update={"smallest_change_short": POLICY.smallest_change, "smallest_change_ns": 0.0})
@@ -97,7 +99,8 @@ def plan() -> list[tuple[Row, str]]:
     quiet = [(0.5, 1.0), (0.25, 1.0), (0.25, 0.5)]
     found += [(Row("h200", size, PAST, *of), "harmless") for size in (6, CASES) for of in quiet]
     others = [Row(noise.name, size) for noise in NOISES[1:] for size in (6, CASES)]
-    new = [Row(name, 6, 0) for name in ("offsets", "shifts")]
+    new = [Row(name, size, 0) for name in ("alike", *OFFSETS) for size in (6, CASES)]
+    new += [Row(name, size, MIN_SESSIONS) for name in OFFSETS for size in (6, CASES)]
     found += [(row, truth) for row in [*others, *new] for truth in ("harmless", "planted")]
     return [*found, (Row("offsets", 6, PAST, 0.25), "harmless")]
 

@@ -23,8 +23,9 @@ from service.domain.verdicts.samples import Cell, Pairs
 CASES = 200
 ROUNDS = 4  # of a trial, as in runs of many cases on a GPU (workers/run/trials.py); few cases have 8, and vary less
 SIDES = 3  # head, baseline and the copy of the baseline
+BUILDS, BUILD_OF = 2, [0, 1, 1]  # the build of each side
 ROUND_SD = 0.001  # of one side's sample, where the noise is not drawn from the H200
-PAST = 10  # sessions of the worker of which the judge knows the controls
+PAST = 10  # calibrations of the worker that the judge knows: controls, and two builds of one source
 PROVIDER = "norms"
 POLICY = Policy()
 # A trial of two equal sides lacks a third.  The copy is this share of their own difference, and for the rest that of
@@ -54,6 +55,9 @@ class Noise:
     # What all trials of a session share, of head over baseline, each contender drawing its own:
     offset: float = 0.0  # sd, a case its own
     side: float = 0.0  # sd, the same at all cases of a contender
+    # The same of two builds of one source.  The copy of the baseline is of its build.
+    build: float = 0.0  # sd, a case its own
+    build_side: float = 0.0  # sd, the same at all cases of a build
     controlled: bool = True  # a copy of the baseline shares the session
 
 
@@ -65,6 +69,10 @@ NOISES = (
     Noise("offsets", "an offset of the session at each case, sd .3 %", offset=0.003),
     Noise("shifts", "an offset of the session at each case, sd .07 %, the largest of the H200", offset=0.0007),
     Noise("sides", "an offset of the session for each contender, the same at all its cases, sd .3 %", side=0.003),
+    Noise("builds", "an offset of the build at each case, sd .08 %", build=0.0008),
+    Noise("layouts", "an offset of the build at each case, sd .3 %", build=0.003),
+    Noise("links", "an offset of the build, the same at all its cases, sd .3 %", build_side=0.003),
+    Noise("both", "offsets of the session and of the build at each case, sd .3 % each", offset=0.003, build=0.003),
     Noise(
         "moments",
         "a slow moment: one side 3 % slower in half of the rounds, in one trial of 7",
@@ -146,24 +154,29 @@ class Family:
         """Draw what all trials of a session share."""
         at_cases = self._dice.normal(size=(SIDES, self.size)) * self.noise.offset
         self._offsets = (at_cases + self._dice.normal(size=(SIDES, 1)) * self.noise.side) / math.sqrt(2)
+        if self.noise.build or self.noise.build_side:
+            builds = self._dice.normal(size=(BUILDS, self.size)) * self.noise.build
+            builds += self._dice.normal(size=(BUILDS, 1)) * self.noise.build_side
+            self._offsets += builds[BUILD_OF] / math.sqrt(2)
         self._last = np.full((SIDES, self.size), np.nan)
 
     def past(self, sessions: int = PAST, share: float = 1.0, part: float = 1.0) -> KnownVariances:
-        """What the controls of earlier sessions say, in which noise was `share` of today's, at a part of the cases."""
-        found = []
+        """What earlier calibrations say, in which noise was `share` of today's, at a part of the cases."""
+        past = []
         shares = np.where(np.arange(self.size) < part * self.size, share, 1.0)
         for session in range(sessions):
             self._begin()
             trials = [self.trial(np.arange(self.size)) for _ in range(POLICY.screening[0])]
             for place, name in enumerate(self.names):
-                effects = [
-                    shares[place] * winsorised_mean(np.log(trial[2, place] / trial[1, place]).tolist())
-                    for trial in trials
-                ]
-                centre = fmean(effects)
-                found.append(PastComparison(session, (PROVIDER, name), centre, variance(effects), len(effects) - 1))
+                for side, is_copy in ((2, True), (0, False)):
+                    effects = [
+                        shares[place] * winsorised_mean(np.log(trial[side, place] / trial[1, place]).tolist())
+                        for trial in trials
+                    ]
+                    centre, own = fmean(effects), variance(effects)
+                    past.append(PastComparison(session, (PROVIDER, name), centre, own, len(effects) - 1, is_copy))
         self._begin()
-        learned = learn(found, POLICY.screening[0] - 1)
+        learned = learn(past, POLICY.screening[0] - 1)
         return {Metric.KERNEL: learned} if learned else NONE_KNOWN
 
     def trial(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:

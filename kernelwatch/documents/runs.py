@@ -207,7 +207,7 @@ class VerdictItem(Document):
     )
     control_ratio: Number = Field(description="Ratio of the A/A control; only for the parent.")
     doubt: str | None = Field(
-        description="Which comparison of equal code left it inconclusive: control, offset, machine or earlier."
+        description="Which comparison of equal code left it inconclusive: control, offset, machine, earlier or build."
     )
     behind_sota: bool
     quarantined: bool

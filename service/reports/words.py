@@ -179,6 +179,10 @@ _SENTENCES: Mapping[ReasonCode, str | Callable[[Args, metrics.Words], str]] = {
         "copies of the baseline differed too much in earlier sessions ({spread:.2%}) to decide a change of "
         "{smallest_change:percent} here; more trials do not help"
     ),
+    ReasonCode.BUILDS_DIFFERED: (
+        "two builds of one source differed too much in earlier calibrations ({spread:.2%}) to decide a change of "
+        "{smallest_change:percent} here; more trials do not help"
+    ),
     ReasonCode.SESSION_ENDED: _session_ended,
     ReasonCode.ROUNDS_LOST: _rounds_lost,
     ReasonCode.TOO_WIDE: "the confidence interval is still too wide after {trials} trials",

@@ -86,6 +86,11 @@ class Baselines:
     def __init__(self, assignment: Assignment, source: Source, keep_going: Callable[[], None]) -> None:
         self._assignment, self._source, self._keep_going = assignment, source, keep_going
 
+    def head(self) -> Environment:
+        """The environment of the revision: in a calibration a fresh one, as its baseline is."""
+        run = self._assignment.run
+        return self.build(run.revision.sha, -run.id if run.purpose is Purpose.CALIBRATION else None)
+
     def build(self, sha: str, apart: int | None = None) -> Environment:
         """The environment of a revision; `apart` from others with another number.  Raises what building it raises."""
         return environments.build(

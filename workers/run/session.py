@@ -136,7 +136,7 @@ def _examine(
     with _timed(seconds, "build"):
         heart.say("building the revision")
         held.code_starts()
-        head = baselines.build(run.revision.sha)
+        head = baselines.head()
         heart.keep_going()
     with _timed(seconds, "baselines"):
         heart.say("building the baselines")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betainc, fdtri, polygamma, psi
 
-from .offsets import Offset, of_cases
+from .offsets import Offset, between, degrees_of_freedom, of_cases
 from .variance_prior import MIN_CASES, Prior, fit, winsorised
 
 Name = tuple[str, str]  # provider and case
@@ -45,7 +45,7 @@ class PastComparison:
     centre: float
     variance: float
     df: int
-    control: bool = True  # a copy of the baseline; False for two builds of one source, which differ by more
+    control: bool = True  # a copy of the baseline; False for two builds of one source, which may differ by more
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class CaseVariances:
 
     `usual` is its logarithm and `error` the variance of this logarithm.  `spread` is the winsorised variance of a
     session's log-variance about it, for sample variances of `df` degrees of freedom.  `offset` is what the trials of a
-    session share beyond that, for runs of too few cases to show it.
+    session share beyond that, for runs of too few cases to show it.  `build` is what two builds of one source differ by
+    beyond both, which no control of a session shows; None if too few sessions compared builds.
     """
 
     usual: Mapping[Name, float]
@@ -71,6 +72,7 @@ class CaseVariances:
     spread: float
     df: int
     offset: Offset | None = None
+    build: Offset | None = None
 
     def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
         """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""
@@ -218,28 +220,44 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     between = max(0.0, float(cases.var(ddof=1) - scatter.mean()))
     kept = between / (between + scatter)
     usual = cases.mean() + kept * (cases - cases.mean())
+    errors = np.exp(cases[of_name] + levels[of_session]) / (df + 1)
+    offset, build = _offsets(usable, errors, scatter_df)
     return CaseVariances(
         dict(zip(names, usual.tolist(), strict=True)),
         dict(zip(names, (kept * scatter).tolist(), strict=True)),
         spread,
         df,
-        _offset(usable, np.exp(cases[of_name] + levels[of_session]) / (df + 1), scatter_df),
+        offset,
+        build,
     )
 
 
-def _offset(comparisons: Sequence[PastComparison], variances: NDArray[np.float64], scatter_df: float) -> Offset | None:
-    """The variance of session offsets at a case: of all that is not explained by its trials; None without controls.
+def _offsets(
+    comparisons: Sequence[PastComparison], errors: NDArray[np.float64], scatter_df: float
+) -> tuple[Offset | None, Offset | None]:
+    """The offsets of sessions and of builds at a case: all that is not explained by its trials, and by the former.
 
-    With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.  So
-    sessions are counted and not cases.
+    With what all cases of a contender share, which runs of few cases cannot tell from what each has of its own.
+    `errors` are squared standard errors of the centres.
     """
-    controls = np.array([comparison.control for comparison in comparisons])
-    squares = np.square([comparison.centre for comparison in comparisons])
-    if not controls.any():
-        return None
-    own, relative = of_cases(squares[controls], variances[controls], scatter_df)
-    sessions = len({comparison.session for comparison in comparisons if comparison.control})
-    return Offset(own, 0.0, sessions, 1, relative, learned=True)
+    centres = np.array([comparison.centre for comparison in comparisons])
+    copies = np.array([comparison.control for comparison in comparisons])
+    sessions = _places(
+        list(dict.fromkeys(comparison.session for comparison in comparisons)),
+        [comparison.session for comparison in comparisons],
+    )
+    offset, build = None, None
+    if copies.any():
+        own, relative = of_cases(np.square(centres[copies]), errors[copies], scatter_df)
+        df = degrees_of_freedom(own, centres[copies], errors[copies], sessions[copies])
+        offset = Offset(own, 0.0, df, 1, relative, learned=True)
+    builds = ~copies
+    if len(set(sessions[builds].tolist())) >= MIN_SESSIONS:
+        of_session = offset.own + offset.relative * errors[builds] if offset else 0.0
+        explained = errors[builds] + of_session
+        own = between(np.square(centres[builds]), explained, scatter_df)
+        build = Offset(own, 0.0, degrees_of_freedom(own, centres[builds], explained, sessions[builds]), 1, learned=True)
+    return offset, build
 
 
 def _places(different: Sequence[Hashable], keys: Sequence[Hashable]) -> NDArray[np.int64]:

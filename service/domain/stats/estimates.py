@@ -38,8 +38,8 @@ class Estimate:
 
         The variance over trials is moderated by the `prior` of the family (Smyth 2004), then raised to `at_least`.
         Without a prior it is the sample variance; if that is zero, only the size of the effect decides.  The variance
-        of the session's `offset` is added, because more trials do not average it out.  It counts with one degree of
-        freedom for each control, its common part too, although that is one draw for each provider.
+        of the `offset` is added, because more trials do not average it out.  Its common part counts with the same
+        degrees of freedom as the rest, although that is one draw for each provider.
         """
         count = len(effects)
         if count < 2:
@@ -48,7 +48,7 @@ class Estimate:
         if prior is not None:
             spread, df = prior.moderate(spread, df)
         plain = cls(centre, math.sqrt(max(spread, at_least) / count), df, count)
-        return plain if offset is None else plain.with_variance(offset.variance, offset.cases)
+        return plain if offset is None else plain.with_variance(offset.variance, offset.df)
 
     def with_variance(self, added: float, df: float) -> Self:
         """The same with a variance added to the error's, which has `df` degrees of freedom (Satterthwaite 1946)."""

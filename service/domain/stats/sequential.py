@@ -77,7 +77,7 @@ def _futile(estimate: Estimate, limits: Limits, offset: Offset | None) -> bool:
     """Would this stay open with any number of trials, because of the session's offset alone?"""
     if offset is None or offset.variance == 0:
         return False
-    at_best = estimate.with_error(offset.sd, offset.cases)
+    at_best = estimate.with_error(offset.sd, offset.df)
     return _zone(at_best, at_best.p_no_change(), limits, 1.0) is Zone.OPEN
 
 
@@ -153,7 +153,7 @@ class Suspect:
         estimate = Estimate.of(effects, prior, at_least=own)
         if estimate is None or self.offset is None:
             return estimate
-        return estimate.with_variance(offset_variance, self.offset.cases)
+        return estimate.with_variance(offset_variance, self.offset.df)
 
 
 def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
@@ -202,7 +202,7 @@ def _is_futile(estimate: Estimate, suspect: Suspect) -> bool:
     """Whether the session's offset prevents any number of confirmation trials from deciding."""
     if suspect.offset is None or suspect.offset.variance == 0:
         return False
-    at_best = estimate.with_error(math.sqrt(suspect.offset.own), suspect.offset.cases)
+    at_best = estimate.with_error(math.sqrt(suspect.offset.own), suspect.offset.df)
     if at_best.p_within(suspect.limits.smallest_change) <= suspect.limits.beta:
         return False
     apart = at_best.less(suspect.typical)

@@ -38,6 +38,7 @@ class Doubt(StrEnum):
     CONTROL = "control"  # the control of the case is off
     OFFSET = "offset"  # the offsets of the session are too large for what is to be decided
     EARLIER = "earlier"  # offsets were too large in earlier sessions, and this one cannot show its own
+    BUILD = "build"  # two builds of one source differed too much in earlier calibrations
     MACHINE = "machine"  # most cases moved alike, and equal code with them
 
 
@@ -74,6 +75,8 @@ class Reading:
             return Doubt.CONTROL
         if not self.last.futile:
             return None
+        if self.offset and self.offset.build > self.offset.variance / 2:
+            return Doubt.BUILD
         return Doubt.EARLIER if self.offset and self.offset.learned else Doubt.OFFSET
 
 
@@ -112,8 +115,10 @@ def readings(cells: Sequence[Cell], policy: Policy, past: KnownVariances = NONE_
     }
     for cell in compared:
         own = policies[cell.name]
-        offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), usual.get(metric_of(cell.case)))
-        read[cell.name] = _first(read[cell.name], own, offset_here)
+        metric = metric_of(cell.case)
+        offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), usual.get(metric))
+        build = past[metric].build if metric in past else None
+        read[cell.name] = _first(read[cell.name], own, offset_here, build)
     typical = _typical(compared, read)
     for name in _moved_with_equal_code(compared, read):
         read[name] = replace(read[name], machine=True)
@@ -162,12 +167,14 @@ def _controlled(cell: Cell, screened: Effects, control: Effects, policy: Policy,
     return Reading(smallest_change, prior, screened, Decision(), control=estimate, off=off)
 
 
-def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
+def _first(reading: Reading, policy: Policy, offset: Offset | None, build: Offset | None) -> Reading:
     beta = policy.beta / PHASES
     limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
     if offset and offset.relative:
         first = Estimate.of(_first_step(reading.screened, policy), reading.prior)
         offset = offset.at(first.error**2) if first else offset
+    if build is not None:
+        offset = offset.with_build(build) if offset else build
     return replace(reading, offset=offset, first=screen(reading.screened, limits, reading.prior, offset))
 
 

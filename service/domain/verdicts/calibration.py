@@ -7,7 +7,7 @@ but raises no alarm until it has been quiet for long enough.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from scipy.special import bdtrc, betaincinv, stdtr, stdtrit
@@ -85,7 +85,8 @@ def compared(
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    comparisons = _compared(list(_controls(taken)), policy, variances, Equal.COPY)
+    of_one_build = {metric: replace(known, build=None) for metric, known in variances.items()}
+    comparisons = _compared(list(_controls(taken)), policy, of_one_build, Equal.COPY)
     if calibration:  # two copies of the head, judged like any comparison, except that equal code does not overrule it
         builds = [cell for cell in cells(taken, code_decides=False) if cell.comparable]
         comparisons += _compared(builds, policy, variances, Equal.BUILD)

@@ -36,6 +36,11 @@ MANY_DOUBTED = 0.1
 # all trials: the noise leaves the case open, not the loss.
 MANY_LOST = 0.25
 REPEATED = 0.5  # of the size that raised a suspicion: confirmation trials that show less in the end did not repeat it
+_DIFFERS = {
+    Doubt.OFFSET: ReasonCode.COPIES_DIFFER,
+    Doubt.EARLIER: ReasonCode.COPIES_DIFFERED,
+    Doubt.BUILD: ReasonCode.BUILDS_DIFFERED,
+}
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
 
@@ -74,7 +79,7 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     True if a suspected change is in doubt, or more than one case in ten.  What earlier sessions leave in doubt does not
     count: a second session would know the same.
     """
-    doubted = [verdict for verdict in judged.values() if verdict.doubt not in (None, Doubt.EARLIER)]
+    doubted = [verdict for verdict in judged.values() if verdict.doubt not in (None, Doubt.EARLIER, Doubt.BUILD)]
     compared = sum(verdict.comparison is not None for verdict in judged.values())
     return any(verdict.suspected for verdict in doubted) or len(doubted) > MANY_DOUBTED * compared
 
@@ -246,8 +251,7 @@ def _doubt(reading: Reading, doubt: Doubt) -> Reason:
         size = math.expm1(reading.control.centre)
         return reason(ReasonCode.CONTROL_OFF, size=size, smallest_change=reading.smallest_change)
     spread = reading.offset.sd if reading.offset else None
-    code = ReasonCode.COPIES_DIFFERED if doubt is Doubt.EARLIER else ReasonCode.COPIES_DIFFER
-    return reason(code, spread=spread, smallest_change=reading.smallest_change)
+    return reason(_DIFFERS[doubt], spread=spread, smallest_change=reading.smallest_change)
 
 
 def _unconfirmed(reading: Reading, policy: Policy) -> Reason:

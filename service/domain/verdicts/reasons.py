@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     CONTROL_OFF = "control_off"  # size: of the control's difference, smallest_change
     COPIES_DIFFER = "copies_differ"  # spread: of the copies, or nothing; smallest
     COPIES_DIFFERED = "copies_differed"  # the same of earlier sessions
+    BUILDS_DIFFERED = "builds_differed"  # the same of two builds of one source in earlier calibrations
     SESSION_ENDED = "session_ended"  # suspected
     ROUNDS_LOST = "rounds_lost"  # suspected, lost, trials
     TOO_WIDE = "too_wide"  # trials

@@ -27,7 +27,7 @@ from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_t
 from service.ledger.calibration import quarantines
 from service.ledger.targets import series_ids
 
-SESSIONS = 20  # the newest of the same target on the same worker
+SESSIONS = 20  # the newest of the same target on the same worker, and so many calibrations
 MAX_AGE_S = 90 * 86400.0  # a worker's whole history is long, and an old session says little of the machine today
 _OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
 
@@ -134,7 +134,9 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
     compared = Run.id.in_(select(Calibration.run_id))  # not those that ended every case after one trial
     earlier = select(Run.id).where(*same, *lately, *ended, compared).order_by(Run.finished_at.desc(), Run.id.desc())
-    newest = session.scalars(earlier.limit(SESSIONS)).all()
+    # Calibrations apart: on a busy worker none might be among the newest sessions.
+    calibrations = earlier.where(Run.purpose == Purpose.CALIBRATION)
+    newest = {run_id for rows in (earlier, calibrations) for run_id in session.scalars(rows.limit(SESSIONS))}
     columns = (
         Series.metric,
         Series.provider,

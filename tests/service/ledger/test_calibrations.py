@@ -20,6 +20,7 @@ from service.db.models import Calibration, Quarantine, RecipeRow, RegressionRow,
 from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import NOTHING, Policy
 from service.domain.states import CellState, Priority, Purpose, RunState
+from service.domain.stats.case_variances import MIN_SESSIONS
 from service.domain.verdicts.analysis import NONE_KNOWN
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
@@ -27,7 +28,7 @@ from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import quarantines, sessions
 from service.ledger.calibration.error_rates import by_metric, rates
-from service.ledger.calibration.sessions import MAX_AGE_S, known_variances
+from service.ledger.calibration.sessions import MAX_AGE_S, SESSIONS, known_variances
 from service.ledger.intake import calibrations
 from service.ledger.runs import queue, recording, replays
 from service.reports import words
@@ -364,6 +365,20 @@ def test_a_calibration_is_one_session_though_it_compares_twice(house):
     assert len(kept) == 4
     assert known_before(run) == {}, "two sessions"
     assert known_before(varied(house, 5)) != {}, "three"
+
+
+def test_builds_stay_known_on_a_worker_with_many_other_sessions(house):
+    house.worker("one")
+    house.measured(1)
+    for _ in range(MIN_SESSIONS):
+        assert calibrations.plan_due() == 1
+        house.recorded([vary(2, role, case) for role in ROLES for case in (CASE, OTHER)], None)
+        house.hours_go_by(48)
+    for place in range(2, 2 + SESSIONS):
+        varied(house, place)
+    with reading() as session:
+        known = known_variances(session, varied(house, 2 + SESSIONS), Policy())
+    assert known[Metric.KERNEL].build is not None
 
 
 def test_what_did_not_vary_and_other_numbers_of_trials_teach_nothing(house):

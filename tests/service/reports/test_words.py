@@ -65,6 +65,11 @@ SENTENCES = [
         "copies of the baseline differed too much in earlier sessions (1.10%) to decide a change of 2% here; "
         "more trials do not help",
     ),
+    (
+        reason(R.BUILDS_DIFFERED, spread=0.011, smallest_change=0.02),
+        "two builds of one source differed too much in earlier calibrations (1.10%) to decide a change of 2% here; "
+        "more trials do not help",
+    ),
     (reason(R.SESSION_ENDED, suspected=False), "the session ended before more trials could decide it"),
     (
         reason(R.SESSION_ENDED, suspected=True),

@@ -191,14 +191,47 @@ def test_a_single_case_is_told_by_its_control():
 def test_what_trials_of_a_session_share_is_learned_too(offset, low, high):
     found = known(truths(6), sessions=20, offset=offset).offset
     assert low <= math.sqrt(found.variance) <= high
-    assert found.cases == 20, "cases of one session may share theirs"
 
 
-def test_two_builds_of_one_source_show_no_offset_of_a_session():
-    """They may differ by more than two processes of one build do."""
-    builds = [replace(one, centre=0.1, control=False) for one in past(truths(6))]
-    assert learn(builds, 2).offset is None
-    assert math.sqrt(learn([*past(truths(6)), *builds], 2).offset.own) < 0.0005
+def builds(
+    sds: np.ndarray, sessions: int, own: float = 0.0, common: float = 0.0, offset: float = 0.0, seed: int = 5
+) -> list[PastComparison]:
+    """Calibrations: the copy of the baseline, and two builds that differ at each case and at all cases alike."""
+    rng = np.random.default_rng(seed)
+    compared = past(sds, sessions, seed, offset=offset)
+    apart = past(sds, sessions, seed + 1, offset=offset)
+    alike = rng.normal(0, common, sessions)
+    moved = [one.centre + rng.normal(0, own) + alike[one.session] for one in apart]
+    return compared + [replace(one, centre=centre, control=False) for one, centre in zip(apart, moved, strict=True)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.003], ids=["quiet sessions", "sessions with offsets"])
+@pytest.mark.parametrize(("own", "common"), [(0.003, 0.0), (0.0, 0.003), (0.005, 0.0)])
+def test_what_two_builds_differ_by_is_learned_apart_from_sessions(own, common, offset):
+    learned = [learn(builds(truths(12), 20, own, common, offset, seed), 2) for seed in range(10)]
+    assert math.sqrt(np.mean([one.build.own for one in learned])) == pytest.approx(math.hypot(own, common), rel=0.3)
+    assert math.sqrt(np.mean([one.offset.own for one in learned])) == pytest.approx(offset, abs=0.0006)
+
+
+def test_builds_that_do_not_differ_add_nothing():
+    found = [learn(builds(truths(12), 20, seed=seed), 2).build.own for seed in range(10)]
+    assert np.median(found) < 0.0003**2
+
+
+@pytest.mark.parametrize("sessions", [3, 10, 20])
+def test_what_all_cases_of_a_build_share_was_drawn_once_for_each_session(sessions):
+    """Each case of a session tells more only of what it has of its own."""
+    alike, apart = (
+        np.median([learn(builds(truths(12), sessions, *of, seed=seed), 2).build.df for seed in range(10)])
+        for of in ((0.0, 0.005), (0.005, 0.0))
+    )
+    assert sessions <= alike < 1.5 * sessions < 3 * sessions < apart <= 12 * sessions
+
+
+@pytest.mark.parametrize(("calibrations", "is_known"), [(0, False), (2, False), (3, True)])
+def test_builds_are_known_from_three_calibrations(calibrations, is_known):
+    seen = past(truths(6), 20) + [one for one in builds(truths(6), calibrations) if not one.control]
+    assert (learn(seen, 2).build is not None) is is_known
 
 
 @given(st.floats(0.01, 100))

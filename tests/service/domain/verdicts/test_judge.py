@@ -284,6 +284,29 @@ def test_a_run_of_few_cases_knows_from_earlier_sessions_how_far_they_shift(sd, e
     assert not controls_are_off(judged), "the controls of this session are fine"
 
 
+@pytest.mark.parametrize(
+    ("session_sd", "build_sd", "expected", "doubt"),
+    [
+        (0.0, 0.0, Outcome.REGRESSION, None),
+        (0.0, 0.01, Outcome.INCONCLUSIVE, Doubt.BUILD),
+        (0.004, 0.01, Outcome.INCONCLUSIVE, Doubt.BUILD),
+        (0.01, 0.001, Outcome.INCONCLUSIVE, Doubt.EARLIER),
+    ],
+)
+@pytest.mark.parametrize("cases", [1, 24])
+def test_what_builds_differ_by_is_in_the_error_whether_controls_are_few_or_many(
+    cases, session_sd, build_sd, expected, doubt
+):
+    of_sessions, of_builds = (Offset(sd**2, 0.0, 100, 1, learned=True) for sd in (session_sd, build_sd))
+    known = {Metric.KERNEL: CaseVariances({}, {}, 1.2, 2, of_sessions, of_builds)}
+    cells = [controlled(1.013, 1.0)] if cases == 1 else session(1.013, 1.0)
+    judged = judge(cells, ONE_PERCENT, known)
+    if cases == 24 and doubt is Doubt.EARLIER:
+        expected, doubt = Outcome.REGRESSION, None  # its own controls show that this session shifted less
+    assert {(one.outcome, one.doubt) for one in judged.values()} == {(expected, doubt)}
+    assert not controls_are_off(judged), "the controls of this session are fine"
+
+
 def test_a_control_that_is_off_is_a_reason_to_measure_again():
     assert controls_are_off(judge([controlled(1.013, 1.0195)], ONE_PERCENT))
 
