@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
 from typing import Self
@@ -411,6 +411,54 @@ class Case:
                 return 2 * self.cols
             case _:
                 return 0
+
+
+FUNCTION_NAME = r"[A-Za-z_][\w-]*(?:/[A-Za-z_][\w-]*)*"
+_FUNCTION_CASE = re.compile(
+    rf"(?P<function>{FUNCTION_NAME})/(?P<label>[\w=,+-][\w=,+.-]*?)(?:\.(?P<metric>{'|'.join(Metric)}))?", re.ASCII
+)
+MAX_FUNCTION_CASE = 120  # characters
+
+
+@dataclass(frozen=True, order=True)
+class FunctionCase:
+    """A function of a recipe at a label of its own: `softmax/8x512x4096`, `attention/causal/4x32x2048.bf16.call`.
+
+    `kernels.functions` says what the function and the label are.  `least_bytes` and `flops` are 0 where unknown.
+    """
+
+    function: str
+    label: str
+    metric: Metric = Metric.KERNEL
+    least_bytes: int = field(default=0, compare=False)
+    flops: int = field(default=0, compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text of a case.  Raises ValueError."""
+        parts = _FUNCTION_CASE.fullmatch(text.strip())
+        if not parts or len(text) > MAX_FUNCTION_CASE:
+            raise ValueError(
+                f"{text[:MAX_FUNCTION_CASE]!r} is not a case of a function; write NAME/LABEL with letters, digits and "
+                f"_ = , + . -, at most {MAX_FUNCTION_CASE} of them, e.g. softmax/8x512x4096"
+            )
+        return cls(parts["function"], parts["label"], Metric(parts["metric"] or Metric.KERNEL))
+
+    def __str__(self) -> str:
+        return f"{self.key}/{self.label}" + ("" if self.metric is Metric.KERNEL else f".{self.metric}")
+
+    @property
+    def key(self) -> str:
+        """The name of the function, the key of functions in a provider."""
+        return self.function
+
+
+AnyCase = Case | FunctionCase
+
+
+def parse_case(text: str) -> AnyCase:
+    """A case of a norm or of a function, which has a slash.  Raises ValueError."""
+    return FunctionCase.parse(text) if "/" in text else Case.parse(text)
 
 
 @dataclass(frozen=True)

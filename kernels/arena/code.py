@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..cases import Case, Metric, Role
+from ..cases import AnyCase, Metric, Role
 from . import protocol
 from .pool import ContenderProcess, ContenderProcesses, mapping
 
@@ -39,7 +39,7 @@ class CodeReader:
         self._lost: set[ContenderProcess] = set()
 
     def read(
-        self, case: Case, facts: Mapping[ContenderProcess, Mapping[str, Any]]
+        self, case: AnyCase, facts: Mapping[ContenderProcess, Mapping[str, Any]]
     ) -> dict[ContenderProcess, tuple[CompiledText, ...]]:
         """The texts of those contenders whose code is not that of the others; `facts` are of the measured ones."""
         if case.metric is not Metric.KERNEL:  # a case of another metric has the kernels of the plain case

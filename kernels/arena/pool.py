@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..cases import Case, Role
+from ..cases import AnyCase, Role
 from . import protocol
 from .channel import ContenderLost
 
@@ -48,9 +48,9 @@ class Contender:
     role: Role
     provider: Mapping[str, Any] = field(hash=False)
     start: Callable[[], Connection] = field(hash=False)
-    cases: frozenset[Case] | None = None  # at which it takes part; None for all
+    cases: frozenset[AnyCase] | None = None  # at which it takes part; None for all
 
-    def takes(self, case: Case) -> bool:
+    def takes(self, case: AnyCase) -> bool:
         """Does it take part at this case?"""
         return self.cases is None or case in self.cases
 

@@ -19,11 +19,12 @@ An answer to `prepare` or `check` with `inexact` is invalid for its numbers alon
 Any answer may be `{"error": reason}` instead.  `broken` in an answer: the process cannot be used any more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..cases import Case, CompileMode, Rounding
+from ..cases import AnyCase, Case, CompileMode, Rounding
+from ..functions import Function
 from .repeatability import FULL_REPEATS, Repeats
 from .sizes import GRAPH_S
 
@@ -43,13 +44,14 @@ class CompileSpec(TypedDict):
 class ProviderSpec(TypedDict):
     """The implementation that a contender runs: a built-in one, or functions of the target.
 
-    `calls` maps `op.direction` to `module:function`.  `builtin` is a name of BUILT_IN_PROVIDERS.  With `of_revision`
-    a built-in provider uses the torch, Triton, Quack or Liger in the revision's tree, so that it runs code of the
-    target.
+    `calls` maps `op.direction` to `module:function`, `functions` names to `kernels.functions.Function.as_json`.
+    `builtin` is a name of BUILT_IN_PROVIDERS.  With `of_revision` a built-in provider uses the torch, Triton, Quack or
+    Liger in the revision's tree, so that it runs code of the target.
     """
 
     name: str  # of the series
     calls: dict[str, str] | None
+    functions: dict[str, dict[str, Any]]
     compile: CompileSpec | None
     builtin: str | None
     of_revision: bool
@@ -71,18 +73,21 @@ def targets_own(
     name: str,
     calls: Mapping[str, str],
     *,
+    functions: Iterable[Function] = (),
     compile: CompileSpec | None = None,
     rounding: Rounding = Rounding.AFTER_WEIGHT,
     inplace: bool = False,
 ) -> ProviderSpec:
     """A provider that the target's recipe defines."""
-    return _spec(name, calls=dict(calls), compile=compile, rounding=rounding, inplace=inplace)
+    given = {one.name: one.as_json for one in functions}
+    return _spec(name, calls=dict(calls), functions=given, compile=compile, rounding=rounding, inplace=inplace)
 
 
 def _spec(
     name: str,
     *,
     calls: dict[str, str] | None = None,
+    functions: dict[str, dict[str, Any]] | None = None,
     compile: CompileSpec | None = None,
     builtin: str | None = None,
     of_revision: bool = False,
@@ -92,6 +97,7 @@ def _spec(
     return {
         "name": name,
         "calls": calls,
+        "functions": functions or {},
         "compile": compile,
         "builtin": builtin,
         "of_revision": of_revision,
@@ -118,7 +124,7 @@ def start(
 
 
 def prepare(
-    case: Case,
+    case: AnyCase,
     seed: int,
     *,
     thorough: bool = True,
@@ -172,7 +178,7 @@ def compile(case: Case, ahead: Sequence[Case] = ()) -> dict[str, Any]:
     return {"do": "compile", "case": str(case), "ahead": [str(one) for one in ahead]}
 
 
-def texts(case: Case, kernel: int, kind: str) -> dict[str, Any]:
+def texts(case: AnyCase, kernel: int, kind: str) -> dict[str, Any]:
     """The code of a kernel of the compiled or prepared case; `kind` is "sass", "ttgir", "ptx" or "generated"."""
     return {"do": "texts", "case": str(case), "kernel": kernel, "kind": kind}
 

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..cases import Case, Metric, Role, Rounding
+from ..cases import AnyCase, FunctionCase, Metric, Role, Rounding
 from ..errors import FAILED, INVALID, MEASURED, UNSUPPORTED
 from . import protocol, telemetry
 from .channel import ContenderLost
@@ -31,6 +31,7 @@ from .clock_audit import (
     too_few_sets,
 )
 from .code import CodeReader, CompiledText
+from .function_outputs import differing_outputs
 from .judging import Examination, Judge
 from .pool import (
     MAX_MEMORY_SHARE,
@@ -43,7 +44,7 @@ from .pool import (
     reason_of,
 )
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
-from .sizes import GRAPH_S, device_bytes, max_calls
+from .sizes import GRAPH_S, MAX_SETS, device_bytes, max_calls
 from .tunings import MAX_KERNELS, MAX_TEXT, Tunings
 
 __all__ = [
@@ -64,16 +65,16 @@ __all__ = [
 ]
 
 # Copied from the answer to `prepare`; `sm_mhz`, the device's clock during the rounds, is added.
-_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
+_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent", "sampled")
 PASS_EVERY = 2  # rounds; a single pass costs about as much as a turn
 MAX_LEFT_S = 1.0  # from the end of a turn until the device is idle
 MAX_SAMPLE = 1e12  # eleven days, or a terabyte
 OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
 FULLY_REPEATED = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
 
-KnownRepeats = Mapping[tuple[Case, str], Repeats]  # by case and hash of the code
+KnownRepeats = Mapping[tuple[AnyCase, str], Repeats]  # by case and hash of the code
 NOTHING_KNOWN: KnownRepeats = {}
-KnownInexact = Mapping[tuple[str, Case], str]  # by label and case the reason why an earlier trial called it invalid
+KnownInexact = Mapping[tuple[str, AnyCase], str]  # by label and case the reason why an earlier trial called it invalid
 NONE_INEXACT: KnownInexact = {}
 
 
@@ -136,7 +137,7 @@ class Cell:
 class Trial:
     """The results of one trial.  `stacks` are in the order of the contenders; `ceilings`: see `contender.ceilings`."""
 
-    cells: dict[tuple[str, Case], Cell] = field(default_factory=dict)
+    cells: dict[tuple[str, AnyCase], Cell] = field(default_factory=dict)
     stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     telemetry: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -154,7 +155,7 @@ def order(labels: Sequence[str], round_number: int, start: int = 0) -> list[str]
 
 
 def run_trial(
-    contenders: Sequence[Contender], cases: Sequence[Case], pace: Pace, *, seed: int, **options: Any
+    contenders: Sequence[Contender], cases: Sequence[AnyCase], pace: Pace, *, seed: int, **options: Any
 ) -> Trial:
     """A single trial, with the options of `run_trials`."""
     return run_trials(contenders, cases, pace, seeds=[seed], **options)[0]
@@ -162,7 +163,7 @@ def run_trial(
 
 def run_trials(
     contenders: Sequence[Contender],
-    cases: Sequence[Case],
+    cases: Sequence[AnyCase],
     pace: Pace,
     *,
     device: str,
@@ -172,7 +173,7 @@ def run_trials(
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
     once_open: Callable[[Trial], None] = lambda _: None,
-    measured: Callable[[Case, Mapping[str, Cell]], None] = lambda _case, _cells: None,
+    measured: Callable[[AnyCase, Mapping[str, Cell]], None] = lambda _case, _cells: None,
     uuid: str | None = None,
     memory: int = 0,
     watch: telemetry.Watch | None = None,
@@ -263,7 +264,7 @@ class _TrialCase:
     """A case of one of the trials, with what its contenders did there."""
 
     running: _RunningTrial
-    case: Case
+    case: AnyCase
     cells: dict[ContenderProcess, Cell] = field(default_factory=dict)
 
 
@@ -311,7 +312,7 @@ class _Session:
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
-    def open(self, cases: Sequence[Case]) -> None:
+    def open(self, cases: Sequence[AnyCase]) -> None:
         began = time.monotonic()
         if self.judge is not None and any(map(self._is_judged, cases)):
             self.judge.begin()
@@ -325,7 +326,7 @@ class _Session:
         for running in self.trials:
             self._note(running, "trial")
 
-    def trial_cases(self, number: int, cases: Sequence[Case]) -> Iterator[list[_TrialCase]]:
+    def trial_cases(self, number: int, cases: Sequence[AnyCase]) -> Iterator[list[_TrialCase]]:
         """The next case of each trial, in groups that fit into the memory of the device.
 
         Each trial begins elsewhere, so that what one has compiled serves the others.
@@ -346,6 +347,8 @@ class _Session:
     def _device_bytes(self, trial_case: _TrialCase) -> int:
         if not self.memory or trial_case.case.metric is not Metric.KERNEL:
             return 0
+        if isinstance(trial_case.case, FunctionCase):  # of which only its contenders know how much they need
+            return self.memory
         return len(self._taking(trial_case)) * device_bytes(trial_case.case, self.memory, self.pace.graph_s)
 
     def _trusted_uuid(self) -> str | None:
@@ -443,6 +446,8 @@ class _Session:
                 for process in self._taking(trial_case)
             }
             self._compare_bits(trial_case.cells, trial_case.case)
+            if isinstance(trial_case.case, FunctionCase):
+                self._compare_outputs(trial_case.cells)
 
     def _taking(self, trial_case: _TrialCase) -> list[ContenderProcess]:
         return [process for process in trial_case.running.processes if process.contender.takes(trial_case.case)]
@@ -462,7 +467,7 @@ class _Session:
             reuse=self.tunings.stable(process.contender, case) if self.tunings is not None else None,
         )
 
-    def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+    def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: AnyCase) -> None:
         """Bits that differ between graph and call are wrong only for code that is known to repeat.
 
         Calls of the same code in any process of this trial, or in an earlier run, count together.
@@ -481,7 +486,26 @@ class _Session:
                 if found.repeatable and cell.facts.get("graph_bits") == "other":
                     cell.becomes(INVALID, OTHER_BITS)
 
-    def _cell(self, process: ContenderProcess, answer: Mapping[str, Any] | None, case: Case) -> Cell:
+    def _compare_outputs(self, cells: Mapping[ContenderProcess, Cell]) -> None:
+        """Without a reference, the outputs of the head have to be those of its parent, on the same inputs."""
+        parents = {
+            process.contender.provider["name"]: cell
+            for process, cell in cells.items()
+            if process.contender.role is Role.PARENT and cell.state == MEASURED
+        }
+        for process, cell in cells.items():
+            parent = parents.get(process.contender.provider["name"])
+            if (
+                process.contender.role is not Role.HEAD
+                or cell.state != MEASURED
+                or parent is None
+                or cell.extra.get("errors")
+            ):
+                continue
+            if reason := differing_outputs(cell.extra.get("sampled"), parent.extra.get("sampled")):
+                cell.becomes(INVALID, reason)
+
+    def _cell(self, process: ContenderProcess, answer: Mapping[str, Any] | None, case: AnyCase) -> Cell:
         if answer is None:
             return Cell(FAILED, process.gone)
         state = answer.get("state")
@@ -497,22 +521,23 @@ class _Session:
             self.tunings.add(process.contender, case, cell.tuned)
         self.inputs[process] = answer.get("inputs")
         cell.inexact = cell.state == INVALID and answer.get("inexact") is True
-        limit = max_calls(case, self.pace.graph_s)
+        limit = MAX_SETS if isinstance(case, FunctionCase) else max_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.metric is Metric.KERNEL
         if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= limit:
             claimed = str(cell.extra.get("calls"))[:20]
             cell.becomes(INVALID, f"reports {claimed} calls in its graph instead of 1 to {limit}")
         return cell
 
-    def _is_judged(self, case: Case) -> bool:
+    def _is_judged(self, case: AnyCase) -> bool:
         """Are outputs of the turns of this case judged?"""
         return self.device == "cpu" and case.metric is Metric.KERNEL
 
     def _examination(self, trial_case: _TrialCase) -> Examination | None:
         """How the outputs of the turns are judged; None where they are not."""
-        if self.judge is None or not self._is_judged(trial_case.case):
-            return None
-        examination = self.judge.examination(trial_case.case, trial_case.running.seed, self.keep_going)
+        case = trial_case.case
+        if self.judge is None or not self._is_judged(case) or isinstance(case, FunctionCase):
+            return None  # of a function nobody else has what is right
+        examination = self.judge.examination(case, trial_case.running.seed, self.keep_going)
         if examination is None:
             trial_case.running.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
             return None
@@ -594,7 +619,7 @@ class _Session:
                     cell.becomes(INVALID, reason)
 
     def _doubts(
-        self, cells: Mapping[ContenderProcess, Cell], books: Mapping[ContenderProcess, "_Book"], case: Case
+        self, cells: Mapping[ContenderProcess, Cell], books: Mapping[ContenderProcess, "_Book"], case: AnyCase
     ) -> dict[ContenderProcess, str]:
         """The contenders whose times cannot be true by what the driver saw of their turns, with the reasons."""
         for process, book in books.items():
@@ -605,7 +630,7 @@ class _Session:
             reason = left_work(books[process].waits_us)
             if reason is None and case.metric is Metric.KERNEL:
                 reason = disagreement(books[process].turns, [book.turns for book in books.values()], self.device)
-            if reason is None:
+            if reason is None and not isinstance(case, FunctionCase):
                 reason = too_few_sets(books[process].passes, case)
             if reason is None:
                 reason = too_fast(books[process].passes, [book.passes for book in books.values()])
@@ -651,7 +676,7 @@ class _Session:
         pace: Pace,
         book: "_Book",
         examination: Examination | None,
-        case: Case,
+        case: AnyCase,
         *,
         once: bool = False,
     ) -> None:
@@ -683,7 +708,7 @@ class _Session:
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
         claimed = min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE)
-        if process.contender.provider.get("inplace"):
+        if process.contender.provider.get("inplace") and not isinstance(case, FunctionCase):
             called = max(1, _count(calls)) * (pace.warm + pace.timed)
             claimed += believed_restoring(answer.get("restoring_s"), case, self.device, called)
         book.add(waited, claimed, cpu_before, cpu_after, once=once)

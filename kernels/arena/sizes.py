@@ -6,10 +6,11 @@ Both depend only on the case and the device, never on a contender's speed: each 
 
 import math
 
-from ..cases import Case, Direction
+from ..cases import AnyCase, Case, Direction, FunctionCase
 
 GRAPH_S = 2e-3  # target time of one replay of a CUDA graph, for the same reason; the arena may ask for less
 NOMINAL_BYTES_S = 4e12  # of a good kernel on a current GPU
+NOMINAL_FLOP_S = 5e14
 # Fixed time of a call; a backward pass has a second kernel for the gradients of the weights.
 NOMINAL_LAUNCH_S = {Direction.FWD: 2e-6, Direction.BWD: 6e-6, Direction.FWDBWD: 8e-6}
 # One input set for each call of the graph.  Memory addresses cause most of the variation between processes: with 54
@@ -29,13 +30,16 @@ CPU_BYTES_S, CPU_LAUNCH_S = 16e9, 2e-6
 MAX_PASS_BYTES = 16 << 20  # of all inputs and outputs: with more, a pass waits for memory, and a turn for caches
 
 
-def max_calls(case: Case, graph_s: float = GRAPH_S) -> int:
+def max_calls(case: AnyCase, graph_s: float = GRAPH_S) -> int:
     """How many calls of a good kernel fit into `graph_s`."""
-    nominal_s = NOMINAL_LAUNCH_S[case.direction] + case.least_bytes / NOMINAL_BYTES_S
+    direction = Direction.FWD if isinstance(case, FunctionCase) else case.direction
+    nominal_s = NOMINAL_LAUNCH_S[direction] + case.least_bytes / NOMINAL_BYTES_S
+    if isinstance(case, FunctionCase):  # may compute more than it moves; a norm does not
+        nominal_s = max(nominal_s, case.flops / NOMINAL_FLOP_S)
     return max(2, min(MAX_SETS, int(graph_s / nominal_s)))
 
 
-def calls_in_graph(case: Case, sets: int, graph_s: float = GRAPH_S) -> int:
+def calls_in_graph(case: AnyCase, sets: int, graph_s: float = GRAPH_S) -> int:
     """The largest multiple of `sets` up to `max_calls`; `sets` if they are more."""
     return max(1, max_calls(case, graph_s) // sets) * sets
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..cases import Case, Metric, Role
+from ..cases import AnyCase, Metric, Role
 from .pool import Contender
 from .protocol import SEVERAL
 
@@ -18,12 +18,12 @@ class Tunings:
     """The choices of each revision and provider at each case, of trials that timed candidates."""
 
     def __init__(self) -> None:
-        self._choices: dict[tuple[Role, str, Case], list[Choice]] = {}
+        self._choices: dict[tuple[Role, str, AnyCase], list[Choice]] = {}
 
-    def add(self, contender: Contender, case: Case, choice: Choice) -> None:
+    def add(self, contender: Contender, case: AnyCase, choice: Choice) -> None:
         self._choices.setdefault(_at(contender, case), []).append(choice)
 
-    def stable(self, contender: Contender, case: Case) -> Choice:
+    def stable(self, contender: Contender, case: AnyCase) -> Choice:
         """The choice that two tunings or more all made; empty if there is none.
 
         A kernel with several configurations has none that could be reused, and a cut text names none.
@@ -33,7 +33,7 @@ class Tunings:
         return first if agreed and not any(SEVERAL in text or len(text) == MAX_TEXT for text in first.values()) else {}
 
 
-def _at(contender: Contender, case: Case) -> tuple[Role, str, Case]:
+def _at(contender: Contender, case: AnyCase) -> tuple[Role, str, AnyCase]:
     """The control is a copy of the parent: both are tunings of one revision."""
     role = Role.PARENT if contender.role is Role.CONTROL else contender.role
     return role, str(contender.provider["name"]), case

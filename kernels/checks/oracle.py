@@ -179,7 +179,9 @@ def not_numbers(tensor: Tensor) -> Tensor:
 
 def poison(dtype: torch.dtype) -> float:
     """What shows that an output was not written: nan, and for int8 a code that no row has, whose largest is 127."""
-    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).min
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return 0 if dtype is torch.bool else torch.iinfo(dtype).min
 
 
 def require_rows(

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from functools import partial
 
 # Imported before any code of a target runs, which might replace these functions.
-from time import perf_counter, process_time, thread_time
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from ..arena.sizes import GRAPH_S, sets_needed, sets_of_pass, stays_in_l2
-from ..cases import Case, Metric
+from ..cases import AnyCase, Case, FunctionCase, Metric
 from ..checks.edge_inputs import edge_inputs
 from ..checks.error_bounds import rounds_in_between
 from ..checks.inputs import Inputs, by_rows, fresh_values, make_sets, refill
@@ -35,13 +35,14 @@ from ..facts import gather
 from ..facts.texts import observed_text
 from ..facts.trace import Seen
 from ..metrics import caching, clock_of
-from ..metrics.bench import OTHER_NUMBERS, Bench, Prepared
+from ..metrics.bench import OTHER_NUMBERS, Bench, CpuAudit, Prepared
 from ..metrics.block import PreparedBlock
 from ..metrics.caches import forget_graphs
 from ..metrics.clocks import Call, CpuClock, CudaClock, NotCaptured, random_index
 from ..metrics.determinism import GraphBits, graph_bits, repeat
 from ..providers.base import Bind
 from ..providers.inplace import restored
+from .functions import PreparedFunction
 from .judging import addresses
 
 CHECKED = 2  # input sets whose outputs are checked: with one, a buffer that is used again would go unnoticed
@@ -52,15 +53,10 @@ IN_TURNS = "after a turn: "
 ROWS_OF_A_TURN = 4
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
-# Limit on the CPU time of all threads, relative to the time of the threads that the target was given, plus a constant.
-# Wall time would depend on what else the host does.
-MAX_CPU_SHARE = 1.2
-MAX_EXTRA_CPU_S = 10e-3
-
 
 def prepare(
     bench: Bench,
-    case: Case,
+    case: AnyCase,
     seed: int,
     *,
     thorough: bool = True,
@@ -81,6 +77,8 @@ def prepare(
     bench.free()
     forget_graphs()  # a target may call torch.compile itself, and no case may depend on earlier ones
     with bench.working():
+        if isinstance(case, FunctionCase):
+            return PreparedFunction(bench, case, seed, thorough=thorough, graph_s=graph_s)
         if case.metric is Metric.BLOCK:
             return PreparedBlock(bench, case, seed, thorough=thorough)
         return PreparedCase(
@@ -128,9 +126,8 @@ class PreparedCase:
         self.errors: dict[str, float] = {}
         self.inexact = inexact
         self.spent: dict[str, float] = {}
-        self.cpu_s = 0.0  # of all threads in all turns on a CPU
+        self._audit = CpuAudit(bench)
         self._wrong_in_turns: str | None = None
-        self.own_cpu_s = 0.0  # of the threads that the target was given
         with self._spending("bind"):
             bind = bench.provider_at(case)
         with self._spending("inputs"):
@@ -178,7 +175,7 @@ class PreparedCase:
         return isinstance(self.clock, CpuClock)
 
     def turn(self, warm: int, timed: int, *, once: bool = False) -> list[float]:
-        with self.bench.working(), self._counting_cpu_time():
+        with self.bench.working(), self._audit.counting(self.case.metric):
             if isinstance(self.clock, CpuClock):
                 return self.clock.turn(warm, timed, once=once)
             if isinstance(self.clock, CudaClock):
@@ -208,10 +205,7 @@ class PreparedCase:
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
         self.bench.check_threads()
-        if self.cpu_s > MAX_CPU_SHARE * self.own_cpu_s + MAX_EXTRA_CPU_S:
-            raise Wrong(
-                f"worked in the background: {self.cpu_s:.3g} s of CPU time, {self.own_cpu_s:.3g} of them its own"
-            )
+        self._audit.check()
         with self.bench.working():
             self.untouched.check()
             if self.inexact:
@@ -372,18 +366,6 @@ class PreparedCase:
             require_finite(others, AFTERWARDS)
 
     # -- meanwhile ----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _counting_cpu_time(self) -> Iterator[None]:
-        """On a CPU every contender has the same number of threads; background work would use the cores of others."""
-        if self.bench.stream is not None or self.case.metric not in (Metric.KERNEL, Metric.CALL):
-            yield  # compilers and profilers have threads of their own
-            return
-        cpu = process_time()
-        own = thread_time()
-        yield
-        self.cpu_s += process_time() - cpu
-        self.own_cpu_s += self.bench.threads * (thread_time() - own)
 
     @contextmanager
     def _spending(self, step: str) -> Iterator[None]:

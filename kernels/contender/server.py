@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from ..arena.repeatability import FULL_REPEATS, of_facts
 from ..arena.sizes import GRAPH_S
-from ..cases import Case, Metric
+from ..cases import AnyCase, Case, Metric, parse_case
 from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
 from .tuning import Choices, NeedsDevice, Tuning, observe_autotuners
 
@@ -217,13 +217,13 @@ class Server:
         return dict(self._offline.compile(Case.parse(message["case"]), ahead))
 
     def texts(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        case = Case.parse(message["case"])
+        case = parse_case(message["case"])
         kernel = int(message["kernel"])
         if self._offline is None:
             return self._text(case, kernel, str(message["kind"]))
-        return {"text": self._offline.texts(case, kernel, str(message["kind"]))}
+        return {"text": self._offline.texts(Case.parse(message["case"]), kernel, str(message["kind"]))}
 
-    def _text(self, case: Case, kernel: int, kind: str) -> dict[str, Any]:
+    def _text(self, case: AnyCase, kernel: int, kind: str) -> dict[str, Any]:
         """The code of the prepared case.  Errors of reading it say nothing about the case."""
         if getattr(self._prepared, "case", None) != case or not hasattr(self._prepared, "text"):
             return {"error": f"{case} is not prepared with facts"}
@@ -246,7 +246,7 @@ class Server:
         from .prepared import prepare
 
         began = time.monotonic()
-        case = Case.parse(message["case"])
+        case = parse_case(message["case"])
         self._prepared = None
         tuning = Tuning(
             alone=bool(message.get("alone", True)),

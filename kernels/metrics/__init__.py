@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..arena.sizes import calls_in_graph
 from ..cases import Case, Metric
 from ..checks.inputs import Inputs
 from ..providers.base import Bind
@@ -24,7 +25,11 @@ def clock_of(
     """
     match case.metric:
         case Metric.KERNEL:
-            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case, graph_s)
+            return (
+                CpuClock(calls)
+                if bench.stream is None
+                else CudaClock(calls, bench.stream, calls_in_graph(case, len(calls), graph_s))
+            )
         case Metric.CALL:
             return CallClock(calls, bench.stream)
         case Metric.MEMORY:

@@ -4,11 +4,14 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+# Imported before any code of a target runs, which might replace these functions.
+from time import process_time, thread_time
 from typing import Any, Protocol
 
 import torch
 
-from ..cases import Case, Direction
+from ..cases import Case, Direction, Metric
 from ..checks.outputs import Wrong
 from ..providers import Provider, open_provider
 from ..providers.base import Bind
@@ -19,6 +22,10 @@ OTHER_NUMBERS = 1 << 20  # input sets from this number on belong to the check af
 # Below it, returning costs more than it gains: a cudaFree waits for the device, and gigabytes of input sets are
 # hundreds of blocks.
 KEPT_MEMORY = 1 / 16
+# Limit on the CPU time of all threads, relative to the time of the threads that the target was given, plus a constant.
+# Wall time would depend on what else the host does.
+MAX_CPU_SHARE = 1.2
+MAX_EXTRA_CPU_S = 10e-3
 LEFT_BYTES = 1 << 28  # still allocated after a case: only then is a full garbage collection worth its 30 ms
 
 
@@ -119,6 +126,31 @@ class Bench:
             gc.collect()
         if cuda.memory_reserved() > KEPT_MEMORY * (self.memory_bytes or 0):
             cuda.empty_cache()
+
+
+class CpuAudit:
+    """CPU time of the turns on a CPU, where every contender has as many threads: more would use the cores of others."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.cpu_s = 0.0  # of all threads
+        self.own_s = 0.0  # of the threads that the target was given
+
+    @contextmanager
+    def counting(self, metric: Metric) -> Iterator[None]:
+        """Count a turn.  Compilers and profilers have threads of their own, so that other metrics do not count."""
+        if self._bench.stream is not None or metric not in (Metric.KERNEL, Metric.CALL):
+            yield
+            return
+        cpu, own = process_time(), thread_time()
+        yield
+        self.cpu_s += process_time() - cpu
+        self.own_s += self._bench.threads * (thread_time() - own)
+
+    def check(self) -> None:
+        """Raises Wrong."""
+        if self.cpu_s > MAX_CPU_SHARE * self.own_s + MAX_EXTRA_CPU_S:
+            raise Wrong(f"worked in the background: {self.cpu_s:.3g} s of CPU time, {self.own_s:.3g} of them its own")
 
 
 def _processor() -> str:

@@ -1,12 +1,8 @@
 """The block metric: a step of a transformer block, forward and backward, with a provider's norm in both places."""
 
-import gc
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -22,7 +18,7 @@ from ..checks.references import BY_KEY
 from ..facts import gather
 from ..providers import Unsupported
 from .bench import OTHER_NUMBERS, Bench
-from .clocks import event
+from .clocks import EagerClock
 from .memory import memory_of
 
 Norm = Callable[..., Any]  # x, the residual where the op has one, its weights, eps
@@ -241,8 +237,6 @@ def full_precision() -> Iterator[None]:
 # Imported before any code of a target runs, which might replace it.
 
 
-SAMPLE_S = 20e-3  # a sample has several steps where they are short
-MAX_STEPS = 16
 FEW_TOKENS = 128
 
 
@@ -270,7 +264,7 @@ class PreparedBlock:
         self.oracle = BlockOracle(self.inputs)
         self.errors = self._check_outputs()
         bench.free()  # the temporaries of the oracle are larger than the block itself
-        self.clock = BlockClock(self._step, bench.stream)
+        self.clock = EagerClock([self._step], bench.stream)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -320,50 +314,3 @@ class PreparedBlock:
         far_off = [torch.full_like(tensor, FAR_OFF) for tensor in (*outputs, *inputs.tensors.values())]
         if BlockOracle(inputs).judge(far_off).reason is None:
             raise Wrong("the checks were tampered with: a block that is wrong on purpose is called right")
-
-
-class BlockClock:
-    """Times several steps in a row, on a GPU by events; us per step.
-
-    The block runs eagerly, without a CUDA graph, as in a program: if its launches take longer than its kernels, the
-    launches decide.  The timed steps queue behind untimed ones, so that they contain only the block's own gaps.
-    """
-
-    def __init__(self, call: Step, stream: Any) -> None:
-        self._call = call
-        self._stream = stream
-        self.calls = 1
-        call()
-        once_us = min(self.turn(1, 2))
-        self.calls = max(1, min(MAX_STEPS, math.ceil(SAMPLE_S * 1e6 / once_us)))
-
-    def turn(self, warm: int, timed: int) -> list[float]:
-        gc.collect(0)
-        gc.disable()
-        try:
-            for _ in range(warm):
-                self._steps()
-            return self._by_events(timed) if self._stream is not None else self._on_cpu(timed)
-        finally:
-            gc.enable()
-
-    def _by_events(self, timed: int) -> list[float]:
-        marks = [event() for _ in range(timed + 1)]
-        marks[0].record(self._stream)
-        for mark in marks[1:]:
-            self._steps()
-            mark.record(self._stream)
-        self._stream.synchronize()
-        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairwise(marks)]
-
-    def _on_cpu(self, timed: int) -> list[float]:
-        taken = []
-        for _ in range(timed):
-            began = perf_counter_ns()
-            self._steps()
-            taken.append((perf_counter_ns() - began) / 1e3 / self.calls)
-        return taken
-
-    def _steps(self) -> None:
-        for _ in range(self.calls):
-            self._call()

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 # Imported before any code of a target runs, which might replace it; the references below for the same reason.
 from time import perf_counter_ns
@@ -13,11 +14,10 @@ from typing import Any, Protocol
 
 import torch
 
-from ..arena.sizes import GRAPH_S, calls_in_graph
-from ..cases import Case
 from ..checks.oracle import poison
 from ..errors import format_exception
 from ..facts.graph_kernels import kernels_of_graph
+from ..providers.captured import outputs_of
 from ..providers.inplace import restored, restores_of
 
 Call = Callable[[], Any]
@@ -30,6 +30,8 @@ _collect, _disable, _enable = gc.collect, gc.disable, gc.enable
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 MIN_SAMPLE_S = 2e-3  # of a timed sample on a CPU, so that the clock's own cost and single interrupts stay negligible
+EAGER_SAMPLE_S = 20e-3  # of calls without a graph, of which a sample has several where they are short
+MAX_EAGER_CALLS = 16
 MAX_REPLAY_S = 0.1  # reached by a kernel fifty times slower than a good one: then the graph gets fewer calls
 KEPT = 2  # calls that are checked after the timing; on a GPU the outputs of every set stay alive for that
 
@@ -152,7 +154,7 @@ class CpuClock:
 
 def forget(output: Any) -> None:
     """Fill outputs with NaN, or what `poison` says: what a replay does not write stays wrong."""
-    for tensor in output if isinstance(output, tuple | list) else (output,):
+    for tensor in outputs_of(output):
         tensor.data.fill_(poison(tensor.dtype))
 
 
@@ -185,7 +187,8 @@ class CudaClock:
     calls overwrite; then each set is called once, so that its numbers are those of the set.
     """
 
-    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case, graph_s: float = GRAPH_S) -> None:
+    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, in_graph: int) -> None:
+        """`in_graph`: how many calls a graph has, a multiple of the number of `calls`."""
         self._stream = stream
         self._bound = list(calls)  # keeps alive what the graph reads, such as tensors that autograd saved
         for call in calls:  # compiles, tunes and loads everything before the capture
@@ -194,7 +197,7 @@ class CudaClock:
         restores = restores_of(calls)
         self.restoring_s = 0.0  # of the last turn, outside of its samples
         self._restoring = captured(lambda: [restore() for restore in restores], stream) if restores else None
-        self.calls = len(calls) if restores else calls_in_graph(case, len(calls), graph_s)
+        self.calls = len(calls) if restores else in_graph
         self._graph, self._kept = self._captured()
         fewer = max(1, int(self.calls * MAX_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
         if fewer < self.calls:  # so slow that the fixed cost of a replay is negligible for any number of calls
@@ -282,3 +285,54 @@ class CudaClock:
         _replay_graph(graph or self._graph)
         _record(ended, self._stream)
         return began, ended
+
+
+class EagerClock:
+    """Times several calls in a row, on a GPU by events; us per call.
+
+    They run eagerly, without a CUDA graph, as in a program: if launches take longer than kernels, the launches decide.
+    The timed calls queue behind untimed ones, so that they contain only their own gaps.
+    """
+
+    def __init__(self, calls: Sequence[Call], stream: Any) -> None:
+        self._bound = list(calls)
+        self._stream = stream
+        self.calls = 1
+        for call in calls:
+            call()
+        once_us = min(self.turn(1, 2))
+        self.calls = max(1, min(MAX_EAGER_CALLS, math.ceil(EAGER_SAMPLE_S * 1e6 / once_us)))
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        gc.collect(0)
+        gc.disable()
+        try:
+            for _ in range(warm):
+                self._sample()
+            return self._by_events(timed) if self._stream is not None else self._on_cpu(timed)
+        finally:
+            gc.enable()
+
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        return one_by_one(self._bound, before)
+
+    def _by_events(self, timed: int) -> list[float]:
+        marks = [event() for _ in range(timed + 1)]
+        marks[0].record(self._stream)
+        for mark in marks[1:]:
+            self._sample()
+            mark.record(self._stream)
+        self._stream.synchronize()
+        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairwise(marks)]
+
+    def _on_cpu(self, timed: int) -> list[float]:
+        taken = []
+        for _ in range(timed):
+            began = perf_counter_ns()
+            self._sample()
+            taken.append((perf_counter_ns() - began) / 1e3 / self.calls)
+        return taken
+
+    def _sample(self) -> None:
+        for number in range(self.calls):
+            self._bound[number % len(self._bound)]()

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ..checks.inputs import Inputs
 from ..providers import Unsupported
-from ..providers.base import Bind
 from .clocks import Before, Call, one_by_one
 
 
@@ -25,7 +23,7 @@ class MemoryClock:
 
     calls = 1
 
-    def __init__(self, bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], on_gpu: bool) -> None:
+    def __init__(self, bind: Callable[[Any], Call], sets: Sequence[Any], calls: Sequence[Call], on_gpu: bool) -> None:
         self._bind = bind
         self._inputs = sets[0]
         self._bound = list(calls)

@@ -133,6 +133,7 @@ class OnDevice:
     def __call__(self, case: Case, plan: ForwardPlan, other: ForwardPlan) -> float:
         import torch
 
+        from ..arena.sizes import calls_in_graph
         from ..checks.oracle import named
         from ..checks.outputs import require_correct
         from ..metrics.clocks import CudaClock
@@ -141,7 +142,7 @@ class OnDevice:
             sets = self._inputs(case)
             calls = [[call_of(case, each, inputs) for inputs in sets] for each in (plan, other)]
             require_correct(self._oracle, sets[0], named(case, calls[0][0]()))
-            clocks = [CudaClock(each, self.stream, case, GRAPH_S) for each in calls]
+            clocks = [CudaClock(each, self.stream, calls_in_graph(case, len(each), GRAPH_S)) for each in calls]
             ratios = []
             for number in range(ROUNDS):
                 order = (0, 1) if number % 2 else (1, 0)

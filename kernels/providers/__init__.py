@@ -29,13 +29,15 @@ def open_provider(spec: Mapping[str, Any]) -> Provider:
     """The provider of a start message.  Raises Unsupported for an unknown name."""
     builtin = spec.get("builtin")
     if not builtin:
+        from ..functions import Function
         from .modes import Mode
         from .recipe import RecipeProvider
 
         mode = Mode.of(spec["compile"]) if spec.get("compile") else None
         rounding = Rounding(spec.get("rounding", Rounding.AFTER_WEIGHT))
         inplace = bool(spec.get("inplace"))
-        return RecipeProvider(str(spec["name"]), spec.get("calls") or {}, mode, rounding, inplace)
+        functions = {name: Function.of(given) for name, given in (spec.get("functions") or {}).items()}
+        return RecipeProvider(str(spec["name"]), spec.get("calls") or {}, mode, rounding, inplace, functions)
     provider = _of_study(str(spec["study"]), spec.get("options") or {}) if spec.get("study") else _built_in(builtin)
     provider.name = str(spec["name"])
     return provider

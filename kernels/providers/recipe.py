@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 
-from ..cases import Case, Metric, Rounding
+from ..cases import Case, FunctionCase, Metric, Rounding
 from ..checks.inputs import Inputs
 from ..errors import format_exception
 from ..facts.locations import location
+from ..functions import Form, Function
 from .base import Bind, Broken, Call, Provider, Unsupported, WithNorm, by_order, warm_compiler
+from .captured import watch_timers
 from .inplace import in_place
 from .modes import Compilation, Mode
+
+NO_FUNCTIONS: Mapping[str, Function] = {}
 
 
 class RecipeProvider(Provider):
@@ -26,6 +30,7 @@ class RecipeProvider(Provider):
         mode: Mode | None = None,
         rounding: Rounding = Rounding.AFTER_WEIGHT,
         inplace: bool = False,
+        functions: Mapping[str, Function] = NO_FUNCTIONS,
     ) -> None:
         self.name = name
         self.rounding = rounding
@@ -34,12 +39,16 @@ class RecipeProvider(Provider):
         self.tunes = mode is not None and mode.tunes
         self._mode = mode
         self._calls = calls
+        self._functions = functions
         self._modules: dict[str, ModuleType | Broken] = {}
         self._last: Callable[..., Any] | None = None  # the target's function of the last preparation
         self._compiled: Compilation | None = None  # what torch.compile made of it
 
     def warm(self) -> None:
-        for call in self._calls.values():
+        if any(one.form is Form.BENCHMARK for one in self._functions.values()):
+            watch_timers()
+        places = [one.place for one in self._functions.values() if one.form is not Form.TEST]
+        for call in (*self._calls.values(), *places):
             self._module(call.partition(":")[0])
         if self.compiled:
             warm_compiler()
@@ -81,6 +90,30 @@ class RecipeProvider(Provider):
                 "name one without a _prepare"
             )
         return self._function(case, device, module, name, with_norm)
+
+    def function(self, case: FunctionCase) -> tuple[Function, tuple[Any, Callable[..., Any] | None]]:
+        """A function of the recipe, what is at its place (None of a test), and its reference where that is a call.
+
+        Raises Unsupported or Broken.
+        """
+        function = self._functions.get(case.key)
+        if function is None:
+            raise Unsupported(f"the recipe has no function {case.key} in {self.name}")
+        if function.form is Form.TEST:
+            return function, (None, None)
+        self._last = place = self._named(function.place)
+        of_call = function.form is Form.CALL and function.reference is not None
+        return function, (place, self._named(function.reference) if of_call and function.reference else None)
+
+    def _named(self, place: str) -> Any:
+        """What is at `module:name`."""
+        module_name, _, name = place.partition(":")
+        module = self._module(module_name)
+        if isinstance(module, Broken):
+            raise module
+        if not callable(found := getattr(module, name, None)) and not hasattr(found, "benchmarks"):
+            raise Broken(f"{module_name} has no {name} that can be called; correct the recipe or define it")
+        return found
 
     def facts(self) -> dict[str, Any]:
         found = location(self._last)

@@ -80,7 +80,7 @@ class DevicePlanItem(Document):
     cases: list[str]
     uncalled: list[str] = Field(description="Cases for which no provider of the recipe has a function.")
     providers: list[ProviderPlanItem]
-    sota: str
+    sota: str | None = Field(description="Null where only functions are measured, which have none.")
     baselines: list[str] = Field(description="Further providers to compare with.")
     policy: dict[str, Any]
     policy_version: str

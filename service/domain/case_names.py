@@ -1,15 +1,17 @@
 """A case as people read it in a table: op and direction, shape, dtypes, and the model that it comes from.  Pure."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from urllib.parse import quote, urlencode
 
-from kernels.cases import OPS, Case, Direction, Metric
+from kernels.cases import OPS, Direction, FunctionCase, Metric, parse_case
 from kernels.suites import LABELS
 from service.domain.metrics import WORDS, split_metric
 
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _DIRECTIONS = {Direction.FWD: "forward", Direction.BWD: "backward", Direction.FWDBWD: "forward and backward"}
+_TIMES = re.compile(r"(?<=[0-9])x(?=[0-9])")
 SMALL_ROWS = 256  # a batch of decoding, not of training
 
 
@@ -46,9 +48,12 @@ def case_name(text: str) -> CaseName:
     """The parts of a printed case."""
     bare, metric = split_metric(text)
     try:
-        case = Case.parse(text)
+        case = parse_case(text)
     except ValueError:  # written by another version
         return CaseName(text, "", "", "", "", bare, "", "", metric)
+    if isinstance(case, FunctionCase):
+        shape = _TIMES.sub("×", case.label)
+        return CaseName(text, case.function, "", case.function, "", shape, "", "", metric)
     dtypes = case.dtype if case.dtype == case.weight_dtype else f"{case.dtype}-{case.weight_dtype}"
     stride = f" stride {case.stride:,}" if case.stride else ""
     return CaseName(

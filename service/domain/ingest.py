@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from kernels.cases import Case
+from kernels.cases import parse_case
 from service.domain.metrics import metric_of
 from service.domain.states import Better, Missing
 from service.domain.text import ONE_LINE, within_calendar
@@ -127,7 +127,7 @@ def _read(number: int, line: bytes) -> Sent:
 def _checked(text: str) -> str:
     """The case as it is stored.  Raises ValueError."""
     try:
-        return str(Case.parse(text))
+        return str(parse_case(text))
     except ValueError as error:
         raise ValueError(f"case: {error}") from None
 

@@ -67,6 +67,13 @@ def split_metric(printed: str) -> tuple[str, Metric]:
     return (case, metric) if case and metric else (printed, Metric.KERNEL)
 
 
+def op_of(printed: str) -> tuple[str, str]:
+    """The op and the direction of a printed case; the name of a function, and an empty direction."""
+    function, _, label = printed.rpartition("/")
+    op, direction = (function, "") if function else [*label.split("."), ""][:2]
+    return op, direction
+
+
 def print_case(case: str, metric: Metric) -> str:
     """The case as people read and type it, with its metric."""
     return case if metric is Metric.KERNEL else f"{case}.{metric.value}"

@@ -286,7 +286,7 @@ def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
 def _group(one: Summary) -> str:
     metric = Metric(one.metric)
     more = "" if metric is Metric.KERNEL else f", {WORDS[metric].name}"
-    return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{more}"
+    return f"{code('.'.join(filter(None, (one.op, one.direction))))} {escaped(one.provider)}{more}"
 
 
 def _name(row: Row) -> str:

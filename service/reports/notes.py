@@ -1,5 +1,6 @@
 """What a reader of a run's result must know besides the verdicts, in sentences."""
 
+from kernels.cases import FunctionCase, parse_case
 from service.domain.text import listed, one_line, printable
 from service.reports.report import Report
 
@@ -16,7 +17,7 @@ def notes(report: Report) -> list[str]:
     if lost := report.lost_repeatability:
         found.append(f"No longer repeatable: {listed([f'{row.case} ({row.provider})' for row in lost])}.")
     found += conventions(report)
-    if missing := without_sota(report):
+    if missing := without_sota(report) or functions_alone(report):
         found.append(missing)
     return [printable(one) for one in found]
 
@@ -35,6 +36,12 @@ def conventions(report: Report) -> list[str]:
             "outside of the clock."
         )
     return found
+
+
+def functions_alone(report: Report) -> str:
+    """That functions have no SOTA; empty where norms are measured as well."""
+    alone = bool(report.rows) and all(isinstance(parse_case(row.case), FunctionCase) for row in report.rows)
+    return "Functions of a recipe have no SOTA: each is compared with its own history." if alone else ""
 
 
 def without_sota(report: Report) -> str:

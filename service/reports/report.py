@@ -450,7 +450,7 @@ def report(
         stack_digest=run.stack.digest if run.stack else None,
         telemetry=found.telemetry,
         policy=in_force,
-        sota=recipe.sota_on(run.device) if recipe else "quack",
+        sota=(recipe.sota_on(run.device) if recipe else None) or "SOTA",
         rows=rows,
         unsupported=_unsupported(found.measurements, rows),
         ceilings=roofline.ceilings(found.telemetry),

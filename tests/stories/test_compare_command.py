@@ -96,3 +96,26 @@ def test_a_mistake_is_one_sentence(checkout: Checkout, arguments: tuple[str, ...
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("kernelwatch: ")
     assert why in done.stderr
+
+
+FUNCTIONS = """
+devices = ["cpu"]
+[[function]]
+name = "scale"
+call = "scaling:scale"
+sizes = ["M", "N"]
+inputs = {x = {shape = ["M", "N"], dtype = "fp32"}}
+bytes = "2 * M * N * 4"
+cases = ["512x512"]
+"""
+SCALING = "def scale(x):\n    for _ in range(TIMES):\n        y = x * 2\n    return y\n"
+
+
+def test_a_function_of_the_recipe_is_compared_with_its_parent(checkout: Checkout) -> None:
+    checkout.commit("scale", {"kernelwatch.toml": FUNCTIONS, "scaling.py": SCALING.replace("TIMES", "1")})
+    checkout.commit("three times", {"scaling.py": SCALING.replace("TIMES", "3")})
+    done = checkout.compare("HEAD~1", "--all")
+
+    assert done.returncode == 1, done.stderr
+    assert "scale/512x512 is " in done.stdout.splitlines()[0], done.stdout
+    assert "Functions of a recipe have no SOTA" in done.stdout

@@ -234,7 +234,9 @@ def _suite(recipe: Recipe) -> str:
 
 def _cases(recipe: Recipe, suite: str, notes: list[str]) -> tuple[Case, ...]:
     """The cases of the suite as kernel cases; whole blocks are left out."""
-    every = recipe.cases(suite)
+    every = [case for case in recipe.cases(suite) if isinstance(case, Case)]
+    if functions := len(recipe.cases(suite)) - len(every):
+        notes.append(f"{functions} cases of the suite are of [[function]], which are compiled where they run.")
     cases = tuple(
         dict.fromkeys(replace(case, metric=Metric.KERNEL) for case in every if case.metric is not Metric.BLOCK)
     )

@@ -281,7 +281,11 @@ def _cases(subject: Subject, wish: IsolationWish, here: DeviceHere) -> tuple[Cas
     if here.name not in subject.recipe.devices:
         devices = ", ".join(subject.recipe.devices)
         raise BadInput(f"This machine has {here.name}, and the recipe measures on {devices}: add it to `devices`.")
-    return subject.recipe.cases(wish.suite or subject.recipe.suite_on(here.name))
+    return tuple(
+        case
+        for case in subject.recipe.cases(wish.suite or subject.recipe.suite_on(here.name))
+        if isinstance(case, Case)
+    )
 
 
 def _providers(subject: Subject, wish: IsolationWish, here: DeviceHere) -> list[protocol.ProviderSpec]:

@@ -90,5 +90,10 @@ def spec_of(name: str, provider: Provider) -> ProviderSpec:
     if provider.compile is not None:
         compile = {"mode": provider.compile.mode.value, "options": dict(provider.compile.options)}
     return protocol.targets_own(
-        name, provider.calls, compile=compile, rounding=provider.rounding, inplace=provider.inplace
+        name,
+        provider.calls,
+        functions=provider.functions,
+        compile=compile,
+        rounding=provider.rounding,
+        inplace=provider.inplace,
     )

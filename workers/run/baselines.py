@@ -14,7 +14,7 @@ from typing import Any
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.session import Contender
-from kernels.cases import Case, Role
+from kernels.cases import AnyCase, Role
 from service.db.engine import reading
 from service.domain.policy.recipes import LAST_RELEASE
 from service.domain.states import Purpose
@@ -49,7 +49,7 @@ class Built:
     place: Environment
     names: frozenset[Name] | None = None
 
-    def cases_of(self, provider: str, cases: Sequence[Case]) -> frozenset[Case] | None:
+    def cases_of(self, provider: str, cases: Sequence[AnyCase]) -> frozenset[AnyCase] | None:
         """The `cases` at which this provider takes part; None for all."""
         if self.names is None:
             return None
@@ -282,7 +282,7 @@ def contender(
     *,
     sandboxed: bool,
     scratch: Path,
-    cases: frozenset[Case] | None = None,
+    cases: frozenset[AnyCase] | None = None,
 ) -> Contender:
     """A contender whose `start` opens a fresh process in a scratch folder of its own, with only its own GPU.
 

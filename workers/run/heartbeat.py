@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import selectinload
 
 from kernels.arena.session import KnownRepeats
-from kernels.cases import Case
+from kernels.cases import AnyCase
 from service.db.engine import reading, transaction
 from service.db.models import Run, Target
 from service.domain.policy import recipes
@@ -129,7 +129,7 @@ class Assignment:
         return self.run.target
 
     @property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[AnyCase, ...]:
         """The cases of the suite, or those of them that the run is limited to."""
         cases = self.recipe.cases(self.run.suite)
         if self.run.only_cases is None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from kernels.arena import protocol
 from kernels.arena.session import Contender
-from kernels.cases import Case, Role
+from kernels.cases import AnyCase, Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import Run
 from service.domain.states import Purpose
@@ -259,7 +259,7 @@ def _contenders(
         spec: Mapping[str, Any],
         place: Environment | BaseStack,
         label: str = "",
-        cases: frozenset[Case] | None = None,
+        cases: frozenset[AnyCase] | None = None,
     ) -> Contender:
         name = label or f"{role}:{spec['name']}"
         sandboxed, scratch = assignment.sandboxed, _scratch(here)
@@ -284,7 +284,10 @@ def _contenders(
         yield from some(Role.CONTROL, spec, references.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:
         return  # a bisection and a calibration are not compared with SOTA
+    if (sota := recipe.sota_on(device)) is None:
+        return
     stack = environments.stack(recipe.base.stack)
-    yield one(Role.SOTA, protocol.built_in(recipe.sota_on(device)), stack)
+    norms = frozenset(case for case in assignment.cases if isinstance(case, Case))
+    yield one(Role.SOTA, protocol.built_in(sota), stack, cases=norms)
     for name in recipe.rivals_on(device):
-        yield one(Role.RIVAL, protocol.built_in(name), stack)
+        yield one(Role.RIVAL, protocol.built_in(name), stack, cases=norms)

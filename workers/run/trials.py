@@ -26,7 +26,7 @@ from kernels.arena.session import (
     run_trials,
 )
 from kernels.arena.session import Cell as Turned
-from kernels.cases import Case, Metric, Role
+from kernels.cases import AnyCase, Case, Metric, Role
 from service.domain.codefacts.texts import KernelText
 from service.domain.policy.policy import Policy
 from service.domain.roofline import number
@@ -48,6 +48,7 @@ log = structlog.get_logger()
 
 _MAX_REPLACED = 16  # packages of the stack that a contender says its revision replaced
 _MAX_VERSION = 80  # characters of their names and versions
+SMALL_CASE = "rmsnorm.fwd.8x1024.fp32"  # shows whether a device works where no norm is measured
 # One wrong or failed trial decides the state of the whole case.
 _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, CellState.MEASURED)
 
@@ -55,18 +56,18 @@ _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, Cell
 class Tally:
     """Every trial of one session, in order.  A contender that took no part in a trial of a case has no rounds in it."""
 
-    def __init__(self, contenders: Iterable[Contender], cases: Iterable[Case]) -> None:
+    def __init__(self, contenders: Iterable[Contender], cases: Iterable[AnyCase]) -> None:
         self._contenders = tuple(contenders)
         self._cases = tuple(cases)
         self._trials: list[tuple[bool, Trial]] = []
-        self._of_case = defaultdict[Case, list[tuple[bool, Trial]]](list)
+        self._of_case = defaultdict[AnyCase, list[tuple[bool, Trial]]](list)
 
     def add(self, trial: Trial, *, confirming: bool) -> None:
         self._trials.append((confirming, trial))
         for case in {case for _, case in trial.cells}:
             self._of_case[case].append((confirming, trial))
 
-    def forget(self, cases: Iterable[Case]) -> None:
+    def forget(self, cases: Iterable[AnyCase]) -> None:
         """Drop all trials of these cases, which share them with no others."""
         dropped = set(cases)
         self._trials = [one for one in self._trials if not any(case in dropped for _, case in one[1].cells)]
@@ -112,7 +113,7 @@ class Tally:
             for text in cell.texts
         )
 
-    def _taken(self, contender: Contender, case: Case) -> ContenderResult:
+    def _taken(self, contender: Contender, case: AnyCase) -> ContenderResult:
         turned = [(confirming, trial.cells.get((contender.label, case))) for confirming, trial in self._of_case[case]]
         seen = [cell for _, cell in turned if cell is not None]
         worst = min(seen, key=lambda cell: _WORST_FIRST.index(CellState(cell.state)))
@@ -132,7 +133,7 @@ class Tally:
             apart=tuple(tuple(cell.apart) if cell is not None else () for _, cell in turned),
         )
 
-    def inexact(self) -> dict[tuple[str, Case], str]:
+    def inexact(self) -> dict[tuple[str, AnyCase], str]:
         """The contenders that a trial called invalid for their numbers alone, by label and case, with the reason."""
         return {
             at: cell.reason or cell.state
@@ -232,13 +233,13 @@ class OnDevice:
     contenders: Sequence[Contender]
     trusted: Contender | None = None  # with nothing of the target: it judges outputs, and shows that the device works
 
-    def those(self, who: Iterable[Contender], cases: Sequence[Case]) -> list[Contender]:
+    def those(self, who: Iterable[Contender], cases: Sequence[AnyCase]) -> list[Contender]:
         """Its own of these contenders, as far as they take part at the cases."""
         labels = {one.label for one in who}
         return [one for one in self.contenders if one.label in labels and any(map(one.takes, cases))]
 
 
-def deal(cases: Sequence[Case], devices: Sequence[OnDevice]) -> dict[Case, OnDevice]:
+def deal(cases: Sequence[AnyCase], devices: Sequence[OnDevice]) -> dict[AnyCase, OnDevice]:
     """Give each device as many cases and about as many bytes; the first gets those that are measured alone.
 
     The same cases are always dealt alike.  A ratio is always of one device, but a case that changed its device would
@@ -277,8 +278,8 @@ class Trials:
         self._known, self._repeats_before = known, repeats_before
         self._code_decides, self._compared_before = code_decides, compared_before
         self._every, self._devices = tuple(devices), list(devices)
-        self._device_of: dict[Case, OnDevice] = {}
-        self._moved: set[Case] = set()  # of devices that were lost: to be measured anew
+        self._device_of: dict[AnyCase, OnDevice] = {}
+        self._moved: set[AnyCase] = set()  # of devices that were lost: to be measured anew
         self._ceilings: dict[OnDevice, dict[str, float]] = {}
         self._started = 0  # trials
         self._given_up = False
@@ -314,7 +315,7 @@ class Trials:
             for one in (self._every if len(self._every) > 1 else ())
         ]
 
-    def until_decided(self, cases: tuple[Case, ...]) -> None:
+    def until_decided(self, cases: tuple[AnyCase, ...]) -> None:
         """Run trials until every case is decided, confirmed, or out of budget.
 
         Cases of devices that are lost are measured anew on the others.
@@ -338,7 +339,11 @@ class Trials:
                 its_judge.close()
 
     def _run(
-        self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
+        self,
+        kind: judge.Why,
+        who: Sequence[Contender],
+        on: tuple[AnyCase, ...],
+        cases: tuple[AnyCase, ...] | None = None,
     ) -> None:
         done, cases = 0, cases or on
         while on and not self.late and (more := judge.trials_until_next_look(done, self._policy, kind)):
@@ -364,7 +369,7 @@ class Trials:
             if count == more:
                 who, on = self._undecided(kind, cases)
 
-    def _unsettled(self, on: tuple[Case, ...]) -> tuple[Case, ...]:
+    def _unsettled(self, on: tuple[AnyCase, ...]) -> tuple[AnyCase, ...]:
         """The cases that need more trials than the first; an autotuner may choose otherwise in the next."""
         taken = self._tally.taken()
         judged = cells(taken, code_decides=self._code_decides)
@@ -392,7 +397,7 @@ class Trials:
     def _trials(
         self,
         who: Sequence[Contender],
-        on: tuple[Case, ...],
+        on: tuple[AnyCase, ...],
         kind: judge.Why,
         numbers: range,
         ahead: tuple[Sequence[Contender], int],
@@ -470,7 +475,7 @@ class Trials:
 
         A contender without code of the target takes part in that trial, alone.
         """
-        states = defaultdict[tuple[int, Case], set[str]](set)
+        states = defaultdict[tuple[int, AnyCase], set[str]](set)
         for at, trial in enumerate(turned):
             for (_, case), cell in trial.cells.items():
                 states[at, case].add(cell.state)
@@ -478,7 +483,8 @@ class Trials:
             return False
         if len(self._devices) == 1 or one.trusted is None or {CellState.FAILED.value} not in states.values():
             return True
-        smallest = min((case for _, case in states), key=lambda case: case.least_bytes)
+        norms = [case for _, case in states if isinstance(case, Case)]
+        smallest = min(norms, key=lambda case: case.least_bytes) if norms else Case.parse(SMALL_CASE)
         [tried] = run_trials(
             [one.trusted],
             [smallest],
@@ -516,7 +522,7 @@ class Trials:
         if time.monotonic() > self._deadline + LAST_CASE_S:
             raise OutOfTime
 
-    def _undecided(self, kind: judge.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
+    def _undecided(self, kind: judge.Why, cases: tuple[AnyCase, ...]) -> tuple[list[Contender], tuple[AnyCase, ...]]:
         """The contenders and cases that need more trials: head, parent, and the control of each provider.
 
         The other baselines take part in the screening trials only.
@@ -546,7 +552,7 @@ def _undecided_apart(taken: Sequence[ContenderResult], policy: Policy) -> set[Na
     }
 
 
-def _measurable(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+def _measurable(tally: Tally, cases: tuple[AnyCase, ...]) -> tuple[AnyCase, ...]:
     """The cases without those at which no provider of the head can be timed: more trials are useless there."""
     heads = [one for one in tally.taken() if one.role is Role.HEAD]
     seen = {one.case for one in heads}

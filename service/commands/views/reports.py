@@ -180,7 +180,7 @@ SUMMARIES = Columns(
 def _mean_of(one: SummaryItem) -> str:
     metric = Metric(one.metric)
     more = f" ({WORDS[metric].name})" if metric is not Metric.KERNEL else ""
-    return f"{one.cases} x {one.op}.{one.direction}{more}"
+    return f"{one.cases} x {'.'.join(filter(None, (one.op, one.direction)))}{more}"
 
 
 def _unsupported(run: RunDocument, *, every: bool) -> list[Sentence]:

@@ -38,7 +38,7 @@ from service.domain.changepoints.step_test import (
     median,
     step_between,
 )
-from service.domain.metrics import split_metric
+from service.domain.metrics import op_of, split_metric
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
@@ -65,7 +65,7 @@ def family_of(name: Name) -> Family:
     """Provider, op and direction, and metric."""
     provider, printed = name
     case, metric = split_metric(printed)
-    return provider, ".".join(case.split(".")[:2]), metric.value
+    return provider, ".".join(op_of(case)), metric.value
 
 
 def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits], device: Slope) -> dict[Name, list[Change]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Self, TypeVar
 
-from kernels.cases import Case, Metric, Role
+from kernels.cases import Metric, Role, parse_case
 from service.domain.text import printable
 
 NAMES = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS", "generated": "Generated code"}  # in the order of compilation
@@ -72,7 +72,7 @@ BASELINES = (Role.PARENT, Role.LAST_GOOD, Role.PINNED)  # the first that has tex
 def plain_case(case: str) -> str:
     """The case whose kernels a case of another metric has; a text that is no case is its own."""
     try:
-        return str(replace(Case.parse(case), metric=Metric.KERNEL))
+        return str(replace(parse_case(case), metric=Metric.KERNEL))
     except ValueError:
         return case
 

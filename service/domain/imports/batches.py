@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kernels.cases import Case
+from kernels.cases import parse_case
 from service.domain.exports import SampleBatch
 from service.domain.imports.formats import ImportFormat
 from service.domain.imports.values import ImportedValue, fitting, is_revision
@@ -56,7 +56,7 @@ class CasePattern:
             return None
         written = _FIELD.sub(lambda field: match[field[1]], self.ours)
         try:
-            case = str(Case.parse(written))
+            case = str(parse_case(written))
         except ValueError as error:
             raise BadInput(f"The pattern makes {written!r} of {value.name!r}: {error}.") from None
         metric = metric_of(case)

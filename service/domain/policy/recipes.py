@@ -18,7 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, CompileMode, Direction, Rounding
+from kernels.cases import BUILT_IN_PROVIDERS, OPS, AnyCase, CompileMode, Direction, FunctionCase, Rounding, parse_case
+from kernels.functions import Function
 from kernels.suites import SUITES
 from service.domain.policy import toml_errors
 from service.domain.policy.policy import NOTHING, FactsPolicy, Policy, Written, split
@@ -30,6 +31,7 @@ _OPTION = re.compile(r"(?=.{1,100}$)[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII)
 _DEEPEST = 8  # dots in the name of an option
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LAST_RELEASE = "last-release"
+FUNCTIONS = "functions"  # the suite of all cases of [[function]]
 _BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
 
 
@@ -96,10 +98,11 @@ class Provider(_Part):
     """An implementation of the target.
 
     Either `calls` maps `op.direction` to `module:function`, or a built-in provider runs with the revision's torch,
-    Triton, Quack or Liger.
+    Triton, Quack or Liger.  `functions` are those of [[function]] that name it.
     """
 
     calls: Mapping[str, str] = {}
+    functions: tuple[Function, ...] = ()
     builtin: str | None = Field(None, description="A built-in provider, with what the revision has of its stack.")
     compile: Compile | None = Field(None, description="Measure torch.compile of the function instead of the function.")
     devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
@@ -144,7 +147,7 @@ class Provider(_Part):
 
     @model_validator(mode="after")
     def _runs_one_thing(self) -> "Provider":
-        if self.builtin is None and not self.calls:
+        if self.builtin is None and not self.calls and not self.functions:
             raise ValueError('a provider needs at least one op.direction = "module:function", or builtin = "NAME"')
         if self.builtin is not None and self.calls:
             raise ValueError(f"builtin = {self.builtin!r} has functions already; remove it or {next(iter(self.calls))}")
@@ -161,10 +164,17 @@ class Provider(_Part):
             raise ValueError(
                 f"autograd needs the inputs of {differentiated[0]}, which inplace overwrites; give it another provider"
             )
+        if self.functions and (self.builtin is not None or self.compile is not None or self.inplace):
+            raise ValueError(
+                f"the functions of [[function]] are measured as they are: {self.functions[0].name} needs a provider "
+                "without builtin, compile and inplace"
+            )
         return self
 
-    def offers(self, case: Case) -> bool:
+    def offers(self, case: AnyCase) -> bool:
         """Whether it has a function for a case.  A built-in provider says itself what it supports."""
+        if isinstance(case, FunctionCase):
+            return any(one.name == case.function for one in self.functions)
         return self.builtin is not None or case.key in self.calls
 
 
@@ -183,12 +193,13 @@ class Recipe(_Part):
     base: StrictModel = StrictModel()
     build: Build = Build()
     paths: Paths = Paths()
-    providers: Mapping[str, Provider] = Field(min_length=1)
+    providers: Mapping[str, Provider] = {}
+    function: tuple[Function, ...] = Field((), description="Functions besides norms, each with its cases.")
     adapters: tuple[str, ...] = Field((), description="Files next to the recipe that contenders can import.")
     suites: Mapping[str, tuple[str, ...]] = {}
     devices: tuple[str, ...] = Field(min_length=1)
     choices: tuple[tuple[str, ...], ...] = Field((), alias=_CHOICES)
-    suite: Mapping[str, str] = Field({"default": "smoke"}, description="The suite of each device (or default).")
+    suite: Mapping[str, str] = Field({}, description="The suite of each device (or default).")
     sota: Mapping[str, str] = Field({"default": "quack"}, description="The SOTA provider of each device (or default).")
     baselines: Mapping[str, tuple[str, ...]] = Field(
         {},
@@ -215,9 +226,9 @@ class Recipe(_Part):
     @classmethod
     def _cases(cls, suites: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
         for name, texts in suites.items():
-            listed: dict[Case, str] = {}
+            listed: dict[AnyCase, str] = {}
             for text in texts:
-                case = Case.parse(text)
+                case = parse_case(text)
                 if case in listed:  # a run has one result for each case: storing a second one fails
                     raise ValueError(f"{name} lists a case twice, as {listed[case]!r} and as {text!r}; remove one")
                 listed[case] = text
@@ -242,10 +253,24 @@ class Recipe(_Part):
         return self
 
     @model_validator(mode="after")
+    def _measures_something(self) -> "Recipe":
+        if not self.providers and not self.function:
+            raise ValueError("a recipe needs a table [providers.NAME] or [[function]]: what is measured")
+        if twice := [name for name, count in Counter(one.name for one in self.function).items() if count > 1]:
+            raise ValueError(f"function: {twice[0]!r} is the name of two; rename one")
+        return self
+
+    @model_validator(mode="after")
     def _names_fit(self) -> "Recipe":
         for name in self.suite.values():
-            if name not in self.suites and name not in SUITES:
-                raise ValueError(f"suite: there is no suite {name!r}; known: {', '.join([*self.suites, *SUITES])}")
+            if name not in self._suites:
+                raise ValueError(f"suite: there is no suite {name!r}; known: {', '.join(self._suites)}")
+        functions = {one.name: one for one in self.function}
+        for name, texts in self.suites.items():
+            for case in map(parse_case, texts):
+                if isinstance(case, FunctionCase) and case.function not in functions:
+                    raise ValueError(f"suites: {name}: {case} needs a [[function]] with name = {case.function!r}")
+                self._worked_out(case)
         for name in self.sota.values():
             if name not in BUILT_IN_PROVIDERS:
                 raise ValueError(f"sota: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
@@ -254,12 +279,33 @@ class Recipe(_Part):
                 raise ValueError(f"baselines: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
         return self
 
-    def cases(self, suite: str) -> tuple[Case, ...]:
-        """The cases of a suite, in order.  Raises BadInput when neither the recipe nor kernelwatch has it."""
-        texts = self.suites.get(suite, SUITES.get(suite))
-        if texts is None:
-            raise BadInput(f"There is no suite {suite!r}; known: {', '.join([*self.suites, *SUITES])}.")
-        return tuple(Case.parse(text) for text in texts)
+    def cases(self, suite: str) -> tuple[AnyCase, ...]:
+        """The cases of a suite, in order; of a built-in one also those of every function.
+
+        Raises BadInput when neither the recipe nor kernelwatch has it.
+        """
+        if suite not in self._suites:
+            raise BadInput(f"There is no suite {suite!r}; known: {', '.join(self._suites)}.")
+        if suite in self.suites:
+            return tuple(self._worked_out(parse_case(text)) for text in self.suites[suite])
+        norms = map(parse_case, SUITES.get(suite, ()) if self.has_norms else ())
+        return (*norms, *(one.case(text) for one in self.function for text in one.cases))
+
+    @property
+    def _suites(self) -> tuple[str, ...]:
+        return (*self.suites, *SUITES, *((FUNCTIONS,) if self.function else ()))
+
+    @property
+    def has_norms(self) -> bool:
+        """Does it measure norms, which have a SOTA?"""
+        return any(one.calls or one.builtin for one in self.providers.values())
+
+    def _worked_out(self, case: AnyCase) -> AnyCase:
+        """A case of a function with its least work."""
+        functions = [one for one in self.function if one.name == case.key]
+        if not functions or not isinstance(case, FunctionCase):
+            return case
+        return functions[0].case(str(case).removeprefix(f"{case.function}/"))
 
     @property
     def places(self) -> tuple[tuple[str, ...], ...]:
@@ -268,10 +314,12 @@ class Recipe(_Part):
         return tuple(dict.fromkeys(chosen.get(device, (device,)) for device in self.devices))
 
     def suite_on(self, device: str) -> str:
-        return self.suite.get(device, self.suite.get("default", "smoke"))
+        usual = "smoke" if self.has_norms else FUNCTIONS
+        return self.suite.get(device, self.suite.get("default", usual))
 
-    def sota_on(self, device: str) -> str:
-        return self.sota.get(device, self.sota.get("default", "quack"))
+    def sota_on(self, device: str) -> str | None:
+        """None where only functions are measured: nobody else has them."""
+        return self.sota.get(device, self.sota.get("default", "quack")) if self.has_norms else None
 
     def rivals_on(self, device: str) -> tuple[str, ...]:
         """The baselines other than SOTA, each once."""
@@ -306,9 +354,25 @@ def parse(text: str) -> Recipe:
         recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:
         raise _mistaken(toml_errors.mistakes(text, error, Recipe)) from None
+    recipe = _with_functions(recipe)
     if misfits := [toml_errors.mistake(text, where, mistake) for where, mistake in _misfits(recipe)]:
         raise _mistaken(misfits)
     return recipe
+
+
+def _with_functions(recipe: Recipe) -> Recipe:
+    """The recipe whose providers have the functions that name them.  Raises MistakenRecipe."""
+    providers = dict(recipe.providers)
+    for name in dict.fromkeys(one.provider for one in recipe.function):
+        own = tuple(one for one in recipe.function if one.provider == name)
+        try:
+            written = providers.get(name)
+            keys = {key: getattr(written, key) for key in written.model_fields_set} if written else {}
+            providers[name] = Provider.model_validate({**keys, "functions": own})
+        except ValidationError as error:
+            reason = "; ".join(toml_errors.message_of(one, Provider) for one in error.errors(include_url=False))
+            raise MistakenRecipe(f"The recipe has mistakes.\nfunction: {own[0].name}: {reason}", ()) from None
+    return recipe.model_copy(update={"providers": providers})
 
 
 def _mistaken(mistakes: Sequence[TomlMistake]) -> MistakenRecipe:
@@ -354,7 +418,7 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
 def _arranged_providers(providers: Any) -> Any:
     if not isinstance(providers, dict):
         return providers
-    options = Provider.model_fields.keys() - {"calls"}
+    options = Provider.model_fields.keys() - {"calls", "functions"}
     return {
         name: {
             **{key: value for key, value in entry.items() if key in options},

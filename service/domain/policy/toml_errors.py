@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -50,14 +50,13 @@ def syntax_mistake(text: str, message: str) -> TomlMistake:
 def message_of(error: Any, model: type[BaseModel]) -> str:
     """What is wrong with a value or key of a table that was validated as `model`, and what it should be."""
     match error["type"]:
-        case "dict_type" | "mapping_type" | "model_type":
+        case "dict_type" | "mapping_type" | "model_type" | "dataclass_type":
             return f"it must be a table, not {error['input']!r}"
         case "missing":
             return "it is missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             *table, key = error["loc"]
-            fields = _table_of(model, table).model_fields
-            keys = sorted(name for name, field in fields.items() if field.alias is None)
+            keys = _keys(_table_of(model, table))
             near = get_close_matches(str(key), keys, 1)
             return (
                 f"there is no such key; did you mean {near[0]}?" if near else f"no such key; known: {', '.join(keys)}"
@@ -66,16 +65,24 @@ def message_of(error: Any, model: type[BaseModel]) -> str:
             return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _table_of(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel]:
+def _keys(model: type) -> list[str]:
+    """The keys that a person may write into a table of this model or dataclass."""
+    if not issubclass(model, BaseModel):
+        return sorted(get_type_hints(model).keys() - {"__pydantic_config__"})
+    return sorted(name for name, field in model.model_fields.items() if field.alias is None)
+
+
+def _table_of(model: type, where: Sequence[str | int]) -> type:
     """The model of a table inside another; the keys of a mapping of tables are no fields."""
     for part in where:
-        if part in model.model_fields:
-            model = next(iter(_models(model.model_fields[str(part)].annotation)), model)
+        hints = get_type_hints(model)
+        if part in hints:
+            model = next(iter(_models(hints[str(part)])), model)
     return model
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models(annotation: Any) -> list[type]:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return [annotation]
     return [inner for each in get_args(annotation) for inner in _models(each)]
 
@@ -83,8 +90,11 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 def line_of(text: str, where: Sequence[str | int]) -> int:
     """The line (from 1) of the deepest key of `where` that is in the text; 1 if none is."""
     line, start, lines = 1, 0, text.splitlines()
-    for part in where:
-        if not isinstance(part, str):
+    for before, part in pairwise(("", *where)):
+        if isinstance(part, int):  # of an array of tables, whose first header was found
+            headers = [number for number, written in enumerate(lines) if written.strip().startswith(f"[[{before}]]")]
+            if part < len(headers):
+                line, start = headers[part] + 1, headers[part]
             continue
         word = re.compile(rf"(^|[\s.\[{{,\"']){re.escape(part)}($|[\s.\]=\"'])")
         for number in range(start, len(lines)):

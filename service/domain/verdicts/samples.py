@@ -17,7 +17,7 @@ from itertools import islice
 from statistics import median
 
 from kernels.cases import Comparison, Metric
-from service.domain.metrics import metric_of
+from service.domain.metrics import metric_of, print_case
 from service.domain.policy.policy import Policy
 from service.domain.states import Direction, Outcome, Rounds
 from service.domain.stats import counts
@@ -120,7 +120,10 @@ def family(screened: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str,
 
 
 def group_of(case: str) -> str:
-    """Cases of which the trials vary alike: op, direction, dtype and metric, at any shape."""
+    """Cases of which the trials vary alike: op, direction, dtype and metric, at any shape; those of a function."""
+    function, _, label = case.rpartition("/")
+    if function:
+        return print_case(function, metric_of(label))
     first, *rest = case.split(".")
     return ".".join([first, *rest[:1], *rest[2:]])
 

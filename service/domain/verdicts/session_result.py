@@ -8,7 +8,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from kernels.cases import Case, Metric, Role
+from kernels.cases import AnyCase, FunctionCase, Metric, Role
 from service.domain.codefacts.measured import choices, same_compilers
 from service.domain.codefacts.texts import KernelText
 from service.domain.roofline import number
@@ -25,7 +25,7 @@ class ContenderResult:
 
     role: Role
     provider: str
-    case: Case
+    case: AnyCase
     state: CellState
     reason: str | None = None
     screened: tuple[Rounds, ...] = ()
@@ -101,7 +101,7 @@ def cells(
     `quarantined` has the cases that raise no alarm, with the reasons.  `code_decides` is false in a calibration: its
     code is the same on purpose, which must not excuse what the clock says.
     """
-    by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
+    by_contender: dict[tuple[Role, str], dict[AnyCase, ContenderResult]] = {}
     for result in taken:
         by_contender.setdefault((result.role, result.provider), {})[result.case] = result
     cells = []
@@ -167,7 +167,7 @@ def _trouble(
 
 
 def _control(
-    by_contender: Mapping[tuple[Role, str], Mapping[Case, ContenderResult]], provider: str, case: Case
+    by_contender: Mapping[tuple[Role, str], Mapping[AnyCase, ContenderResult]], provider: str, case: AnyCase
 ) -> tuple[Pairs, str | None]:
     """The provider's own control at a case; else another's, which shares the session and the machine, and whose it is.
 
@@ -225,7 +225,8 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
             nobody = BaselineCase(*name, "the best", trouble=reason(ReasonCode.NO_TIMES))
             cases.append(best_of([_paired(head, [result], result.provider) for result in theirs]) or nobody)
         elif kind is BaselineKind.SOTA:
-            cases.append(_paired(head, theirs, "SOTA"))
+            if not isinstance(head.case, FunctionCase):  # nobody else has the function
+                cases.append(_paired(head, theirs, "SOTA"))
         elif (sha := result.revision(kind, name)) is not None:
             cases.append(_paired(head, [result for result in theirs if result.provider == head.provider], short(sha)))
     return cases
@@ -251,9 +252,9 @@ def inexact_cases(
 
 def _sides(
     taken: Iterable[ContenderResult],
-) -> tuple[list[ContenderResult], Mapping[tuple[Role, Case], list[ContenderResult]]]:
+) -> tuple[list[ContenderResult], Mapping[tuple[Role, AnyCase], list[ContenderResult]]]:
     """The heads that have times, in one order so that two workers never wait for each other's rows, and all others."""
-    heads, others = list[ContenderResult](), defaultdict[tuple[Role, Case], list[ContenderResult]](list)
+    heads, others = list[ContenderResult](), defaultdict[tuple[Role, AnyCase], list[ContenderResult]](list)
     for result in taken:
         others[result.role, result.case].append(result)
         if result.role is Role.HEAD and result.state is CellState.MEASURED:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from kernels.cases import Metric
-from service.domain.metrics import metric_of
+from service.domain.metrics import metric_of, op_of
 from service.domain.policy.policy import Policy
 from service.domain.states import Outcome
 from service.domain.stats.estimates import Estimate
@@ -149,7 +149,7 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
     members = defaultdict[tuple[Metric, str, str, str], list[list[float | None]]](list)
     for cell in cells:
         if cell.comparable and not cell.screened.counts:
-            op, direction = [*cell.case.split("."), ""][:2]
+            op, direction = op_of(cell.case)
             made = cell.screened.made(policy.screening[0])
             members[metric_of(cell.case), cell.provider, op, direction].append(made)
     summaries, order = [], list(Metric)

@@ -79,7 +79,7 @@ def limit_to_sota(target: Target, device: str) -> tuple[str, float]:
     """The provider that is SOTA on a device, and the ratio to it above which a case is behind."""
     recipe = readable(target.recipe.text) if target.recipe else None
     policy = effective(recipe, device) if recipe else Policy()
-    return recipe.sota_on(device) if recipe else "SOTA", 1 + policy.behind_sota
+    return (recipe.sota_on(device) if recipe else None) or "SOTA", 1 + policy.behind_sota
 
 
 @dataclass(frozen=True)

@@ -54,5 +54,5 @@ def copies(session: Session, points: Sequence[Point]) -> dict[int, float]:
 def limit_to_sota(session: Session, target: Target, device: str, case: str) -> tuple[str, float]:
     """The provider that is SOTA for a series, and the ratio to it above which the series is behind."""
     recipe = readable(target.recipe.text) if target.recipe else None
-    sota = recipe.sota_on(device) if recipe else "SOTA"
-    return sota, 1 + policy_of(session, target, device).at(case).behind_sota
+    sota = recipe.sota_on(device) if recipe else None
+    return sota or "SOTA", 1 + policy_of(session, target, device).at(case).behind_sota

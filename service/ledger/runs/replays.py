@@ -11,7 +11,7 @@ from sqlalchemy import JSON, ColumnElement, func, select, type_coerce
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.arena.repeatability import Repeats, of_facts
-from kernels.cases import Case, Role
+from kernels.cases import AnyCase, Role, parse_case
 from service.db.models import (
     Calibration,
     Measurement,
@@ -121,7 +121,7 @@ def taken(rows: Sequence[Measurement]) -> tuple[ContenderResult, ...]:
 
 def _taken(row: Measurement) -> ContenderResult | None:
     try:
-        role, case = Role(row.role), Case.parse(row.case)
+        role, case = Role(row.role), parse_case(row.case)
     except ValueError:
         return None
     screened, confirmed, apart = map(tuple, unpack(row.samples)) if row.samples else ((), (), ())
@@ -149,7 +149,7 @@ def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:
 LATEST_RUNS = 5  # of the target on the device: the parent was measured in one of the last ones, as head or as parent
 
 
-def repeats_before(session: Session, run: Run, cases: Iterable[Case]) -> dict[tuple[Case, str], Repeats]:
+def repeats_before(session: Session, run: Run, cases: Iterable[AnyCase]) -> dict[tuple[AnyCase, str], Repeats]:
     """The widest estimate of the target's last runs on the device of `run`, by case and hash of the code.
 
     Each was stored with those of the runs before it, so they are not added up.
@@ -170,7 +170,7 @@ def repeats_before(session: Session, run: Run, cases: Iterable[Case]) -> dict[tu
             facts["distinct"].as_string(),
         ).where(Measurement.run_id.in_(list(session.scalars(last))), Measurement.role.in_((Role.HEAD, Role.PARENT)))
     )
-    repeatses: dict[tuple[Case, str], Repeats] = {}
+    repeatses: dict[tuple[AnyCase, str], Repeats] = {}
     for text, code, calls, distinct in rows:
         estimate = of_facts({"repeats": _whole(calls), "distinct": _whole(distinct)})
         if text in by_text and code and estimate:

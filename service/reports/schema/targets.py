@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernels.cases import Case
+from kernels.cases import AnyCase, Case
 from kernelwatch.documents.runs import RunItem
 from kernelwatch.documents.targets import (
     BatchItem,
@@ -54,10 +54,10 @@ def target_document(target: Target, *, open_regressions: int, behind_sota: int) 
     )
 
 
-def provider_plan_item(name: str, provider: Provider, cases: Sequence[Case]) -> ProviderPlanItem:
+def provider_plan_item(name: str, provider: Provider, cases: Sequence[AnyCase]) -> ProviderPlanItem:
     return ProviderPlanItem(
         name=name,
-        calls=dict(provider.calls),
+        calls={**provider.calls, **{one.name: one.place for one in provider.functions}},
         builtin=provider.builtin,
         compile=provider.compile.mode.value if provider.compile else None,
         options=dict(provider.compile.options) if provider.compile else {},

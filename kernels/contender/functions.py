@@ -1,0 +1,303 @@
+"""A function of a recipe at one of its cases: its bound calls, its clock and its checks (`kernels.functions`)."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..arena.sizes import MAX_MEMORY_SHARE, MAX_SET_BYTES, calls_in_graph, max_calls, stays_in_l2
+from ..cases import FunctionCase, Metric
+from ..checks.outputs import Wrong
+from ..errors import format_exception
+from ..facts import gather
+from ..facts.texts import observed_text
+from ..facts.trace import Seen
+from ..functions import Form, Input, Values, evaluated
+from ..metrics.bench import OTHER_NUMBERS, Bench, CpuAudit
+from ..metrics.call import CallClock
+from ..metrics.clocks import Clock, CpuClock, CudaClock, EagerClock
+from ..metrics.memory import MemoryClock
+from ..providers import Broken
+from ..providers.captured import Captured, captured_call, outputs_of
+from ..providers.recipe import RecipeProvider
+
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bool": torch.bool,
+}
+# The error of an output that is allowed where the recipe has none: eight roundings, and in fp32 what TF32 loses.
+ALLOWED = {torch.bfloat16: 0.06, torch.float16: 0.01, torch.float32: 2e-3, torch.float64: 1e-6}
+ALLOWED_OF_CODES = 0.25  # of 8-bit floats
+SETS_ON_CPU = 2
+MAX_SETS_OF_TESTS = 8  # each costs a run of pytest
+SAMPLED = 64  # elements of an output that the driver compares with those of another revision
+AFTERWARDS = "after the timing, with other numbers in its inputs: "
+
+_equal = torch.equal  # referenced before any code of a target runs, which might replace it
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call on an input set of its own, the same call of the reference, and the tensors of the set."""
+
+    call: Callable[[], Any]
+    reference: Callable[[], Any] | None
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def drawn(one: Input, numbers: Mapping[str, int], dtype: str | None, generator: torch.Generator) -> Tensor:
+    """An input of the case with these sizes, on the device of the generator."""
+    shape = [int(evaluated(size, numbers)) for size in one.shape]
+    wanted, device = DTYPES[one.dtype or dtype or "fp32"], generator.device
+    match one.values:
+        case Values.INTEGERS:
+            below = int(evaluated(one.below or 0, numbers))
+            return torch.randint(max(1, below), shape, device=device, generator=generator).to(wanted)
+        case Values.BOOLEANS:
+            return torch.randint(2, shape, device=device, generator=generator).to(wanted)
+        case Values.UNIFORM:
+            values = torch.rand(shape, device=device, generator=generator)
+        case Values.NORMAL:
+            values = torch.randn(shape, device=device, generator=generator)
+    return values.mul_(one.scale).to(wanted)
+
+
+def differences(outputs: Sequence[Tensor], exact: Sequence[Tensor]) -> dict[str, float]:
+    """The error of each output: its largest |out - ref| / (rms(ref) + |ref|).  Raises Wrong if they cannot be compared.
+
+    An element that is not finite has to be so in both; the root mean square is of the finite ones.
+    """
+    if len(outputs) != len(exact):
+        raise Wrong(f"returned {len(outputs)} outputs, and its reference {len(exact)}")
+    errors = {}
+    for number, (out, right) in enumerate(zip(outputs, exact, strict=True)):
+        if out.shape != right.shape:
+            raise Wrong(
+                f"output {number} has the shape {tuple(out.shape)}, and that of its reference {tuple(right.shape)}"
+            )
+        out, right = out.double(), right.double()
+        finite = right.isfinite()
+        if not _equal(finite, out.isfinite()) or not _equal(right[~finite].isnan(), out[~finite].isnan()):
+            raise Wrong(f"output {number} has other elements that are not finite than its reference")
+        out, right = out[finite], right[finite]
+        size = right.square().mean().sqrt() if right.numel() else torch.tensor(0.0)
+        apart = (out - right).abs() / (size + right.abs()).clamp_min(torch.finfo(torch.float32).tiny)
+        errors[f"output {number}"] = float(apart.max()) if apart.numel() else 0.0
+    return errors
+
+
+def allowed(tensor: Tensor) -> float:
+    """The error that an output of this dtype may have; 0 of integers."""
+    if not tensor.dtype.is_floating_point:
+        return 0.0
+    return ALLOWED.get(tensor.dtype, ALLOWED_OF_CODES)
+
+
+class PreparedFunction:
+    """A function that is ready to be timed at one case.
+
+    Input sets have different numbers.  The first outputs are compared with the reference; without one, the driver
+    compares samples of them with those of the parent.  After the timing other numbers are written into a set, and its
+    call has to follow.
+    """
+
+    def __init__(self, bench: Bench, case: FunctionCase, seed: int, *, thorough: bool, graph_s: float) -> None:
+        if not isinstance(bench.provider, RecipeProvider):
+            raise Broken(f"{bench.provider.name} has no functions of a recipe")
+        self.bench = bench
+        self.case = case
+        self.seed = seed
+        self.thorough = thorough
+        self._function, self._callables = bench.provider.function(case)
+        self._grad = self._function.form is not Form.CALL  # a benchmark may run a backward pass
+        self._seen = Seen()
+        self._audit = CpuAudit(bench)
+        self.facts: dict[str, Any] = {"reference": self._function.reference or "the parent's result"}
+        with self._gradients():
+            first = self._bound(0)
+            self._sample(first)
+            self.errors = self._check_first(first)
+            self._make_sets(first, graph_s)
+            if thorough:
+                self.facts |= gather.gather(
+                    self.sets[0].call, compiled=False, pinned=(), cuda=bench.stream is not None, seen=self._seen
+                )
+            self.clock = self._make_clock()
+        self.facts |= getattr(self.clock, "facts", {})
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "facts": self.facts,
+            "errors": self.errors,
+            "sets": len(self.sets),
+            "calls": self.clock.calls,
+            "l2_resident": self._l2_resident,
+            "sampled": self._sampled,
+        }
+
+    def text(self, kernel: int, kind: str) -> str:
+        """The code of a kernel that the call launched.  Raises KeyError or IndexError where it was not observed."""
+        return observed_text(self._seen, kernel, kind)
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        with self.bench.working(), self._gradients(), self._audit.counting(self.case.metric):
+            return self.clock.turn(warm, timed)
+
+    def check(self) -> None:
+        """Raises Wrong, or what the function raises."""
+        self.bench.check_threads()
+        self._audit.check()
+        with self.bench.working(), self._gradients():
+            self._check_other_numbers()
+
+    # -- calls and their inputs ---------------------------------------------------------------------------------------
+
+    def _gradients(self) -> Any:
+        return torch.set_grad_enabled(self._grad)
+
+    def _bound(self, number: int) -> Bound:
+        """The call on input set `number`: the same numbers in every process with this seed."""
+        seed = zlib.crc32(f"{self.case.key}/{self.case.label}/{self.seed}/{number}".encode())
+        if self._function.form is not Form.CALL:
+            call = self._captured(self._function.line, seed)
+            of_line = self._function.reference
+            reference = self._captured(of_line, seed).run if of_line else None
+            return Bound(call.run, reference, call.tensors)
+        generator = torch.Generator(self.bench.device).manual_seed(seed)
+        numbers, dtype = self._function.numbers(self.case.label)
+        inputs = [drawn(one, numbers, dtype, generator) for one in self._function.inputs.values()]
+        function, reference = self._callables
+        constants = dict(self._function.constants)
+        return Bound(
+            partial(function, *inputs, **constants),
+            partial(reference, *inputs, **constants) if reference is not None else None,
+            tuple(inputs),
+        )
+
+    def _captured(self, line: str | None, seed: int) -> Captured:
+        torch.manual_seed(seed)
+        return captured_call(self._function, line, self.case.label, self._callables[0], self.bench.device)
+
+    def _make_sets(self, first: Bound, graph_s: float) -> None:
+        l2_bytes, memory = self.bench.l2_bytes, self.bench.memory_bytes
+        size = max(1, first.bytes)
+        case = self.case if self.case.least_bytes else replace(self.case, least_bytes=size)
+        count = SETS_ON_CPU
+        if l2_bytes is not None and memory is not None and self.case.metric is Metric.KERNEL:
+            fit = min(MAX_SET_BYTES, int(MAX_MEMORY_SHARE * memory)) // size
+            count = max(2, min(max_calls(case, graph_s), fit))
+            if self._function.form is Form.TEST:
+                count = min(count, MAX_SETS_OF_TESTS)
+        self.sets = [self._bound(number) for number in range(count)]
+        self._calls = calls_in_graph(case, count, graph_s)
+        self._l2_resident = None if l2_bytes is None else stays_in_l2(size, count, l2_bytes)
+
+    def _make_clock(self) -> Clock:
+        calls, stream = [one.call for one in self.sets], self.bench.stream
+        for call in calls:
+            call()
+        match self.case.metric:
+            case Metric.CALL:
+                return CallClock(calls, stream)
+            case Metric.MEMORY:
+                return MemoryClock(lambda bound: bound.call, self.sets, calls, on_gpu=stream is not None)
+            case _ if stream is None:
+                return CpuClock(calls)
+            case _ if self._function.graph:
+                return CudaClock(calls, stream, self._calls)
+            case _:
+                return EagerClock(calls, stream)
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def _outputs(self, call: Callable[[], Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copies of what a call returns; of one that returns nothing, of its inputs, into which it writes."""
+        return [tensor.detach().clone() for tensor in outputs_of(call()) or tensors]
+
+    def _check_first(self, first: Bound) -> dict[str, float]:
+        """Compare with the reference on an equal set, as calls may write into their inputs."""
+        if first.reference is None:
+            return {}
+        again = self._bound(0)
+        try:
+            right = self._outputs(again.reference or again.call, again.tensors)
+        except Exception as error:
+            raise Broken(f"its reference {self._function.reference} raised {format_exception(error)}") from error
+        return self._compared(self._first_outputs, right, "")
+
+    def _sample(self, first: Bound) -> None:
+        """Run the first call, and draw elements of its outputs by the seed, which other revisions draw as well."""
+        before = [_summed(one) for one in first.tensors]
+        returned = outputs_of(first.call())
+        self._in_place = not returned
+        self._first_outputs = outputs = [tensor.detach().clone() for tensor in returned or first.tensors]
+        generator = torch.Generator().manual_seed(self.seed)
+        self._sampled = {"inputs": before, "outputs": [_sampled(one, generator) for one in outputs]}
+
+    def _check_other_numbers(self) -> None:
+        """Write the numbers of other sets into those that were timed: the clock's calls must give what they give.
+
+        Not where a call writes into its inputs, which change from call to call, and not where its graph for gradients
+        holds numbers of its own.
+        """
+        alike = [(one.shape, one.dtype) for one in self.sets[0].tensors]
+        other = self._bound(OTHER_NUMBERS)
+        if self._in_place or any(one.requires_grad for one in self.sets[0].tensors):
+            return
+        if alike != [(one.shape, one.dtype) for one in other.tensors]:  # a benchmark that draws its shapes
+            return
+        expected: dict[int, list[Tensor]] = {}
+
+        def renew(number: int) -> None:
+            other = self._bound(OTHER_NUMBERS + number)
+            for one, values in zip(self.sets[number].tensors, other.tensors, strict=True):
+                one.data.copy_(values.data)
+            expected[number] = self._outputs(other.call, other.tensors)
+
+        for number, output in self.clock.again(renew):
+            self._compared(outputs_of(output), expected[number], AFTERWARDS)
+
+    def _compared(self, outputs: Sequence[Tensor], right: Sequence[Tensor], when: str) -> dict[str, float]:
+        try:
+            errors = differences(outputs, right)
+        except Wrong as wrong:
+            raise Wrong(f"{when}{wrong}") from None
+        for name, error, output in zip(errors, errors.values(), outputs, strict=True):
+            limit = self._function.error if self._function.error is not None else allowed(output)
+            if not error <= limit:
+                raise Wrong(f"{when}{name} differs from its reference by {error:.3g}; {limit:g} is allowed")
+        return errors
+
+
+def _summed(tensor: Tensor) -> float:
+    return float(tensor.double().sum())
+
+
+def _sampled(tensor: Tensor, generator: torch.Generator) -> dict[str, Any]:
+    flat = tensor.flatten()
+    places = torch.randint(max(1, flat.numel()), (min(SAMPLED, flat.numel()),), generator=generator)
+    size = float(flat.double().square().mean().sqrt()) if flat.numel() else 0.0
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "size": size if math.isfinite(size) else 0.0,
+        "limit": allowed(tensor),
+        "values": flat[places.to(flat.device)].double().tolist(),
+    }

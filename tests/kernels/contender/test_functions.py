@@ -1,0 +1,268 @@
+"""Functions of a recipe in real contender processes on the CPU: right ones, wrong ones, and benchmarks that exist."""
+
+import pytest
+
+from kernels.arena import protocol
+from kernels.arena.function_outputs import differing_outputs
+from kernels.arena.session import Contender, Pace, run_trial
+from kernels.cases import Role, parse_case
+from kernels.functions import Function, Input, Values
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.torch
+
+PACE = Pace(rounds=2, warm=1, timed=3, start_limit_s=120, prepare_limit_s=60, turn_limit_s=30)
+MODULE = '''
+import pathlib
+import torch
+
+OTHER = pathlib.Path(__file__).with_name("other").exists()
+KEPT = {}
+
+
+def softmax(x, dim=-1):
+    e = (x - x.amax(dim, keepdim=True)).exp()
+    return e / e.sum(dim, keepdim=True)
+
+
+def wrong(x, dim=-1):
+    y = softmax(x, dim)
+    y[3, 5] *= 1.5
+    return y
+
+
+def kept(x, dim=-1):
+    """Cached by address, as if the numbers never changed."""
+    return KEPT.setdefault(x.data_ptr(), softmax(x, dim))
+
+
+def add_into(x, y):
+    x.add_(y)
+
+
+def several(x, index):
+    return {"rows": x[index], "count": index.numel(), "none": None}
+
+
+def of_revision(x, dim=-1):
+    return softmax(x, dim) * (1.5 if OTHER else 1)
+
+
+def raises(x, dim=-1):
+    raise ValueError("no such shape")
+'''
+REPORT = """
+import torch
+import triton
+from triton.testing import do_bench_cudagraph
+from functions import softmax, wrong
+
+
+def _plot(name, lines):
+    return triton.testing.Benchmark(
+        x_names=["M", "N"], x_vals=[(8, 64), (16, 128)], line_arg="provider", line_vals=lines, line_names=lines,
+        plot_name=name, args={"dtype": torch.float32})
+
+
+@triton.testing.perf_report([_plot("softmax", ["ours", "torch"]), _plot("broken", ["wrong", "graph", "none"])])
+def report(M, N, provider, dtype):
+    x = torch.randn(M, N, dtype=dtype)
+    try:
+        if provider == "torch":
+            ms = triton.testing.do_bench(lambda: torch.softmax(x, -1), quantiles=[0.5])
+        elif provider == "ours":
+            ms = triton.testing.do_bench(lambda: softmax(x))
+        elif provider == "graph":
+            ms = do_bench_cudagraph(lambda: softmax(x))
+        elif provider == "wrong":
+            ms = triton.testing.do_bench(lambda: wrong(x))
+        else:
+            ms = 0
+    except Exception:
+        ms = float("inf")
+    return ms
+
+
+class Operator:
+    def get_input_iter(self):
+        for rows in (4, 8):
+            yield (torch.randn(rows, 32),)
+
+    def ours(self, x):
+        return lambda: softmax(x)
+
+    def torch(self, x):
+        return lambda: torch.softmax(x, -1)
+"""
+TESTS = """
+import pytest
+import torch
+from functions import softmax, wrong
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_softmax(benchmark, columns):
+    x = torch.randn(8, columns)
+    y = benchmark(softmax, x, dim=-1)
+    torch.testing.assert_close(y, torch.softmax(x, -1))
+
+
+def test_wrong(benchmark):
+    x = torch.randn(8, 64)
+    torch.testing.assert_close(benchmark.pedantic(wrong, args=(x,), rounds=3), torch.softmax(x, -1))
+
+
+def test_nothing(benchmark):
+    pass
+"""
+
+
+def call(name, **keys):
+    inputs = {"x": Input(("M", "N"), "fp32")}
+    usual = {"sizes": ("M", "N"), "inputs": inputs, "cases": ("8x64",), "reference": "torch:softmax"}
+    usual["constants"] = {"dim": -1}
+    return Function(**{"name": name, "call": f"functions:{name}", **usual, **keys})
+
+
+def report(name, line, **keys):
+    return Function(**{"name": name, "benchmark": "reports:report", "line": line, "cases": ("8x64",), **keys})
+
+
+ADDED = {"x": Input(("M", "N"), "fp32"), "y": Input(("M", "N"), "fp32")}
+TAKEN = {"x": Input(("M", "N"), "fp32"), "index": Input((4,), "int64", Values.INTEGERS, below="M")}
+FUNCTIONS = [
+    call("softmax", cases=("8x64", "8x64.call", "8x64.memory")),
+    call("wrong"),
+    call("kept"),
+    call("raises"),
+    call("add_into", inputs=ADDED, constants={}, reference=None),
+    call("several", inputs=TAKEN, constants={}, reference=None),
+    call("of_revision", reference=None),
+    call("missing"),
+    report("report/ours", "ours", plot="softmax", reference="torch"),
+    report("report/wrong", "wrong", plot="broken"),
+    report("report/graph", "graph", plot="broken", cases=("16x128",)),
+    report("report/none", "none", plot="broken"),
+    report("report/plots", "ours"),
+    report("report/case", "ours", plot="softmax", cases=("4x4",)),
+    Function("operator", ("1",), benchmark="reports:Operator", line="ours", reference="torch"),
+    Function("tested", ("64",), test="tests/test_speed.py::test_softmax"),
+    Function("tested/wrong", ("-",), test="tests/test_speed.py::test_wrong"),
+    Function("tested/nothing", ("-",), test="tests/test_speed.py::test_nothing"),
+]
+PROVIDER = protocol.targets_own("functions", {}, functions=FUNCTIONS)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("functions")
+    (folder / "tests").mkdir()
+    for name, text in (("functions.py", MODULE), ("reports.py", REPORT), ("tests/test_speed.py", TESTS)):
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(open_contender, tree):
+    """A contender of a target that has these files, started once."""
+    channel = open_contender(PYTHONPATH=str(tree), KERNELWATCH_CHECKOUT=str(tree))
+    assert channel.ask(protocol.start(PROVIDER, "cpu", 1, 0), 120)["ready"] is True
+    return channel
+
+
+def measured(channel, text):
+    """State, reason and the answer to `prepare`, of preparing, timing and checking a case."""
+    prepared = answer = channel.ask(protocol.prepare(parse_case(text), 1), 60)
+    if answer["state"] == "measured":
+        assert len(channel.ask(protocol.turn(1, 3), 60)["samples"]) == 3
+        answer = channel.ask(protocol.CHECK, 60)
+    channel.ask(protocol.FREE, 60)
+    return answer["state"], answer["reason"] or "", prepared
+
+
+@pytest.mark.parametrize(
+    "case", ["softmax/8x64", "softmax/8x64.call", "softmax/8x64.memory", "report/ours/8x64", "operator/1"]
+)
+def test_a_function_is_measured_and_compared_with_its_reference(own, case):
+    state, reason, prepared = measured(own, case)
+
+    assert (state, reason) == ("measured", "")
+    assert prepared["errors"]["output 0"] < 1e-6
+    assert "aten::exp" in prepared["facts"]["ops"]
+
+
+@pytest.mark.parametrize("case", ["report/graph/16x128", "add_into/8x64", "several/8x64", "tested/64"])
+def test_without_a_reference_samples_go_to_the_driver(own, case):
+    state, reason, prepared = measured(own, case)
+
+    assert (state, reason, prepared["errors"]) == ("measured", "", {})
+    assert prepared["facts"]["reference"] == "the parent's result"
+    assert all(output["values"] for output in prepared["sampled"]["outputs"])
+
+
+@pytest.mark.parametrize(
+    ("case", "state", "reason"),
+    [
+        ("wrong/8x64", "invalid", "output 0 differs from its reference by 0."),
+        ("kept/8x64", "invalid", "after the timing, with other numbers in its inputs: output 0 differs"),
+        ("raises/8x64", "failed", "ValueError: no such shape"),
+        ("missing/8x64", "failed", "functions has no missing that can be called; correct the recipe or define it"),
+        ("nowhere/8x64", "unsupported", "the recipe has no function nowhere in functions"),
+        ("report/none/8x64", "failed", "called neither triton.testing.do_bench nor do_bench_cudagraph"),
+        ("report/plots/8x64", "failed", 'has several plots; write plot = "NAME" of softmax, broken'),
+        ("report/case/4x4", "failed", "has no case '4x4'; it has 8x64, 16x128"),
+        ("tested/wrong/-", "failed", "tests/test_speed.py::test_wrong did not pass"),
+        ("tested/nothing/-", "failed", "has no case '-' that calls the fixture `benchmark`; it has -"),
+        ("tested/9", "failed", "has no case '9' that calls the fixture `benchmark`; it has 64, 128"),
+    ],
+)
+def test_what_is_wrong_or_missing_is_told(own, case, state, reason):
+    found, told, _ = measured(own, case)
+
+    assert found == state
+    assert reason in told
+
+
+def test_a_head_that_computes_something_else_than_its_parent_is_invalid(open_contender, tree, tmp_path):
+    (tmp_path / "functions.py").write_text(MODULE)
+    (tmp_path / "reports.py").write_text(REPORT)
+    (tmp_path / "other").touch()
+
+    def of(label, role, folder):
+        return Contender(label, role, PROVIDER, lambda: open_contender(PYTHONPATH=str(folder)))
+
+    case = parse_case("of_revision/8x64")
+    contenders = [of("head", Role.HEAD, tmp_path), of("parent", Role.PARENT, tree), of("control", Role.CONTROL, tree)]
+    cells = run_trial(contenders, [case], PACE, device="cpu", seed=1).cells
+
+    assert cells["head", case].state == "invalid"
+    assert cells["head", case].reason.startswith("output 0 differs from that of its parent by 0.")
+    assert [cells[label, case].state for label in ("parent", "control")] == ["measured", "measured"]
+
+
+def sampled(values, *, inputs=(1.0,), shape=(8,), size=1.0, dtype="float32"):
+    output = {"shape": list(shape), "dtype": dtype, "size": size, "limit": 2e-3, "values": list(values)}
+    return {"inputs": list(inputs), "outputs": [output]}
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("head", "parent", "reason"),
+    [
+        (sampled([1.0, 2.0]), sampled([1.0, 2.001]), None),
+        (sampled([1.0, 2.1]), sampled([1.0, 2.0]), "output 0 differs from that of its parent by 0.0333"),
+        (sampled([1.0, NAN]), sampled([1.0, NAN]), None),
+        (sampled([1.0, NAN]), sampled([1.0, 2.0]), "other elements that are not finite"),
+        (sampled([1.0], shape=(4,)), sampled([1.0]), "has the shape [4], and that of its parent [8]"),
+        (sampled([9.0], inputs=[2.0]), sampled([1.0]), None),  # the revision changed the inputs of its benchmark
+        ({"inputs": [1.0], "outputs": []}, sampled([1.0]), "returned 0 outputs, and its parent 1"),
+        ("nonsense", sampled([1.0]), None),
+        (sampled([1.0]), None, None),
+    ],
+)
+def test_samples_of_two_revisions(head, parent, reason):
+    found = differing_outputs(head, parent)
+
+    assert found is None if reason is None else reason in (found or "")
