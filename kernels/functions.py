@@ -23,7 +23,7 @@ MAX_FORMULA = 200  # characters
 WHOLE = "-"  # the label of a test without parameters
 
 _NAME = re.compile(FUNCTION_NAME, re.ASCII)
-_PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_PLACE = re.compile(r"\w[\w.-]*:[A-Za-z_]\w*")
 _TEST = re.compile(r"[\w./-]+\.py(::[A-Za-z_]\w*)+")
 _SIZE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _LABEL = re.compile(r"(?P<numbers>[0-9]+(?:x[0-9]+)*)(?:\.(?P<dtype>[a-z0-9]+))?")

@@ -31,6 +31,7 @@ DOORS = {
 }
 TORCH_FREE = {
     "kernels.cases",
+    "kernels.functions",
     "kernels.suites",
     "kernels.blocks",
     "kernels.errors",
@@ -43,7 +44,14 @@ TORCH_FREE = {
 MAX_MODULES = 15  # in a folder, without its __init__
 
 _PLAIN = {"service.errors", "service.settings", "service.log"}
-_CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
+_CASES = {
+    "kernels.cases",
+    "kernels.functions",
+    "kernels.suites",
+    "kernels.blocks",
+    "kernels.arena.repeatability",
+    "kernels.errors",
+}
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
 _DATA = {"service.db", "service.domain", "service.errors", *_CASES, "kernels.studies"}
 _REPORTS = {"service.reports", "kernelwatch.documents", *_DATA}

@@ -209,9 +209,9 @@ def run_trials(
     choice is reused.  Without it, every contender tunes anew in each trial.
 
     A contender that does not take part at a case has no turn and no cell there; one without any of these cases is not
-    started.
+    started, unless it is a witness on a GPU.
     """
-    contenders = [one for one in contenders if any(map(one.takes, cases))]
+    contenders = [one for one in contenders if any(map(one.takes, cases)) or (one.witness and device == "cuda")]
     with closing(ProcessPool(device, len(contenders) * len(seeds), core)) as own:
         session = _Session(
             contenders,

@@ -20,7 +20,7 @@ from ..facts.trace import Seen
 from ..functions import Form, Input, Values, evaluated
 from ..metrics.bench import OTHER_NUMBERS, Bench, CpuAudit
 from ..metrics.call import CallClock
-from ..metrics.clocks import Clock, CpuClock, CudaClock, EagerClock
+from ..metrics.clocks import Clock, CpuClock, CudaClock, EagerClock, NotCaptured
 from ..metrics.memory import MemoryClock
 from ..providers import Broken
 from ..providers.captured import Captured, captured_call, outputs_of
@@ -51,11 +51,11 @@ _equal = torch.equal  # referenced before any code of a target runs, which might
 
 @dataclass(frozen=True)
 class Bound:
-    """A call on an input set of its own, the same call of the reference, and the tensors of the set."""
+    """A call on an input set of its own, the tensors of the set, and the same call of the reference."""
 
     call: Callable[[], Any]
-    reference: Callable[[], Any] | None
     tensors: tuple[Tensor, ...]
+    reference: Captured | None = None  # with the tensors of its own
 
     @property
     def bytes(self) -> int:
@@ -178,18 +178,14 @@ class PreparedFunction:
         if self._function.form is not Form.CALL:
             call = self._captured(self._function.line, seed)
             of_line = self._function.reference
-            reference = self._captured(of_line, seed).run if of_line else None
-            return Bound(call.run, reference, call.tensors)
+            return Bound(call.run, call.tensors, self._captured(of_line, seed) if of_line else None)
         generator = torch.Generator(self.bench.device).manual_seed(seed)
         numbers, dtype = self._function.numbers(self.case.label)
         inputs = [drawn(one, numbers, dtype, generator) for one in self._function.inputs.values()]
         function, reference = self._callables
         constants = dict(self._function.constants)
-        return Bound(
-            partial(function, *inputs, **constants),
-            partial(reference, *inputs, **constants) if reference is not None else None,
-            tuple(inputs),
-        )
+        of_reference = None if reference is None else Captured(partial(reference, *inputs, **constants), tuple(inputs))
+        return Bound(partial(function, *inputs, **constants), tuple(inputs), of_reference)
 
     def _captured(self, line: str | None, seed: int) -> Captured:
         torch.manual_seed(seed)
@@ -221,23 +217,28 @@ class PreparedFunction:
             case _ if stream is None:
                 return CpuClock(calls)
             case _ if self._function.graph:
-                return CudaClock(calls, stream, self._calls)
+                try:
+                    return CudaClock(calls, stream, self._calls)
+                except NotCaptured as error:
+                    raise NotCaptured(f"{error}; write graph = false to time it eagerly") from error
             case _:
                 return EagerClock(calls, stream)
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
     def _outputs(self, call: Callable[[], Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies of what a call returns; of one that returns nothing, of its inputs, into which it writes."""
-        return [tensor.detach().clone() for tensor in outputs_of(call()) or tensors]
+        """Copies of what a call returns; of one that returns nothing, of its inputs and their gradients."""
+        returned = outputs_of(call())
+        written = returned or [*tensors, *(one.grad for one in tensors if one.grad is not None)]
+        return [tensor.detach().clone() for tensor in written]
 
     def _check_first(self, first: Bound) -> dict[str, float]:
         """Compare with the reference on an equal set, as calls may write into their inputs."""
         if first.reference is None:
             return {}
-        again = self._bound(0)
+        reference = self._bound(0).reference or first.reference
         try:
-            right = self._outputs(again.reference or again.call, again.tensors)
+            right = self._outputs(reference.run, reference.tensors)
         except Exception as error:
             raise Broken(f"its reference {self._function.reference} raised {format_exception(error)}") from error
         return self._compared(self._first_outputs, right, "")
@@ -245,9 +246,8 @@ class PreparedFunction:
     def _sample(self, first: Bound) -> None:
         """Run the first call, and draw elements of its outputs by the seed, which other revisions draw as well."""
         before = [_summed(one) for one in first.tensors]
-        returned = outputs_of(first.call())
-        self._in_place = not returned
-        self._first_outputs = outputs = [tensor.detach().clone() for tensor in returned or first.tensors]
+        self._first_outputs = outputs = self._outputs(first.call, first.tensors)
+        self._in_place = not outputs_of(first.call())
         generator = torch.Generator().manual_seed(self.seed)
         self._sampled = {"inputs": before, "outputs": [_sampled(one, generator) for one in outputs]}
 

@@ -38,15 +38,8 @@ class Captured:
     tensors: tuple[Tensor, ...]
 
 
-class _Reached(BaseException):
-    """A timer was called: nothing after it runs.  No benchmark's `except Exception` stops it."""
-
-    def __init__(self, call: Callable[[], Any], cleared: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.call, self.cleared = call, tuple(cleared)
-
-
-_capturing = False
+_Timed = tuple[Callable[[], Any], Sequence[Tensor]]  # a call, and the tensors whose gradients it adds to
+_captured_calls: list[_Timed] | None = None  # of the benchmark that runs; None where none does
 
 
 def watch_timers() -> None:
@@ -59,15 +52,22 @@ def watch_timers() -> None:
         timer = getattr(testing, name, None)
         if timer is not None and not hasattr(timer, "times"):
             setattr(testing, name, _watched(timer))
+    testing.Mark.run = _not_run
+
+
+def _not_run(*_: Any, **__: Any) -> None:
+    """Instead of `Mark.run`: a file may run its benchmarks where it is imported."""
 
 
 def _watched(timer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(timer)
     def reached(fn: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         caller = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if not _capturing or caller.startswith(_TUNER):
+        if _captured_calls is None or caller.startswith(_TUNER):
             return timer(fn, *arguments, **options)
-        raise _Reached(fn, options.get("grad_to_none") or ())
+        _captured_calls.append((fn, options.get("grad_to_none") or ()))
+        quantiles = options.get("quantiles") or ()
+        return [1.0] * len(quantiles) if len(quantiles) > 1 else 1.0  # milliseconds, which nobody reads
 
     reached.times = timer  # type: ignore[attr-defined]
     return reached
@@ -91,15 +91,17 @@ def captured_call(function: Function, line: str | None, label: str, place: Any, 
 
 
 def _of_report(function: Function, line: str, label: str, report: Any) -> Captured:
-    global _capturing
+    """The call of the last timer, whose time is what the benchmark returns: earlier ones may be of other lines."""
+    global _captured_calls
     timed, arguments = _arguments(function, line, label, report)
-    _capturing = True
+    calls: list[_Timed] = []
+    _captured_calls = calls
     try:
         timed(**arguments)
-    except _Reached as reached:
-        return _captured(reached.call, reached.cleared)
     finally:
-        _capturing = False
+        _captured_calls = None
+    if calls:
+        return _captured(*calls[-1])
     raise Broken(
         f"{function.place} called neither triton.testing.do_bench nor do_bench_cudagraph with {arguments}: what "
         "it times is unknown; name the function with call = …"

@@ -3,6 +3,7 @@
 The names come from the objects themselves: settings, commands, routes, Prometheus metrics, models and policy.
 """
 
+import dataclasses
 import enum
 import json
 import os
@@ -25,6 +26,7 @@ from typer.exceptions import TyperException
 import service.cli
 from dashboards import pages
 from kernels.cases import Metric, Role
+from kernels.functions import Function, Input
 from service.app import create_app
 from service.db.models import Base
 from service.domain import states
@@ -358,7 +360,10 @@ def test_every_recipe_key_is_documented() -> None:
         assert keys("recipes.md", heading) == list(model.model_fields)
     limits = {line.key: line.cells[1].replace('"', "") for line in lines("facts.md") if line.heading == "Limits"}
     assert limits == {key: shown(field.default) for key, field in FactsPolicy.model_fields.items()}
-    assert set(keys("recipes.md", "[providers.NAME]")) == {*recipes.Provider.model_fields, "op.direction"} - {"calls"}
+    own = {*recipes.Provider.model_fields, "op.direction"} - {"calls", "functions"}
+    assert set(keys("recipes.md", "[providers.NAME]")) == own
+    assert set(keys("recipes.md", "[[function]]")) == {field.name for field in dataclasses.fields(Function)}
+    assert keys("recipes.md", "inputs") == [field.name for field in dataclasses.fields(Input)]
 
 
 def test_the_recipe_of_the_reference_is_one() -> None:

@@ -284,9 +284,10 @@ def _contenders(
         yield from some(Role.CONTROL, spec, references.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:
         return  # a bisection and a calibration are not compared with SOTA
-    if (sota := recipe.sota_on(device)) is None:
-        return
     stack = environments.stack(recipe.base.stack)
+    if (sota := recipe.sota_on(device)) is None:
+        yield one(Role.SOTA, protocol.built_in("eager"), stack, cases=frozenset())
+        return
     norms = frozenset(case for case in assignment.cases if isinstance(case, Case))
     yield one(Role.SOTA, protocol.built_in(sota), stack, cases=norms)
     for name in recipe.rivals_on(device):

@@ -234,9 +234,9 @@ class OnDevice:
     trusted: Contender | None = None  # with nothing of the target: it judges outputs, and shows that the device works
 
     def those(self, who: Iterable[Contender], cases: Sequence[AnyCase]) -> list[Contender]:
-        """Its own of these contenders, as far as they take part at the cases."""
+        """Its own of these contenders, as far as they take part at the cases, and the witness."""
         labels = {one.label for one in who}
-        return [one for one in self.contenders if one.label in labels and any(map(one.takes, cases))]
+        return [one for one in self.contenders if one.witness or (one.label in labels and any(map(one.takes, cases)))]
 
 
 def deal(cases: Sequence[AnyCase], devices: Sequence[OnDevice]) -> dict[AnyCase, OnDevice]:
