@@ -125,6 +125,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         comment_state=_comment_state(session, whole, messages := _messages(session, whole)),
         messages=messages,
         without_sota=notes.without_sota(found) or notes.functions_alone(found),
+        provisional=notes.provisional(found),
         live=whole.state in OPEN_STATES,
         controls=controls.forms_of_run(whole),
         others=_others(session, whole),

@@ -52,6 +52,7 @@ class RunItem(Document):
     trusted: bool
     sandboxed: bool | None
     repeated: bool = Field(description="The controls of the first session failed, so it was measured again.")
+    provisional: bool = Field(description="Its worker was not calibrated yet, so its times block nothing.")
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None

@@ -24,6 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     case,
+    false,
     select,
     text,
 )
@@ -380,6 +381,8 @@ class Run(Base):
     summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.totals
     notified_state: Mapped[str] = mapped_column(ShortText(32), default="")  # the last state that was reported
     repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
+    # Its worker was not calibrated: its times block nothing.
+    provisional: Mapped[bool] = mapped_column(default=False, server_default=false())
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")

@@ -37,6 +37,7 @@ _MOST_SEVERE_FIRST = (
     GateKind.NEW_FAR_BEHIND,
     GateKind.BEHIND_SOTA,
 )
+_BY_TIMES = (GateKind.REGRESSION, GateKind.INCONCLUSIVE, GateKind.SLOWER_THAN_WRONG)  # against the parent
 _EXIT_CODES = {  # of those that fail the gate; of the others REGRESSED
     GateKind.INVALID: UNFIT,
     GateKind.FAILED: UNFIT,
@@ -110,22 +111,31 @@ _BUILD_FAILED = GateResult(GateState.FAIL, UNFIT, "failure")
 
 
 def gate(
-    state: RunState, rows: Sequence[Row], policy: Policy, *, build_failed: bool = False, purpose: Purpose
+    state: RunState,
+    rows: Sequence[Row],
+    policy: Policy,
+    *,
+    build_failed: bool = False,
+    purpose: Purpose,
+    provisional: bool = False,
 ) -> GateResult:
     """The answer for one run.
 
-    A build that failed always fails.  Of a calibration nothing counts: its code is equal on both sides.
+    A build that failed always fails.  Of a calibration nothing counts: its code is equal on both sides.  What times of
+    a `provisional` run show is at most a warning.
     """
     if state is not RunState.DONE:
         return _BUILD_FAILED if build_failed else _NOT_DONE[state]
     if purpose is Purpose.CALIBRATION:
         return GateResult(GateState.PASS, 0, "success")
-    return _done(rows, _reasons(rows, policy))
+    return _done(rows, _reasons(rows, policy, provisional=provisional))
 
 
-def gate_of_case(row: Row, policy: Policy, purpose: Purpose) -> GateState:
+def gate_of_case(row: Row, policy: Policy, purpose: Purpose, *, provisional: bool = False) -> GateState:
     """What a case of a run that is done does to its gate."""
-    return GateState.PASS if purpose is Purpose.CALIBRATION else _state(_weightiest_first(_of_row(row, policy)))
+    if purpose is Purpose.CALIBRATION:
+        return GateState.PASS
+    return _state(_weightiest_first(_of_row(row, policy, provisional=provisional)))
 
 
 def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
@@ -144,15 +154,16 @@ def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
     return GateResult(state, code, conclusion, reasons=tuple(reasons))
 
 
-def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
-    found = Counter(one for row in rows for one in _of_row(row, policy))
+def _reasons(rows: Sequence[Row], policy: Policy, *, provisional: bool) -> list[GateReason]:
+    found = Counter(one for row in rows for one in _of_row(row, policy, provisional=provisional))
     reasons = [replace(one, cases=cases) for one, cases in found.items()]
     if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):
         reasons.append(GateReason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))
     return _weightiest_first(reasons)
 
 
-def _of_row(row: Row, policy: Policy) -> Iterator[GateReason]:
+def _of_row(row: Row, policy: Policy, *, provisional: bool) -> Iterator[GateReason]:
+    timed = provisional and row.metric.varies
     if row.repeatability is Repeatability.LOST:
         yield GateReason(GateKind.UNREPEATABLE, policy.action_at(row.case, GateKind.UNREPEATABLE), 1)
     if row.quarantined:  # for its times alone
@@ -160,15 +171,18 @@ def _of_row(row: Row, policy: Policy) -> Iterator[GateReason]:
     if row.outcome in _COUNTED:
         kind = GateKind(row.outcome.value)
         action = policy.action_at(row.case, kind)
-        if row.known_before and action is GateAction.FAIL:
-            action = GateAction.WARN
-        yield GateReason(kind, action, 1, row.known_before)
+        softened = row.known_before or (timed and kind in _BY_TIMES)
+        yield GateReason(kind, _softened(action, softened), 1, row.known_before)
     flags = {GateKind.SLOWER_THAN_WRONG: row.slower_than_wrong, GateKind.NEW_FAR_BEHIND: row.far_behind}
     for kind in (kind for kind, is_set in flags.items() if is_set):
-        yield GateReason(kind, policy.action_at(row.case, kind), 1)
+        yield GateReason(kind, _softened(policy.action_at(row.case, kind), timed and kind in _BY_TIMES), 1)
     if row.behind or row.behind_is_open:
         action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
         yield GateReason(GateKind.BEHIND_SOTA, action, 1, is_open=not row.behind)
+
+
+def _softened(action: GateAction, softened: bool) -> GateAction:
+    return GateAction.WARN if softened and action is GateAction.FAIL else action
 
 
 def _weightiest_first(reasons: Iterable[GateReason]) -> list[GateReason]:

@@ -2,6 +2,7 @@
 
 from kernels.cases import FunctionCase, parse_case
 from service.domain.text import listed, one_line, printable
+from service.domain.verdicts.calibration import MIN_CALIBRATIONS
 from service.reports.report import Report
 
 REASONS = 3  # why cases are not compared with SOTA
@@ -16,10 +17,23 @@ def notes(report: Report) -> list[str]:
         found.append("Measured again, because the controls of the first session failed.")
     if lost := report.lost_repeatability:
         found.append(f"No longer repeatable: {listed([f'{row.case} ({row.provider})' for row in lost])}.")
+    if text := provisional(report):
+        found.append(text)
     found += conventions(report)
     if missing := without_sota(report) or functions_alone(report):
         found.append(missing)
     return [printable(one) for one in found]
+
+
+def provisional(report: Report) -> str:
+    """That times do not block yet, why, and what changes it; empty where they may, and where none were compared."""
+    compared = any(row.metric.varies and row.ratio is not None for row in report.rows)
+    if not (report.provisional and compared):
+        return ""
+    return (
+        "Provisional: times block nothing until the worker has compared equal code of this target in "
+        f"{MIN_CALIBRATIONS} calibrations, which follow automatically."
+    )
 
 
 def conventions(report: Report) -> list[str]:

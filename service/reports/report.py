@@ -113,6 +113,7 @@ class Report:
     forge_kind: ForgeKind | None = None
     public: bool = False  # anybody may read it, at an address that forges reach
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
+    provisional: bool = False  # its worker was not calibrated yet: its times block nothing
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
         """The rows with these outcomes, the largest change first."""
@@ -248,11 +249,18 @@ class Report:
     @cached_property
     def gate(self) -> GateResult:
         """Whether the revision may be merged by this, and why not."""
-        return gate(self.state, self.rows, self.policy, build_failed=self.build_failed, purpose=self.purpose)
+        return gate(
+            self.state,
+            self.rows,
+            self.policy,
+            build_failed=self.build_failed,
+            purpose=self.purpose,
+            provisional=self.provisional,
+        )
 
     def gate_of(self, row: Row) -> GateState:
         """What one of its cases does to the gate."""
-        return gate_of_case(row, self.policy, self.purpose)
+        return gate_of_case(row, self.policy, self.purpose, provisional=self.provisional)
 
     def row_of(self, verdict: VerdictRow) -> Row | None:
         """The row of the case of a verdict against the parent; None of other baselines."""
@@ -381,8 +389,8 @@ class Report:
 
 # What a report repeats of its run, a row of its verdict, and a side of a row of its measurement.
 _OF_RUN = (
-    *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "worker"),
-    *("attempt", "max_attempts", "created_at", "started_at", "finished_at"),
+    *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "provisional"),
+    *("worker", "attempt", "max_attempts", "created_at", "started_at", "finished_at"),
 )
 _OF_VERDICT = (
     *("provider", "case", "ratio", "low", "high", "trials", "rounds", "confirmed", "known_before"),

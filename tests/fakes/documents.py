@@ -98,6 +98,7 @@ def run(*verdicts: dict[str, Any], measurements: tuple[dict[str, Any], ...] = ()
         "trusted": True,
         "sandboxed": True,
         "repeated": False,
+        "provisional": False,
         "created_at": "2026-11-21T03:00:00Z",
         "started_at": "2026-11-21T03:01:00Z",
         "finished_at": "2026-11-21T03:03:00Z",

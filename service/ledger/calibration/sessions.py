@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import insert, select
+from sqlalchemy import ColumnElement, func, insert, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
@@ -121,6 +121,22 @@ def _row(run: Run, series_id: int, comparison: Compared, now: float) -> dict[str
     }
 
 
+def calibrations_before(session: Session, run: Run) -> int:
+    """Number of calibrations of the target on the worker that compared two builds before this run began."""
+    if run.worker is None or run.started_at is None:
+        return 0
+    builds = Run.id.in_(select(Calibration.run_id).where(Calibration.kind == Equal.BUILD))
+    of_target = (*_earlier(run), Run.purpose == Purpose.CALIBRATION)
+    return session.scalar(select(func.count(Run.id)).where(*of_target, builds)) or 0
+
+
+def _earlier(run: Run) -> tuple[ColumnElement[bool], ...]:
+    """Sessions of the same target on the same worker that ended before this run began."""
+    same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
+    lately = (Run.finished_at < run.started_at, Run.finished_at > (run.started_at or 0.0) - MAX_AGE_S)
+    return *same, *lately, Run.state == RunState.DONE, Run.trusted.is_(True), Run.repeated.is_(False)
+
+
 def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
     """By metric, from the comparisons of equal code in sessions that ended before this run began.
 
@@ -129,11 +145,9 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
     """
     if run.worker is None or run.started_at is None:
         return NONE_KNOWN
-    same = (Run.worker == run.worker, Run.target_id == run.target_id, Run.device == run.device)
-    lately = (Run.finished_at < run.started_at, Run.finished_at > run.started_at - MAX_AGE_S)
-    ended = (Run.state == RunState.DONE, Run.trusted, Run.repeated.is_(False), Run.purpose.in_(_OF_SUITES))
     compared = Run.id.in_(select(Calibration.run_id))  # not those that ended every case after one trial
-    earlier = select(Run.id).where(*same, *lately, *ended, compared).order_by(Run.finished_at.desc(), Run.id.desc())
+    earlier = select(Run.id).where(*_earlier(run), Run.purpose.in_(_OF_SUITES), compared)
+    earlier = earlier.order_by(Run.finished_at.desc(), Run.id.desc())
     # Calibrations apart: on a busy worker none might be among the newest sessions.
     calibrations = earlier.where(Run.purpose == Purpose.CALIBRATION)
     newest = {run_id for rows in (earlier, calibrations) for run_id in session.scalars(rows.limit(SESSIONS))}

@@ -1,5 +1,9 @@
-"""Schedule calibrations: each night, each worker compares two builds of one revision of each target of its device."""
+"""Schedule calibrations: each worker compares two builds of one revision of each target of its device.
 
+The first MIN_CALIBRATIONS as soon as a revision was measured, because until then times block nothing; then each night.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,12 +12,14 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import WATCHED, Measurement, Revision, Run, Target, Worker
+from service.db.models import WATCHED, Calibration, Measurement, Revision, Run, Target, Worker
 from service.domain.policy import recipes
-from service.domain.states import CellState, Purpose, RunState
+from service.domain.states import OPEN_STATES, CellState, Equal, Priority, Purpose, RunState
 from service.domain.text import is_due, is_recent, listed, short
+from service.domain.verdicts.calibration import MIN_CALIBRATIONS
 from service.errors import BadInput
 from service.ledger import audit, targets
+from service.ledger.calibration.sessions import MAX_AGE_S
 from service.ledger.locking import lock
 from service.ledger.policies import effective
 from service.ledger.reading import revisions
@@ -24,17 +30,19 @@ log = structlog.get_logger()
 
 LATELY_S = 15 * 60.0  # a worker seen since then is online
 GONE_S = 24 * 3600.0  # runs for a worker not seen for so long are cancelled
+MAX_EVERY_S = 31 * 24 * 3600.0  # between two calibrations (`Calibrating.every_h`)
 NEWEST = 20  # revisions that are considered for a calibration
 
 
 @dataclass(frozen=True)
 class Due:
-    """A worker that has not calibrated a target for `every_s` seconds."""
+    """A worker that has not calibrated a target for `every_s` seconds, or `first`: never often enough."""
 
     target_id: int
     worker: str
     device: str
     every_s: float
+    first: bool
 
 
 def plan_due() -> int:
@@ -49,12 +57,17 @@ def plan_due() -> int:
 
 
 def _due(session: Session, now: float) -> Iterator[Due]:
-    """The calibrations that are due.  The first is due one interval after both the worker and the target are known."""
+    """The calibrations that are due.
+
+    Of the first ones at most so many are queued in one interval: a target whose second build fails must not keep its
+    worker busy.
+    """
     online = is_recent(Worker.seen_at, now, LATELY_S)
     workers = session.scalars(select(Worker).where(online).order_by(Worker.name)).all()
     if not workers:
         return
-    last = _last(session, [worker.name for worker in workers], now)
+    names = [worker.name for worker in workers]
+    asked_at, compared = _asked_at(session, names, now), _compared(session, names, now)
     rows = session.execute(select(Run.target_id, Run.only_worker).where(*_OPEN))
     waiting = {(target_id, name or "") for target_id, name in rows}
     for target in targets.all_targets(session):
@@ -63,25 +76,42 @@ def _due(session: Session, now: float) -> Iterator[Due]:
         every, fit = _every_s(target), dict[str, bool]()
         for online_worker in workers:
             every_s, pair = every.get(online_worker.device, 0.0), (target.id, online_worker.name)
-            before = last.get(pair, max(online_worker.started_at, target.created_at))
             barred = online_worker.sandbox is not None and not target.allow_unsandboxed
-            if every_s == 0 or pair in waiting or barred or not is_due(before + every_s, now, every_s):
+            if every_s == 0 or pair in waiting or barred:
+                continue
+            asked = asked_at.get(pair, [])
+            lately = sum(at > now - every_s for at in asked)
+            first = compared.get(pair, 0) < MIN_CALIBRATIONS and lately < MIN_CALIBRATIONS
+            if not first and not is_due(max(asked, default=0.0) + every_s, now, every_s):
                 continue
             if online_worker.device not in fit:
                 fit[online_worker.device] = _fit(session, target, online_worker.device) is not None
             if fit[online_worker.device]:
-                yield Due(target.id, online_worker.name, online_worker.device, every_s)
+                yield Due(target.id, online_worker.name, online_worker.device, every_s, first)
 
 
-def _last(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], float]:
-    """When the last calibration of each target on each worker was queued; no other run names a worker."""
-    series = Run.target_id, Run.only_worker
-    of_workers = Run.only_worker.in_(workers), Run.created_at <= now
-    rows = select(*series, func.max(Run.created_at)).where(*of_workers).group_by(*series)
-    return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
+_BOUND = (Run.purpose == Purpose.CALIBRATION, Run.only_worker.is_not(None))
+_OPEN = (*_BOUND, Run.state.in_((RunState.QUEUED, RunState.LEASED)))
 
 
-_OPEN = (Run.only_worker.is_not(None), Run.state.in_((RunState.QUEUED, RunState.LEASED)))
+def _asked_at(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], list[float]]:
+    """When the calibrations of each target on each worker were queued, of the longest interval that there may be."""
+    of_workers = *_BOUND, Run.only_worker.in_(workers), Run.created_at.between(now - MAX_EVERY_S, now)
+    asked = defaultdict[tuple[int, str], list[float]](list)
+    for target_id, worker, at in session.execute(
+        select(Run.target_id, Run.only_worker, Run.created_at).where(*of_workers)
+    ):
+        asked[target_id, worker or ""].append(at)
+    return asked
+
+
+def _compared(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], int]:
+    """Number of calibrations of each target on each worker that its runs know."""
+    series = Run.target_id, Run.worker
+    builds = Run.id.in_(select(Calibration.run_id).where(Calibration.kind == Equal.BUILD))
+    known = (Run.purpose == Purpose.CALIBRATION, Run.state == RunState.DONE, Run.finished_at > now - MAX_AGE_S, builds)
+    rows = select(*series, func.count(Run.id)).where(Run.worker.in_(workers), *known).group_by(*series)
+    return {(target_id, worker or ""): number for target_id, worker, number in session.execute(rows)}
 
 
 def _every_s(target: Target) -> dict[str, float]:
@@ -107,28 +137,28 @@ def _asked(due: Due) -> bool:
 def _ask(session: Session, due: Due) -> bool:
     lock(session, due.target_id)
     now = clock(session)
-    asked_since = (
-        Run.target_id == due.target_id,
-        Run.only_worker == due.worker,
-        Run.created_at.between(now - due.every_s, now),
-    )
-    if session.execute(select(Run.id).where(*asked_since).limit(1)).first() is not None:  # by another control
+    asked = (*_BOUND, Run.target_id == due.target_id, Run.only_worker == due.worker)
+    by_another_control = Run.state.in_(OPEN_STATES) if due.first else Run.created_at.between(now - due.every_s, now)
+    if session.execute(select(Run.id).where(*asked, by_another_control).limit(1)).first() is not None:
         return False
+    last = session.scalar(select(func.max(Run.id)).where(*asked)) or 0
     target = session.get_one(Target, due.target_id)
     revision, (_, recipe) = _fit(session, target, due.device), recipe_of(session, target)
     if revision is None:
         return False
-    internal_runs.internal_run(
+    run = internal_runs.internal_run(
         session,
         target,
         revision,
         Purpose.CALIBRATION,
-        key=f"{target.id}:{due.worker}:{int(now // due.every_s)}",
+        key=f"{target.id}:{due.worker}:after {last}",
         device=due.device,
         suite=recipe.suite_on(due.device),
         baseline=revision.sha,
         worker=due.worker,
     )
+    if due.first:  # else a busy worker's times might never block
+        run.priority = Priority.BACKFILL
     return True
 
 

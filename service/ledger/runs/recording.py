@@ -39,6 +39,7 @@ from service.domain.policy.recipes import Recipe
 from service.domain.states import BaselineKind, MovedBy, Outcome, Purpose, RunState
 from service.domain.text import one_line, short
 from service.domain.verdicts import judge
+from service.domain.verdicts.calibration import is_provisional
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
@@ -197,6 +198,8 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
         queue.repeat(session, run, CONTROLS_OFF)
         return run
     _store(session, run, result)
+    known = sessions.calibrations_before(session, run)
+    run.provisional = run.purpose is Purpose.WATCH and is_provisional(known, policy.calibrate)
     stored_texts.keep_log(session, run.id, result.build_log)
     stored_texts.keep_code(session, run.target_id, result.texts, run_id=run.id)
     causes = collect.against_parent(result, _known(run, cells), judged, moved_elsewhere(session, run))

@@ -20,9 +20,8 @@ from service.db.models import Calibration, Quarantine, RecipeRow, RegressionRow,
 from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import NOTHING, Policy
 from service.domain.states import CellState, Priority, Purpose, RunState
-from service.domain.stats.case_variances import MIN_SESSIONS
 from service.domain.verdicts.analysis import NONE_KNOWN
-from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.calibration import MIN_CALIBRATIONS, Compared
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult
 from service.errors import BadInput, NotFound
@@ -126,7 +125,8 @@ def test_every_worker_is_asked_once_a_night_for_the_newest_fit_revision(house):
 def test_the_next_night_it_is_asked_again(house):
     house.worker("one")
     house.measured(1)
-    house.night()
+    for _ in range(MIN_CALIBRATIONS):
+        house.night()
     house.hours_go_by(23)
     assert calibrations.plan_due() == 0
     house.hours_go_by(2)
@@ -135,19 +135,34 @@ def test_the_next_night_it_is_asked_again(house):
     assert calibrations.plan_due() == 0, "one waits for this worker already"
 
 
-def test_who_is_new_is_left_alone_for_a_day(house):
-    """The first hours of a worker, and of a target, belong to the runs that people wait for."""
-    house.worker("one", known_h=23)
+def test_who_is_new_calibrates_at_once_until_its_times_may_block(house):
+    house.worker("one")
+    provisional = [house.measured(1).provisional]
+    for place in range(2, 2 + MIN_CALIBRATIONS):
+        assert (calibrations.plan_due(), calibrations.plan_due()) == (1, 0), "one after another"
+        assert asked()[-1].priority == Priority.BACKFILL, "behind what people wait for, and before nightly ones"
+        house.recorded([world.took(role, CASE) for role in ROLES], None)
+        provisional.append(house.measured(place).provisional)
+    assert calibrations.plan_due() == 0
+    assert provisional == [True] * MIN_CALIBRATIONS + [False]
+
+
+def test_times_block_at_once_where_calibrations_are_switched_off(house):
+    with transaction() as session:
+        session.execute(update(RecipeRow).values(text=f"{RECIPE}\n[policy]\ncalibrate.every_h = 0\n"))
+    assert not house.measured(1).provisional
+
+
+def test_a_target_whose_second_build_fails_does_not_keep_a_new_worker_busy(house):
+    house.worker("one")
     house.measured(1)
+    for _ in range(MIN_CALIBRATIONS):
+        assert calibrations.plan_due() == 1
+        with transaction() as session:
+            recording.fail(session, world.leased("one"), "no such header")
     assert calibrations.plan_due() == 0
-    house.worker("one", known_h=25)
-    with transaction() as session:
-        now = clock(session)
-        session.execute(update(Target).values(created_at=now - 23 * HOUR))
-    assert calibrations.plan_due() == 0
-    with transaction() as session:
-        session.execute(update(Target).values(created_at=now - 25 * HOUR))
-    assert calibrations.plan_due() == 1
+    house.hours_go_by(25)
+    assert calibrations.plan_due() == 1, "the next day it is tried again"
 
 
 def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(house):
@@ -176,7 +191,8 @@ def test_a_clock_that_jumps_back_delays_a_calibration_by_less_than_its_interval(
     """All times are a day ahead of the clock, but for the worker's, which reports every few seconds."""
     house.worker("one")
     house.measured(1)
-    house.night()
+    for _ in range(MIN_CALIBRATIONS):
+        house.night()
     with transaction() as session:
         asked_before = update(Run).where(Run.purpose == Purpose.CALIBRATION)
         session.execute(asked_before.values(created_at=Run.created_at + 24 * HOUR, dedupe=Run.dedupe + " of old"))
@@ -370,7 +386,7 @@ def test_a_calibration_is_one_session_though_it_compares_twice(house):
 def test_builds_stay_known_on_a_worker_with_many_other_sessions(house):
     house.worker("one")
     house.measured(1)
-    for _ in range(MIN_SESSIONS):
+    for _ in range(MIN_CALIBRATIONS):
         assert calibrations.plan_due() == 1
         house.recorded([vary(2, role, case) for role in ROLES for case in (CASE, OTHER)], None)
         house.hours_go_by(48)

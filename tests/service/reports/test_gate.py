@@ -232,3 +232,24 @@ def test_of_several_devices_a_regression_counts_first() -> None:
     assert worst_exit_code([steady, unsure, lost]) == 2
     assert worst_exit_code([steady, unsure]) == 3
     assert worst_exit_code([steady]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "conclusion"),
+    [
+        ([SLOW, STEADY], 0, "neutral"),
+        ([UNSURE, STEADY], 0, "neutral"),
+        ([SLOWER_THAN_WRONG, STEADY], 0, "neutral"),
+        ([replace(SLOW, case=f"{SLOW.case}.recompiles"), STEADY], 1, "failure"),  # a count needs no calibration
+        ([WRONG, SLOW], 125, "failure"),
+        ([BROKEN, STEADY], 125, "failure"),
+        ([STEADY], 0, "success"),
+    ],
+)
+def test_times_of_a_worker_that_was_not_calibrated_block_nothing(rows, code, conclusion):
+    report = a_report(*rows, policy=BLOCKING, provisional=True)
+    assert (report.gate.exit_code, report.gate.conclusion) == (code, conclusion)
+    assert "Provisional: times block nothing until the worker has" in markdown.comment(report)
+    settled = replace(report, provisional=False)
+    assert "Provisional" not in markdown.comment(settled)
+    assert (settled.gate.exit_code > 0) is (rows != [STEADY])
