@@ -23,6 +23,7 @@ DOORS = {
     "service.cli",
     "service.commands.connection.local",
     "service.commands.measure.compare",
+    "service.commands.measure.init",
     "service.commands.measure.study",
     "service.commands.machine.serve",
     "service.commands.machine.worker",

@@ -43,6 +43,7 @@ NOUNS = (
     Entry("run", "measure.run", _MEASURE, "Measure revisions, and follow the runs that do it."),
     Entry("report", "measure.run", _MEASURE, "Print the result of a run."),
     Entry("queue", "measure.run", _MEASURE, "Show runs in progress, then waiting runs in their order."),
+    Entry("init", "measure.init", _MEASURE, "Find the benchmarks of a checkout and write a recipe that measures them."),
     Entry("compare", "measure.compare", _MEASURE, "Measure two revisions of a checkout on this machine."),
     Entry("isolate", "measure.compare", _MEASURE, "Find which component of a new stack made a revision slower."),
     Entry("facts", "measure.compare", _MEASURE, "Compile two revisions without a GPU and show what changed."),

@@ -52,6 +52,11 @@ class Checkout(GitSource):
             if kind == "blob"  # not a submodule, which is never looked into
         )
 
+    def tracked(self, pattern: str) -> list[str]:
+        """The paths of the tracked files whose names fit a pattern such as `*.py`."""
+        listed = self._git("ls-files", "-z", "--", pattern).split(b"\0")
+        return [os.fsdecode(path) for path in listed if path]
+
     def changed(self, base: str, head: str) -> set[str]:
         """The paths at which two trees differ."""
         options = ("-r", "-z", "--name-only", "--no-renames", "--no-ext-diff")

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from service.commands.measure.fail_on import VERDICTS, exit_code
 from service.commands.noun import Where, single
 from service.commands.output.views import View
 from service.errors import BadInput, BuildFailed
+
+if TYPE_CHECKING:
+    from workers.checkouts import Wanted
 
 
 def compare(
@@ -40,25 +43,30 @@ def compare(
 
     Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
     """
-    from service.commands.arguments import read_recipe
-    from service.commands.output.console import err, line, progress
+    from service.commands.output.console import err, line
     from service.domain.text import counted
-    from service.errors import BadInput
-    from service.log import only_warnings
     from service.sources.checkout import Checkout
     from workers import checkouts
     from workers.compile import offline
 
-    found = Checkout(checkout)
-    text, adapters = read_recipe(recipe) if recipe else offline.own_recipe(found)
-    shas = found.resolve(base), found.resolve(head)
+    source = Checkout(checkout)
+    text, adapters = read_recipe(recipe) if recipe else offline.own_recipe(source)
+    shas = source.resolve(base), source.resolve(head)
     if shas[0] == shas[1]:
         raise BadInput(f"{base} and {head} are the same commit; name two that differ.")
-    if head == "HEAD" and (changed := found.uncommitted()):
+    if head == "HEAD" and (changed := source.uncommitted()):
         line(f"Not measured: {counted(changed, 'file')} with changes that are not committed.", to=err)
-    wanted = checkouts.Wanted(found, *shas, text, adapters, suite, python, allow_unsandboxed)
+    return measured(checkouts.Wanted(source, *shas, text, adapters, suite, python, allow_unsandboxed), every=every)
+
+
+def measured(wanted: "Wanted", *, every: bool) -> View:
+    """Measure two revisions of a checkout, and return the result; its code is the worst verdict."""
+    from service.commands.output.console import progress
+    from service.log import only_warnings
+    from workers import checkouts
+
     with only_warnings(), checkouts.prepared(wanted), progress() as shown:
-        run_id = checkouts.measured(wanted, lambda said: shown.show(0, said, None))
+        run_id = checkouts.measured(wanted, lambda stage: shown.show(0, stage, None))
         comment = client().runs.comment(run_id)
         run = client().runs.get(run_id)
         view = views.reports.report(run, every=every, texts={"md": lambda: comment}, page=False)

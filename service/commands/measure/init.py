@@ -1,0 +1,182 @@
+"""`kernelwatch init`: find the benchmarks of a checkout, and write a recipe that measures them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.measure.compare import measured
+from service.commands.noun import Where, single
+from service.errors import BadInput, NotFound
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from service.domain.adopt.findings import Finding
+    from service.domain.adopt.recipe import Findings
+    from service.sources.checkout import Checkout
+
+MAX_SOURCE = 1 << 20  # bytes of a file that is read
+MAX_SOURCES = 20_000
+CHECKED_CASES = 2
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="A checkout, or a folder of it to look in.")] = Path(),
+    device: Annotated[
+        list[str] | None, typer.Option(help="A device to measure on; may be repeated.  By default this machine's.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a recipe that is there.")] = False,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the recipe instead of writing it.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Then measure two cases of HEAD against HEAD~1 on this machine.")
+    ] = False,
+    python: Annotated[
+        Path | None, typer.Option(help="For --check, a Python with torch; by default as `compare` has it.")
+    ] = None,
+    allow_unsandboxed: Annotated[
+        bool, typer.Option("--allow-unsandboxed", help="Check without a sandbox; only for your own code.")
+    ] = False,
+) -> None:
+    """Find the benchmarks of a checkout and write a recipe that measures them.
+
+    It looks for benchmarks of triton.testing.perf_report, operators of tritonbench, tests of pytest-benchmark, kernels
+    of helion and functions of norms, and writes kernelwatch.toml at the top of the checkout.  Nothing of the checkout
+    is imported or run to find them.
+
+    Exit codes: 0 written, or the check passed, 2 nothing can be measured yet, and for --check those of `compare`.
+    """
+    from service.commands.output.console import err, out
+    from service.domain.adopt import recipe
+    from service.ledger.targets import RECIPE
+    from service.sources.checkout import Checkout
+    from workers import control
+
+    source = Checkout(directory)
+    target = source.root / RECIPE
+    if target.exists() and not (force or only_print):
+        raise BadInput(f"There is {target} already: --force replaces it, --print only prints what would be written.")
+    shas = _two_commits(source) if check else None
+    findings = _found(source, directory)
+    devices = device or [control.here().name]
+    text = recipe.written(findings, devices)
+    told = err if only_print else out
+    _tell(findings, told)
+    if only_print:
+        print(text, end="")  # noqa: T201
+    else:
+        target.write_text(text)
+    if not findings.taken:
+        raise BadInput(
+            "Nothing can be measured yet: fill in what is missing"
+            + ("." if only_print else f" in {RECIPE}, and remove the # before it.")
+        )
+    if not only_print:
+        _tell_next(source, directory, len(findings.taken), checked=check, to=told)
+    if shas:
+        _check(source, shas, recipe.written(findings, [control.here().name], CHECKED_CASES), python, allow_unsandboxed)
+
+
+init_app = single(init, where=Where.HERE)
+
+
+def _two_commits(source: "Checkout") -> tuple[str, str]:
+    try:
+        return source.resolve("HEAD~1"), source.resolve("HEAD")
+    except NotFound:
+        hint = "fetch its history (`git fetch --unshallow`)" if source.shallow else "commit a change"
+        raise BadInput(f"{source.root} has one commit, and --check compares two: {hint}, or leave --check.") from None
+
+
+def _found(source: "Checkout", directory: Path) -> "Findings":
+    """What the tracked files of the folder hold.  Raises BadInput if that is nothing."""
+    from service.domain.adopt.recipe import find
+
+    paths = source.tracked("*.py")
+    within = directory.resolve().relative_to(source.root.resolve()).as_posix()
+    sources = dict(_sources(source, paths))
+    findings = find(sources, paths, "" if within == "." else within)
+    if findings.found:
+        return findings
+    unread = "".join(f"\n{path} could not be read: {why}" for path, why in findings.unreadable.items())
+    raise BadInput(
+        f"No benchmark was found in {len(sources):,} tracked Python files of {directory.resolve()}.  `init` looks for "
+        "functions below @triton.testing.perf_report, subclasses of tritonbench's BenchmarkOperator, tests with the "
+        "fixture `benchmark`, functions below @helion.kernel, and functions such as rms_norm(x, weight, eps).  "
+        f"docs/adapters.md and docs/recipes.md say how to name others.{unread}"
+    )
+
+
+def _sources(source: "Checkout", paths: list[str]) -> Iterator[tuple[str, str]]:
+    from service.sources.source import read_beneath
+
+    for path in paths[:MAX_SOURCES]:
+        try:
+            content = read_beneath(source.root, path, MAX_SOURCE)
+        except OSError:  # deleted, or behind a link
+            continue
+        if content is not None and len(content) <= MAX_SOURCE:
+            yield path, content.decode(errors="replace")
+
+
+def _tell(findings: "Findings", to: "Console") -> None:
+    """Print what was found: what is measured, then what is left, with why."""
+    from service.commands.output.console import line
+
+    for taken in (True, False):
+        for finding in findings.found:
+            if finding.taken is taken:
+                line(*_words(finding), to=to)
+                for note in finding.notes if taken else ():
+                    line(f"    {note}", to=to)
+    for path, why in findings.unreadable.items():
+        line(f"not read   {path}: {why}", to=to)
+
+
+def _words(finding: "Finding") -> tuple[str | tuple[str, str], ...]:
+    about = f"{finding.path}:{finding.line}  {finding.kind} {finding.title}"
+    if finding.taken:
+        cases = finding.entry.get("cases", ())
+        return ("measured", "green"), f"   {about}: {finding.name} {' '.join(cases)}".rstrip()
+    state = "to fill in" if finding.entry else "left out"
+    return (state, "yellow"), f"{'':{11 - len(state)}}{about}: {finding.lacks}"
+
+
+def _tell_next(source: "Checkout", directory: Path, count: int, *, checked: bool, to: "Console") -> None:
+    from service.commands.output.console import line
+    from service.domain.text import counted
+    from service.ledger.targets import RECIPE
+
+    line(f"\nWrote {source.root / RECIPE} with {counted(count, 'benchmark')}.", to=to)
+    where = "" if directory.resolve() == Path.cwd() else f" --checkout {directory}"
+    if not checked:
+        line(f"Next: kernelwatch compare HEAD~1{where} --recipe {source.root / RECIPE}", to=to)
+    if needed := _dependencies(source):
+        line(f"The environment that measures needs what pyproject.toml names: {', '.join(needed)}.", to=to)
+    line("Then commit it, and watch the repository: kernelwatch target add NAME LOCATION", to=to)
+
+
+def _dependencies(source: "Checkout") -> list[str]:
+    """The packages besides torch and Triton that the project requires, by name."""
+    import tomllib
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        listed = tomllib.loads((source.root / "pyproject.toml").read_text()).get("project", {}).get("dependencies", [])
+        return [name for name in (Requirement(each).name for each in listed) if name not in ("torch", "triton")]
+    except (OSError, ValueError, AttributeError, TypeError, InvalidRequirement):
+        return []  # what is no plain list is no help
+
+
+def _check(source: "Checkout", shas: tuple[str, str], text: str, python: Path | None, allow_unsandboxed: bool) -> None:
+    import sys
+
+    from service.commands.output.formats import Format, show
+    from workers.checkouts import Wanted
+
+    view = measured(Wanted(source, *shas, text, {}, None, python, allow_unsandboxed), every=True)
+    show(view, Format.TABLE)
+    if view.code:
+        sys.exit(view.code)

@@ -1,0 +1,199 @@
+"""The Python files of a checkout as they are read here: their syntax, their names, and how each is imported."""
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from service.domain.adopt import literals
+
+# A folder with such a module cannot be an import path: everything else would import it instead of the real one.
+_TAKEN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "helion", "pytest"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file that was parsed."""
+
+    path: str
+    tree: ast.Module
+
+    @cached_property
+    def imported(self) -> Mapping[str, str]:
+        """What names of the file stand for: `{"do_bench": "triton.testing.do_bench"}`."""
+        names: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.Import(names=aliases):
+                    names |= {one.asname or one.name.partition(".")[0]: _imported(one) for one in aliases}
+                case ast.ImportFrom(module=str(module), names=aliases, level=level):
+                    names |= {one.asname or one.name: f"{'.' * level}{module}.{one.name}" for one in aliases}
+        return names
+
+    @cached_property
+    def statements(self) -> Sequence[ast.stmt]:
+        """Those that an import runs, in conditions too: what they define can be imported."""
+        return list(_statements(self.tree.body))
+
+    @cached_property
+    def constants(self) -> Mapping[str, ast.expr]:
+        """The names that the module assigns once, on no condition, and never changes, with their expressions."""
+        assigned: dict[str, list[ast.expr | None]] = {}
+        for statement in self.statements:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                    always = statement in self.tree.body
+                    assigned.setdefault(name, []).append(statement.value if always else None)
+        changed = {name for node in ast.walk(self.tree) for name in _changed(node)}
+        return {
+            name: values[0]
+            for name, values in assigned.items()
+            if len(values) == 1 and values[0] is not None and name not in changed
+        }
+
+    @cached_property
+    def functions(self) -> Mapping[str, Function]:
+        """The functions that can be imported from the module."""
+        return {node.name: node for node in self.statements if isinstance(node, Function)}
+
+    @cached_property
+    def classes(self) -> Sequence[ast.ClassDef]:
+        """The classes that can be imported from the module."""
+        return [node for node in self.statements if isinstance(node, ast.ClassDef)]
+
+    def full_name(self, node: ast.expr) -> str | None:
+        """`triton.testing.perf_report` of however the file writes it; None for what is no imported name."""
+        match node:
+            case ast.Name(id=name) if name in self.imported:
+                return self.imported[name]
+            case ast.Name(id=name) if name in self.functions:
+                return name
+            case ast.Attribute(value=owner, attr=attribute):
+                of = self.full_name(owner)
+                return None if of is None else f"{of}.{attribute}"
+        return None
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of a constant expression.  Raises NotConstant."""
+        return literals.value(node, self.constants, self.full_name)
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        match statement:
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), orelse=orelse):
+                yield from _statements(orelse)
+            case ast.If(body=inner, orelse=orelse):
+                yield from _statements([*inner, *orelse])
+            case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=final):
+                caught = [each for handler in handlers for each in handler.body]
+                yield from _statements([*inner, *caught, *orelse, *final])
+            case ast.With(body=inner):
+                yield from _statements(inner)
+
+
+def _changed(node: ast.AST) -> Sequence[str]:
+    match node:
+        case ast.AugAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend" | "insert" | "update")):
+            return [name]
+        case ast.Global(names=names):
+            return names
+    return ()
+
+
+def parsed(path: str, text: str) -> Module | str:
+    """The module, or why it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes in their strings
+            return Module(path, ast.parse(text))
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{line}{error.msg if isinstance(error, SyntaxError) else error}"
+    except (RecursionError, MemoryError):
+        return "it is nested too deep"
+
+
+def decorators(function: Function | ast.ClassDef, module: Module) -> Iterator[tuple[str, ast.Call | None]]:
+    """The full name of each decorator, the outermost first, with its call if it has one."""
+    for node in function.decorator_list:
+        call = node if isinstance(node, ast.Call) else None
+        yield module.full_name(call.func if call else node) or "", call
+
+
+def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """An argument of a call."""
+    if position is not None and len(call.args) > position and not isinstance(call.args[position], ast.Starred):
+        return call.args[position]
+    return next((one.value for one in call.keywords if one.arg == name), None)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where modules are imported from, by the paths of all Python files."""
+
+    paths: Sequence[str]
+
+    @cached_property
+    def _packages(self) -> frozenset[str]:
+        return frozenset(str(PurePosixPath(path).parent) for path in self.paths if path.endswith("/__init__.py"))
+
+    @cached_property
+    def _modules(self) -> Mapping[str, set[str]]:
+        """The modules of each folder."""
+        folders: dict[str, set[str]] = {}
+        for path in self.paths:
+            file = PurePosixPath(path)
+            folders.setdefault(str(file.parent), set()).add(file.stem)
+        return folders
+
+    @cached_property
+    def roots(self) -> tuple[str, ...]:
+        """The folders that hold the packages of the repository: `.` or `src`."""
+        tops = {
+            str(PurePosixPath(package).parent)
+            for package in self._packages
+            if str(PurePosixPath(package).parent) not in self._packages
+            and PurePosixPath(package).name not in ("tests", "test", "benchmarks", "examples", "docs")
+        }
+        return tuple(sorted({".", *(top for top in tops if top in (".", "src", "python"))}))
+
+    def place(self, path: str) -> tuple[str, str] | None:
+        """The module of a file and the folder that it is imported from; None where its name is no Python name."""
+        folder, parts = self._inside(path)
+        hides = self._modules.get(folder, set()) & _TAKEN and folder != "."  # as an import path, real modules
+        if hides or (folder != "." and len(self._tops[parts[0]]) > 1):
+            parts, folder = (*PurePosixPath(folder).parts, *parts), "."
+        fits = all(part.isidentifier() and part.isascii() for part in parts)
+        return (".".join(parts), folder) if parts and fits else None
+
+    def _inside(self, path: str) -> tuple[str, tuple[str, ...]]:
+        """The folder above the outermost package of a file, and the parts of its module beneath."""
+        file = PurePosixPath(path)
+        folder, parts = file.parent, () if file.stem == "__init__" else (file.stem,)
+        while str(folder) in self._packages:
+            folder, parts = folder.parent, (folder.name, *parts)
+        return str(folder), parts
+
+    @cached_property
+    def _tops(self) -> Mapping[str, set[str]]:
+        """The folders in which each first part of a module is."""
+        folders: dict[str, set[str]] = {}
+        for path in self.paths:
+            folder, parts = self._inside(path)
+            if parts:
+                folders.setdefault(parts[0], set()).add(folder)
+        return folders
+
+
+def _imported(alias: ast.alias) -> str:
+    return alias.name if alias.asname else alias.name.partition(".")[0]

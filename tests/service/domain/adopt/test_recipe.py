@@ -1,0 +1,392 @@
+"""From the sources of a checkout to a recipe: what is measured, what is left to the reader, and why."""
+
+import tomllib
+from collections.abc import Mapping
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.adopt.findings import Kind
+from service.domain.adopt.recipe import MAX_TAKEN, Findings, find, written
+
+SOFTMAX = """
+    import torch
+    import triton
+    from kernels.softmax import softmax
+
+    @triton.testing.perf_report(
+        triton.testing.Benchmark(
+            x_names=["N"],
+            x_vals=[128 * i for i in range(2, 100)],
+            line_arg="provider",
+            line_vals=["torch", "triton", "naive"],
+            line_names=["Torch", "Triton", "Naive"],
+            plot_name="softmax-performance",
+            args={"M": 4096},
+        )
+    )
+    def benchmark(M, N, provider):
+        x = torch.randn(M, N, device="cuda")
+        return triton.testing.do_bench(lambda: softmax(x))
+"""
+ATTENTION = """
+    from triton.testing import Benchmark, perf_report
+
+    CONFIGS = [
+        Benchmark(["N_CTX"], [2**i for i in range(10, 13)], "provider", ["flash", "eager-bwd"], [], "fwd", {}),
+        Benchmark(["N_CTX"], [512, 1024], "provider", ["flash"], [], "d=64 bwd", {}),
+    ]
+
+    @perf_report(CONFIGS)
+    def bench_attention(N_CTX, provider):
+        ...
+"""
+OPERATOR = """
+    from tritonbench.utils.triton_op import BenchmarkOperator, register_benchmark
+
+    class Operator(BenchmarkOperator):
+        @register_benchmark(baseline=True)
+        def aten(self, x):
+            return lambda: x
+
+        @register_benchmark(enabled=HAS_QUACK)
+        def quack(self, x):
+            return lambda: x
+
+        @register_benchmark()
+        def ours(self, x):
+            return lambda: x
+
+        def get_input_iter(self):
+            for rows in [1024, 2048, 4096]:
+                for cols in (256, 512):
+                    yield (self.make(rows, cols),)
+"""
+TESTS = """
+    import pytest
+    import torch
+
+    DTYPES = [torch.float32, torch.bfloat16]
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("rows,cols", [(1, 128), (4096, 1024)])
+    def test_softmax(benchmark, rows, cols, dtype):
+        benchmark(torch.softmax, torch.randn(rows, cols, dtype=dtype), -1)
+
+    class TestNorms:
+        def test_plain(self, benchmark):
+            benchmark(torch.sum, torch.ones(8))
+"""
+HELION = """
+    import helion
+    import torch
+    from helion._testing import DEVICE, run_example
+
+    @helion.kernel()
+    def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        return x
+
+    @helion.kernel
+    def lonely(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def check(m: int, n: int) -> None:
+        x = torch.randn([m, n], device=DEVICE, dtype=torch.bfloat16)
+        run_example({"helion": softmax}, torch.softmax, (x, -1))
+
+    def main() -> None:
+        check(1024, 512)
+        check(4096, 2560)
+"""
+NORMS = """
+    def rms_norm(x, weight, eps=1e-6, *, out=None):
+        y = x * weight
+        return y
+
+    def rms_norm_backward(dy, x, weight, rstd, eps):
+        return dy, weight
+
+    def rms_norm_torch(x, weight, eps):
+        return x
+
+    def layer_norm(input, weight, bias, eps):
+        return input, weight, bias
+
+    def _rms_norm(x, weight, eps):
+        return x
+
+    def rms_norm_of_rows(x, rows, weight, eps):
+        return x
+"""
+
+
+def found(files: Mapping[str, str]) -> Findings:
+    """What is found in files, by their paths without `.py`."""
+    sources = {f"{path}.py": dedent(text) for path, text in files.items()}
+    return find(sources, list(sources))
+
+
+def entries(findings: Findings) -> dict[str, dict[str, object]]:
+    return {finding.name: dict(finding.entry) for finding in findings.taken}
+
+
+def test_a_perf_report_is_measured_at_four_sizes_against_its_baseline():
+    findings = found({"benchmarks/bench_softmax": SOFTMAX, "kernels/softmax": "", "kernels/__init__": ""})
+    assert entries(findings) == {
+        "softmax": {
+            "benchmark": "bench_softmax:benchmark",
+            "line": "triton",
+            "reference": "torch",
+            "cases": ["256", "4352", "8576", "12672"],
+        }
+    }
+    [finding] = findings.found
+    assert (finding.path, finding.line) == ("benchmarks/bench_softmax.py", 6)
+    assert finding.notes == ["lines left out: naive"]
+    assert findings.import_paths == [".", "benchmarks"]
+
+
+def test_each_plot_of_an_object_is_a_function():
+    assert entries(found({"bench": ATTENTION})) == {
+        "attention/fwd": {
+            "benchmark": "bench:bench_attention",
+            "plot": "fwd",
+            "line": "flash",
+            "reference": "eager-bwd",
+            "cases": ["1024", "2048", "4096"],
+        },
+        "attention/d-64-bwd": {
+            "benchmark": "bench:bench_attention",
+            "plot": "d=64 bwd",
+            "line": "flash",
+            "cases": ["512", "1024"],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "entry"),
+    [
+        ('["torch", "triton", "naive"]', '["ours-fwd", "torch", "torch-fwd"]', {"reference": "torch-fwd"}),
+        ('["torch", "triton", "naive"]', '["torch", "cublas"]', {"line": "torch"}),
+        (
+            "[128 * i for i in range(2, 100)]",
+            "[2**i for i in range(10, 40, 4)]",
+            {"cases": ["1024", "16384", "262144"]},
+        ),
+        ('x_names=["N"]', 'x_names=["N", "K"]', {"cases": ["256x256", "4352x4352", "8576x8576", "12672x12672"]}),
+        ("[128 * i for i in range(2, 100)]", "[(1, 2), 8]", {"cases": ["8"]}),
+    ],
+)
+def test_lines_and_sizes_are_chosen_by_plain_rules(before, after, entry):
+    [chosen] = entries(found({"softmax": SOFTMAX.replace(before, after)})).values()
+    assert chosen | entry == chosen
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lacks"),
+    [
+        ("[128 * i for i in range(2, 100)]", "sizes()", "x_vals: sizes() is not constant; write cases"),
+        ('["torch", "triton", "naive"]', "LINES", "line_vals: LINES is not constant; write line"),
+        ("triton.testing.Benchmark(", "configuration(", "code that is not run here makes its Benchmark"),
+        ("[128 * i for i in range(2, 100)]", '["a b", "c/d"]', "x_vals: no value can name a case; write cases"),
+    ],
+)
+def test_what_is_not_constant_is_left_to_the_reader(before, after, lacks):
+    findings = found({"softmax": SOFTMAX.replace(before, after)})
+    assert not findings.taken
+    assert lacks in findings.found[0].lacks
+    text = written(findings, ["cpu"])
+    assert f"# {findings.found[0].lacks}" in text
+    assert "function" not in tomllib.loads(text)
+    filled = "\n".join(line.removeprefix("# ") if " = " in line or "[[" in line else line for line in text.splitlines())
+    assert tomllib.loads(filled)["function"][0]["benchmark"] == "softmax:benchmark"
+
+
+def test_what_cannot_be_imported_is_left_out():
+    inside = "def make():\n" + "\n".join(f"    {line}" for line in dedent(SOFTMAX).splitlines())
+    findings = found({"03-softmax": SOFTMAX, "inside": inside})
+    assert {finding.path: finding.lacks.partition(",")[0] for finding in findings.found} == {
+        "03-softmax.py": "the name of its file or folder is no Python name",
+        "inside.py": "it is made inside of a function",
+    }
+    assert not any(finding.entry for finding in findings.found)
+
+
+def test_an_operator_of_tritonbench_is_measured_against_its_baseline():
+    findings = found({"ops/softmax/operator": OPERATOR, "ops/softmax/__init__": "", "ops/__init__": ""})
+    assert entries(findings) == {
+        "softmax": {
+            "benchmark": "ops.softmax.operator:Operator",
+            "line": "ours",
+            "reference": "aten",
+            "cases": ["0", "2", "3", "5"],
+        }
+    }
+    assert findings.found[0].notes == ["methods left out: quack"]
+
+
+def test_tests_of_pytest_benchmark_are_measured_by_the_ids_of_pytest():
+    assert entries(found({"tests/test_perf": TESTS})) == {
+        "softmax": {
+            "test": "tests/test_perf.py::test_softmax",
+            "cases": ["1-128-dtype0", "1-128-dtype1", "4096-1024-dtype0", "4096-1024-dtype1"],
+        },
+        "TestNorms-test_plain": {"test": "tests/test_perf.py::TestNorms::test_plain", "cases": ["-"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("conftest", "lacks"),
+    [
+        ("def pytest_generate_tests(metafunc): ...", "pytest_generate_tests of tests/conftest.py makes its parameters"),
+        (
+            "import pytest\n@pytest.fixture(params=[1, 2])\ndef rows(request): ...",
+            "its fixture rows of tests/conftest.py:3 has parameters",
+        ),
+        (
+            "import pytest\n@pytest.fixture(params=[1, 2])\ndef device(): ...\n@pytest.fixture\ndef rows(device): ...",
+            "its fixture device of tests/conftest.py:3 has parameters",
+        ),
+    ],
+)
+def test_ids_that_fixtures_change_are_left_to_the_reader(conftest, lacks):
+    findings = found({"tests/test_perf": "def test_rows(benchmark, rows): ...", "tests/conftest": conftest})
+    assert findings.found[0].lacks == (
+        f"{lacks}; `pytest --collect-only -q tests/test_perf.py::test_rows` lists the ids for cases"
+    )
+
+
+def test_a_fixture_of_their_own_named_benchmark_is_no_benchmark():
+    own = "import pytest\n@pytest.fixture\ndef benchmark(): ...\ndef test_it(benchmark): ..."
+    assert not found({"test_own": own}).found
+
+
+def test_a_helion_kernel_gets_the_inputs_of_its_example():
+    findings = found({"examples/softmax": HELION, "examples/__init__": ""})
+    assert entries(findings) == {
+        "softmax": {
+            "call": "examples.softmax:softmax",
+            "sizes": ["M", "N"],
+            "inputs": {"x": {"shape": ["M", "N"], "dtype": "bf16"}},
+            "constants": {"dim": -1},
+            "reference": "torch:softmax",
+            "cases": ["1024x512", "4096x2560"],
+        }
+    }
+    assert [finding.lacks for finding in findings.found if finding.title == "lonely"] == [
+        "no example of its file has its inputs; write sizes, inputs and cases"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "entry"),
+    [
+        ("[m, n]", "1024, 512", {"sizes": ["S0", "S1"], "cases": ["1024x512"]}),
+        (
+            "torch.randn([m, n]",
+            "torch.rand([m, n]",
+            {"inputs": {"x": {"shape": ["M", "N"], "dtype": "bf16", "values": "uniform"}}},
+        ),
+        (
+            "torch.randn([m, n], device=DEVICE, dtype=torch.bfloat16)",
+            "torch.randint(0, n, (m,), device=DEVICE)",
+            {"inputs": {"x": {"shape": ["M"], "dtype": "int64", "values": "integers", "below": "N"}}},
+        ),
+    ],
+)
+def test_inputs_of_helion(before, after, entry):
+    chosen = entries(found({"softmax": HELION.replace(before, after)}))["softmax"]
+    assert chosen | entry == chosen
+
+
+def test_functions_that_can_be_called_as_a_norm_become_providers():
+    findings = found({"norms/rms_norm": NORMS, "norms/__init__": ""})
+    assert {finding.title: finding.name for finding in findings.taken} == {
+        "rms_norm": "rmsnorm.fwd",
+        "rms_norm_backward": "rmsnorm.bwd",
+    }
+    assert {finding.title: finding.lacks for finding in findings.found if not finding.taken} == {
+        "rms_norm_torch": "its name is that of something to compare with",
+        "layer_norm": "it does not return y; write an adapter",
+    }
+    recipe = tomllib.loads(written(findings, ["cpu"]))
+    assert recipe["providers"] == {
+        "rms_norm": {"rmsnorm": {"fwd": "norms.rms_norm:rms_norm", "bwd": "norms.rms_norm:rms_norm_backward"}}
+    }
+    assert recipe["suite"] == "norms"
+    assert len(recipe["suites"]["norms"]) == 4
+
+
+def test_folders_that_would_hide_other_modules_are_no_import_path():
+    findings = found(
+        {"fast/bench": SOFTMAX, "slow/bench": SOFTMAX, "torchlike/torch": "", "torchlike/bench_it": SOFTMAX}
+    )
+    assert {finding.entry["benchmark"] for finding in findings.taken} == {
+        "fast.bench:benchmark",
+        "slow.bench:benchmark",
+        "torchlike.bench_it:benchmark",
+    }
+    assert findings.import_paths == ["."]
+    assert sorted(entries(findings)) == ["fast", "it", "slow"]
+
+
+def test_a_first_recipe_is_bounded_and_takes_from_every_file():
+    many = "def test_{}(benchmark): ..."
+    findings = found(
+        {
+            "test_many": "\n".join(many.format(number) for number in range(MAX_TAKEN)),
+            "test_other": many.format("other"),
+        }
+    )
+    assert len(findings.taken) == MAX_TAKEN
+    assert {finding.path for finding in findings.taken} == {"test_many.py", "test_other.py"}
+    [left] = [finding for finding in findings.found if not finding.taken]
+    assert left.lacks == f"a first recipe has {MAX_TAKEN}; remove the # to measure it too"
+
+
+def test_a_check_has_two_cases():
+    two = tomllib.loads(written(found({"a": SOFTMAX, "tests/test_perf": TESTS}), ["cpu"], 2))
+    assert [len(function["cases"]) for function in two["function"]] == [1, 1]
+    one = tomllib.loads(written(found({"a": SOFTMAX}), ["cpu"], 2))
+    assert [function["cases"] for function in one["function"]] == [["256", "4352"]]
+
+
+def test_what_does_not_parse_is_named_and_the_rest_is_found():
+    findings = found({"broken": "# perf_report\ndef (:", "softmax": SOFTMAX})
+    assert findings.unreadable == {"broken.py": "line 2: invalid syntax"}
+    assert len(findings.taken) == 1
+
+
+def test_only_the_named_folder_is_looked_in():
+    sources = {"a/bench_x.py": dedent(SOFTMAX), "ab/bench_y.py": dedent(SOFTMAX)}
+    assert [finding.path for finding in find(sources, list(sources), "a").found] == ["a/bench_x.py"]
+
+
+SOURCES = st.sampled_from([SOFTMAX, ATTENTION, OPERATOR, TESTS, HELION, NORMS]).map(dedent)
+PATHS = st.sampled_from(
+    ["a.py", "a/b.py", "a/__init__.py", "src/a/b.py", "1/2.py", "conftest.py", "é/ü.py", "a b/c.py"]
+)
+
+
+@st.composite
+def damaged(draw) -> str:
+    """A source of which parts were cut, doubled or replaced."""
+    text = draw(SOURCES)
+    for _ in range(draw(st.integers(0, 4))):
+        first, second = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+        between = draw(st.sampled_from(["", text[first:second], "[]", "None", "*", '"\\x7f\\ud800\\n"', "lambda x: x"]))
+        text = text[:first] + between + text[second:]
+    return text
+
+
+@given(st.dictionaries(PATHS, st.text() | damaged(), max_size=3))
+def test_any_source_gives_a_recipe_that_is_toml(sources):
+    findings = find(sources, list(sources))
+    text = written(findings, ["cpu"])
+    recipe = tomllib.loads(text.encode().decode())
+    functions = [finding for finding in findings.taken if finding.kind is not Kind.NORM]
+    assert [function["name"] for function in recipe.get("function", [])] == [finding.name for finding in functions]
+    assert len({finding.name for finding in functions}) == len(functions)
