@@ -13,8 +13,8 @@ from service.errors import BadInput, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from service.domain.adopt.findings import Finding
-    from service.domain.adopt.recipe import Findings
+    from service.domain.adopt.candidates import Candidate
+    from service.domain.adopt.recipe import Candidates
     from service.sources.checkout import Checkout
 
 MAX_SOURCE = 1 << 20  # bytes of a file that is read
@@ -58,24 +58,26 @@ def init(
     if target.exists() and not (force or only_print):
         raise BadInput(f"There is {target} already: --force replaces it, --print only prints what would be written.")
     shas = _two_commits(source) if check else None
-    findings = _found(source, directory)
+    candidates = _candidates(source, directory)
     devices = device or [control.here().name]
-    text = recipe.written(findings, devices)
+    text = recipe.written(candidates, devices)
     told = err if only_print else out
-    _tell(findings, told)
+    _tell(candidates, told)
     if only_print:
         print(text, end="")  # noqa: T201
     else:
         target.write_text(text)
-    if not findings.taken:
+    if not candidates.taken:
         raise BadInput(
             "Nothing can be measured yet: fill in what is missing"
             + ("." if only_print else f" in {RECIPE}, and remove the # before it.")
         )
     if not only_print:
-        _tell_next(source, directory, len(findings.taken), checked=check, to=told)
+        _tell_next(source, directory, len(candidates.taken), checked=check, to=told)
     if shas:
-        _check(source, shas, recipe.written(findings, [control.here().name], CHECKED_CASES), python, allow_unsandboxed)
+        _check(
+            source, shas, recipe.written(candidates, [control.here().name], CHECKED_CASES), python, allow_unsandboxed
+        )
 
 
 init_app = single(init, where=Where.HERE)
@@ -89,17 +91,17 @@ def _two_commits(source: "Checkout") -> tuple[str, str]:
         raise BadInput(f"{source.root} has one commit, and --check compares two: {hint}, or leave --check.") from None
 
 
-def _found(source: "Checkout", directory: Path) -> "Findings":
+def _candidates(source: "Checkout", directory: Path) -> "Candidates":
     """What the tracked files of the folder hold.  Raises BadInput if that is nothing."""
     from service.domain.adopt.recipe import find
 
     paths = source.tracked("*.py")
     within = directory.resolve().relative_to(source.root.resolve()).as_posix()
     sources = dict(_sources(source, paths))
-    findings = find(sources, paths, "" if within == "." else within)
-    if findings.found:
-        return findings
-    unread = "".join(f"\n{path} could not be read: {why}" for path, why in findings.unreadable.items())
+    candidates = find(sources, paths, "" if within == "." else within)
+    if candidates.all:
+        return candidates
+    unread = "".join(f"\n{path} could not be read: {why}" for path, why in candidates.unreadable.items())
     raise BadInput(
         f"No benchmark was found in {len(sources):,} tracked Python files of {directory.resolve()}.  `init` looks for "
         "functions below @triton.testing.perf_report, subclasses of tritonbench's BenchmarkOperator, tests with the "
@@ -120,27 +122,27 @@ def _sources(source: "Checkout", paths: list[str]) -> Iterator[tuple[str, str]]:
             yield path, content.decode(errors="replace")
 
 
-def _tell(findings: "Findings", to: "Console") -> None:
+def _tell(candidates: "Candidates", to: "Console") -> None:
     """Print what was found: what is measured, then what is left, with why."""
     from service.commands.output.console import line
 
     for taken in (True, False):
-        for finding in findings.found:
-            if finding.taken is taken:
-                line(*_words(finding), to=to)
-                for note in finding.notes if taken else ():
+        for candidate in candidates.all:
+            if candidate.taken is taken:
+                line(*_words(candidate), to=to)
+                for note in candidate.notes if taken else ():
                     line(f"    {note}", to=to)
-    for path, why in findings.unreadable.items():
+    for path, why in candidates.unreadable.items():
         line(f"not read   {path}: {why}", to=to)
 
 
-def _words(finding: "Finding") -> tuple[str | tuple[str, str], ...]:
-    about = f"{finding.path}:{finding.line}  {finding.kind} {finding.title}"
-    if finding.taken:
-        cases = finding.entry.get("cases", ())
-        return ("measured", "green"), f"   {about}: {finding.name} {' '.join(cases)}".rstrip()
-    state = "to fill in" if finding.entry else "left out"
-    return (state, "yellow"), f"{'':{11 - len(state)}}{about}: {finding.lacks}"
+def _words(candidate: "Candidate") -> tuple[str | tuple[str, str], ...]:
+    about = f"{candidate.path}:{candidate.line}  {candidate.kind} {candidate.title}"
+    if candidate.taken:
+        cases = candidate.entry.get("cases", ())
+        return ("measured", "green"), f"   {about}: {candidate.name} {' '.join(cases)}".rstrip()
+    state = "to fill in" if candidate.entry else "left out"
+    return (state, "yellow"), f"{'':{11 - len(state)}}{about}: {candidate.lacks}"
 
 
 def _tell_next(source: "Checkout", directory: Path, count: int, *, checked: bool, to: "Console") -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from service.domain.adopt.findings import NO_MODULE, Finding, Kind, is_label, slug, spread
+from service.domain.adopt.candidates import NO_MODULE, Candidate, CandidateKind, is_label, slug, spread
 from service.domain.adopt.literals import NotConstant
 from service.domain.adopt.sources import Function, Layout, Module, decorators, keyword
 
@@ -23,7 +23,7 @@ _ARGUMENTS = ("x_names", "x_vals", "line_arg", "line_vals", "line_names", "plot_
 _USUAL_WORDS = re.compile(r"^_*(benchmarks?|bench|perf|run|test)(?=_|$)|(?<=_)(benchmarks?|bench|perf|test)$|^main$")
 
 
-def perf_reports(module: Module, layout: Layout) -> Iterator[Finding]:
+def perf_reports(module: Module, layout: Layout) -> Iterator[Candidate]:
     """What `@triton.testing.perf_report(…)` decorates, and `NAME = triton.testing.perf_report(…)(function)`."""
     importable = set(map(id, module.statements))
     for node in ast.walk(module.tree):
@@ -35,22 +35,24 @@ def perf_reports(module: Module, layout: Layout) -> Iterator[Finding]:
                 call = inner if _is_perf_report(module.full_name(inner.func) or "") else None
         if call is None:
             continue
-        finding = Finding(Kind.PERF_REPORT, module.path, call.lineno, title)
+        candidate = Candidate(CandidateKind.PERF_REPORT, module.path, call.lineno, title)
         place = layout.place(module.path)
         if id(node) not in importable:
-            yield replace(finding, lacks="it is made inside of a function, so it cannot be imported")
+            yield replace(candidate, lacks="it is made inside of a function, so it cannot be imported")
         elif place is None:
-            yield replace(finding, lacks=NO_MODULE)
+            yield replace(candidate, lacks=NO_MODULE)
         else:
             entry = {"benchmark": f"{place[0]}:{title}"}
-            yield from _of_each(module, replace(finding, name=plain_name(finding), entry=entry, folder=place[1]), call)
+            yield from _of_each(
+                module, replace(candidate, name=plain_name(candidate), entry=entry, folder=place[1]), call
+            )
 
 
 def _is_perf_report(name: str) -> bool:
     return name.endswith("testing.perf_report")
 
 
-def _of_each(module: Module, finding: Finding, call: ast.Call) -> Iterator[Finding]:
+def _of_each(module: Module, candidate: Candidate, call: ast.Call) -> Iterator[Candidate]:
     """A function of the recipe for each `Benchmark` of the object."""
     argument = keyword(call, "benchmarks", 0)
     if isinstance(argument, ast.Name):
@@ -61,16 +63,16 @@ def _of_each(module: Module, finding: Finding, call: ast.Call) -> Iterator[Findi
             configuration = module.constants.get(configuration.id, configuration)
         if not isinstance(configuration, ast.Call) or not _is_benchmark(module, configuration):
             lacks = "code that is not run here makes its Benchmark; write line and cases"
-            yield replace(finding, entry={**finding.entry, "line": "LINE", "cases": ["X"]}, lacks=lacks)
+            yield replace(candidate, entry={**candidate.entry, "line": "LINE", "cases": ["X"]}, lacks=lacks)
             continue
-        part = finding
+        part = candidate
         if len(configurations) > 1:
             try:
                 plot = str(_argument(module, configuration, "plot_name"))
             except NotConstant as error:
-                yield replace(finding, entry={}, lacks=f"plot_name: {error}")
+                yield replace(candidate, entry={}, lacks=f"plot_name: {error}")
                 continue
-            part = replace(finding, name=f"{finding.name}/{slug(plot)}", entry={**finding.entry, "plot": plot})
+            part = replace(candidate, name=f"{candidate.name}/{slug(plot)}", entry={**candidate.entry, "plot": plot})
         yield _of_benchmark(module, part, configuration)
 
 
@@ -78,8 +80,8 @@ def _is_benchmark(module: Module, call: ast.Call) -> bool:
     return (module.full_name(call.func) or "").endswith("testing.Benchmark")
 
 
-def _of_benchmark(module: Module, finding: Finding, configuration: ast.Call) -> Finding:
-    entry, lacks, notes = dict(finding.entry), list[str](), list[str]()
+def _of_benchmark(module: Module, candidate: Candidate, configuration: ast.Call) -> Candidate:
+    entry, lacks, notes = dict(candidate.entry), list[str](), list[str]()
     try:
         lines, note = _chosen_line(_argument(module, configuration, "line_vals"))
         entry |= lines
@@ -97,7 +99,7 @@ def _of_benchmark(module: Module, finding: Finding, configuration: ast.Call) -> 
     except NotConstant as error:
         entry["cases"] = ["X"]
         lacks.append(f"x_vals: {error}; write cases")
-    return replace(finding, entry=entry, lacks="; ".join(lacks), notes=notes)
+    return replace(candidate, entry=entry, lacks="; ".join(lacks), notes=notes)
 
 
 def _argument(module: Module, configuration: ast.Call, key: str) -> Any:
@@ -164,21 +166,21 @@ def _numbers(parts: Sequence[Any]) -> list[float]:
     return [part for part in parts if isinstance(part, int | float) and not isinstance(part, bool) and part >= 1]
 
 
-def plain_name(finding: Finding) -> str:
+def plain_name(candidate: Candidate) -> str:
     """`bench_softmax` is softmax; what `benchmark` is, its file says."""
-    for text in (finding.title, PurePosixPath(finding.path).stem, PurePosixPath(finding.path).parent.name):
+    for text in (candidate.title, PurePosixPath(candidate.path).stem, PurePosixPath(candidate.path).parent.name):
         if name := _USUAL_WORDS.sub("", text).strip("_-"):
             return slug(name)
     return "benchmark"
 
 
-def operators(module: Module, layout: Layout) -> Iterator[Finding]:
+def operators(module: Module, layout: Layout) -> Iterator[Candidate]:
     """Subclasses of tritonbench's BenchmarkOperator, with the methods that it registers."""
     place = layout.place(module.path)
     for node in module.classes:
         if not any((module.full_name(base) or "").endswith("BenchmarkOperator") for base in node.bases):
             continue
-        finding = Finding(Kind.OPERATOR, module.path, node.lineno, node.name)
+        candidate = Candidate(CandidateKind.OPERATOR, module.path, node.lineno, node.name)
         methods = [method for method in node.body if isinstance(method, Function)]
         registered = {
             method.name: call
@@ -192,7 +194,9 @@ def operators(module: Module, layout: Layout) -> Iterator[Finding]:
         own = [name for name in enabled if name not in baselines]
         own.sort(key=lambda name: _flag(registered[name], "enabled", default=True) is None)
         if place is None or not own:
-            yield replace(finding, lacks=NO_MODULE if place is None else "it registers no benchmark besides a baseline")
+            yield replace(
+                candidate, lacks=NO_MODULE if place is None else "it registers no benchmark besides a baseline"
+            )
             continue
         file = PurePosixPath(module.path)
         name = file.parent.name if file.stem in ("operator", "__init__") else file.stem
@@ -202,7 +206,7 @@ def operators(module: Module, layout: Layout) -> Iterator[Finding]:
         entry["cases"] = spread([str(number) for number in range(_count(inputs, module))])
         rest = [other for other in registered if other not in entry.values()]
         notes = [f"methods left out: {', '.join(rest)}"] if rest else []
-        yield replace(finding, name=slug(name), entry=entry, folder=place[1], notes=notes)
+        yield replace(candidate, name=slug(name), entry=entry, folder=place[1], notes=notes)
 
 
 def _flag(call: ast.Call | None, name: str, *, default: bool) -> bool | None:

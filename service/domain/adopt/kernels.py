@@ -9,7 +9,7 @@ from typing import Any
 
 from kernels.cases import OPS, Direction
 from service.domain.adopt.benchmarks import BASELINES
-from service.domain.adopt.findings import NO_MODULE, Finding, Kind, slug, spread
+from service.domain.adopt.candidates import NO_MODULE, Candidate, CandidateKind, slug, spread
 from service.domain.adopt.literals import NotConstant, Symbol
 from service.domain.adopt.sources import Function, Layout, Module, decorators, keyword
 from service.domain.text import one_line
@@ -35,22 +35,22 @@ _DTYPES = {
 _DRAWN = {"randn": "normal", "rand": "uniform", "empty": "normal", "zeros": "normal", "ones": "normal"}
 
 
-def norms(module: Module, layout: Layout) -> Iterator[Finding]:
+def norms(module: Module, layout: Layout) -> Iterator[Candidate]:
     """Public functions that can be called as a norm is (docs/adapters.md), by their names and arguments."""
     for function in module.functions.values():
         key = _norm_key(module, function)
         if key is None:
             continue
-        finding = Finding(Kind.NORM, module.path, function.lineno, function.name, key)
+        candidate = Candidate(CandidateKind.NORM, module.path, function.lineno, function.name, key)
         place = layout.place(module.path)
         if place is None:
-            yield replace(finding, lacks=NO_MODULE)
+            yield replace(candidate, lacks=NO_MODULE)
         elif _words(function.name) & BASELINES:
-            yield replace(finding, lacks="its name is that of something to compare with")
+            yield replace(candidate, lacks="its name is that of something to compare with")
         elif not _returns(function, len(_outputs(key))):
-            yield replace(finding, lacks=f"it does not return {' and '.join(_outputs(key))}; write an adapter")
+            yield replace(candidate, lacks=f"it does not return {' and '.join(_outputs(key))}; write an adapter")
         else:
-            yield replace(finding, entry={"call": f"{place[0]}:{function.name}"}, folder=place[1])
+            yield replace(candidate, entry={"call": f"{place[0]}:{function.name}"}, folder=place[1])
 
 
 def _norm_key(module: Module, function: Function) -> str | None:
@@ -104,28 +104,28 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(name.lower().split("_"))
 
 
-def helion_kernels(module: Module, layout: Layout) -> Iterator[Finding]:
+def helion_kernels(module: Module, layout: Layout) -> Iterator[Candidate]:
     """Functions decorated with `helion.kernel`, with the inputs of an example in the same file."""
     place, examples = layout.place(module.path), _examples(module)
     for function in module.functions.values():
         if not any(name in ("helion.kernel", "helion.jit") for name, _ in decorators(function, module)):
             continue
-        finding = Finding(Kind.HELION, module.path, function.lineno, function.name, slug(function.name))
+        candidate = Candidate(CandidateKind.HELION, module.path, function.lineno, function.name, slug(function.name))
         if place is None:
-            yield replace(finding, lacks=NO_MODULE)
+            yield replace(candidate, lacks=NO_MODULE)
             continue
-        finding = replace(finding, entry={"call": f"{place[0]}:{function.name}"}, folder=place[1])
+        candidate = replace(candidate, entry={"call": f"{place[0]}:{function.name}"}, folder=place[1])
         try:
             entry = _example(module, function, place[0], examples)
-            yield replace(finding, entry={**finding.entry, **entry})
+            yield replace(candidate, entry={**candidate.entry, **entry})
         except NotConstant as error:
             unknown = {
                 "sizes": ["M", "N"],
                 "inputs": {each.arg: {"shape": ["M", "N"], "dtype": "bf16"} for each in function.args.args},
             }
             yield replace(
-                finding,
-                entry={**finding.entry, **unknown, "cases": ["4096x4096"]},
+                candidate,
+                entry={**candidate.entry, **unknown, "cases": ["4096x4096"]},
                 lacks=f"{error}; write sizes, inputs and cases",
             )
 

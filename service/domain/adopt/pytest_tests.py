@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from service.domain.adopt.findings import Finding, Kind, is_label, slug, spread
+from service.domain.adopt.candidates import Candidate, CandidateKind, is_label, slug, spread
 from service.domain.adopt.literals import NotConstant, Symbol
 from service.domain.adopt.sources import Function, Module, decorators, keyword
 
@@ -22,7 +22,7 @@ _PATH = re.compile(r"[\w./-]+", re.ASCII)
 Parameters = Sequence[tuple[str, float]]  # ids with their sizes
 
 
-def tests(module: Module, modules: Mapping[str, Module]) -> Iterator[Finding]:
+def tests(module: Module, modules: Mapping[str, Module]) -> Iterator[Candidate]:
     """The tests of a file; `modules` has those of the whole checkout by path, for their fixtures."""
     fixtures = _fixtures(module, modules)
     if FIXTURE in fixtures:
@@ -32,19 +32,23 @@ def tests(module: Module, modules: Mapping[str, Module]) -> Iterator[Finding]:
         if FIXTURE not in arguments or not function.name.startswith("test"):
             continue
         title = "::".join([*(parent.name for parent in parents), function.name])
-        finding = Finding(
-            Kind.TEST, module.path, function.lineno, title, slug(title.replace("::", "-").removeprefix("test_"))
+        candidate = Candidate(
+            CandidateKind.TEST,
+            module.path,
+            function.lineno,
+            title,
+            slug(title.replace("::", "-").removeprefix("test_")),
         )
         if not _PATH.fullmatch(module.path):
-            yield replace(finding, lacks="its path has characters other than letters, digits and _ . / -")
+            yield replace(candidate, lacks="its path has characters other than letters, digits and _ . / -")
             continue
         entry: dict[str, Any] = {"test": f"{module.path}::{title}"}
         try:
             cases, note = _cases([function, *parents], arguments, module, fixtures)
-            yield replace(finding, entry={**entry, "cases": cases}, notes=note)
+            yield replace(candidate, entry={**entry, "cases": cases}, notes=note)
         except NotConstant as error:
             listing = f"`pytest --collect-only -q {module.path}::{title}` lists the ids for cases"
-            yield replace(finding, entry={**entry, "cases": ["ID"]}, lacks=f"{error}; {listing}")
+            yield replace(candidate, entry={**entry, "cases": ["ID"]}, lacks=f"{error}; {listing}")
 
 
 def _collected(module: Module) -> Iterator[tuple[list[ast.ClassDef], Function]]:

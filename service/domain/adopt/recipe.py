@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from service.domain.adopt.benchmarks import operators, perf_reports
-from service.domain.adopt.findings import Finding, Kind, slug
+from service.domain.adopt.candidates import Candidate, CandidateKind, slug
 from service.domain.adopt.kernels import helion_kernels, norms
 from service.domain.adopt.pytest_tests import tests
 from service.domain.adopt.sources import Layout, Module, parsed
@@ -29,36 +29,36 @@ NORM_CASES = ("4096x1024.bf16", "32768x4096.bf16")
 
 
 @dataclass(frozen=True)
-class Findings:
+class Candidates:
     """What was found, where modules are imported from, and which files could not be read, with why."""
 
-    found: Sequence[Finding]
+    all: Sequence[Candidate]
     import_paths: Sequence[str]
     commands: Sequence[str]  # that build its extensions
     unreadable: Mapping[str, str]
 
     @property
-    def taken(self) -> list[Finding]:
-        return [finding for finding in self.found if finding.taken]
+    def taken(self) -> list[Candidate]:
+        return [candidate for candidate in self.all if candidate.taken]
 
 
-def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> Findings:
+def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> Candidates:
     """Benchmarks and kernels of the files in the folder `within`; `paths` are all Python files of the checkout."""
     layout = Layout(paths)
     looks = {path: _looks(path, text) for path, text in sorted(sources.items())}
     read = {path: parsed(path, sources[path]) for path in looks if looks[path] or path.endswith("conftest.py")}
     modules = {path: module for path, module in read.items() if isinstance(module, Module)}
-    findings = [
-        finding
+    candidates = [
+        candidate
         for path, module in modules.items()
         if PurePosixPath(path).is_relative_to(within or ".")
         for look in looks[path]
-        for finding in (tests(module, modules) if look is tests else look(module, layout))
+        for candidate in (tests(module, modules) if look is tests else look(module, layout))
     ]
-    findings = _named(_bounded(findings))
-    folders = {finding.folder for finding in findings if finding.taken and finding.folder}
-    return Findings(
-        findings,
+    candidates = _named(_bounded(candidates))
+    folders = {candidate.folder for candidate in candidates if candidate.taken and candidate.folder}
+    return Candidates(
+        candidates,
         sorted({*layout.roots, *folders}, key=lambda folder: (folder != ".", folder)),
         ["python setup.py build_ext --inplace"] if "ext_modules" in sources.get("setup.py", "") else [],
         {path: why for path, why in read.items() if isinstance(why, str)},
@@ -75,101 +75,109 @@ def _looks(path: str, text: str) -> list[Any]:
     ]
 
 
-def _bounded(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings of which so many are taken that a first verdict is not long in coming: by turns of each file."""
+def _bounded(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates of which so many are taken that a first verdict is not long in coming: by turns of each file."""
     turn = Counter[str]()
     order = list[tuple[int, int]]()
-    for index, finding in enumerate(findings):
-        if finding.taken:
-            order.append((turn[finding.path], index))
-            turn[finding.path] += 1
+    for index, candidate in enumerate(candidates):
+        if candidate.taken:
+            order.append((turn[candidate.path], index))
+            turn[candidate.path] += 1
     later = {index for _, index in sorted(order)[MAX_TAKEN:]}
     lacks = f"a first recipe has {MAX_TAKEN}; remove the # to measure it too"
-    return [replace(finding, lacks=lacks) if index in later else finding for index, finding in enumerate(findings)]
+    return [
+        replace(candidate, lacks=lacks) if index in later else candidate for index, candidate in enumerate(candidates)
+    ]
 
 
-def _named(findings: Sequence[Finding]) -> list[Finding]:
+def _named(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Functions whose names differ: equal ones get those of their file and folder before, at last a number."""
-    named = list(findings)
+    named = list(candidates)
     for part in ("stem", "folder", "number"):
-        counts = Counter(finding.name for finding in named if _needs_name(finding))
+        counts = Counter(candidate.name for candidate in named if _needs_name(candidate))
         numbers = Counter[str]()
-        for index, finding in enumerate(named):
-            if not _needs_name(finding) or counts[finding.name] < 2:
+        for index, candidate in enumerate(named):
+            if not _needs_name(candidate) or counts[candidate.name] < 2:
                 continue
-            numbers[finding.name] += 1
-            path = PurePosixPath(finding.path)
+            numbers[candidate.name] += 1
+            path = PurePosixPath(candidate.path)
             before = {"stem": slug(path.stem), "folder": slug(path.parent.name or "top")}.get(part)
-            name = f"{before}/{finding.name}" if before else f"{finding.name}-{numbers[finding.name]}"
-            named[index] = replace(finding, name=name)
+            name = f"{before}/{candidate.name}" if before else f"{candidate.name}-{numbers[candidate.name]}"
+            named[index] = replace(candidate, name=name)
     return named
 
 
-def _needs_name(finding: Finding) -> bool:
-    return bool(finding.entry) and finding.kind is not Kind.NORM
+def _needs_name(candidate: Candidate) -> bool:
+    return bool(candidate.entry) and candidate.kind is not CandidateKind.NORM
 
 
-def written(findings: Findings, devices: Sequence[str], most: int | None = None) -> str:
+def written(candidates: Candidates, devices: Sequence[str], most: int | None = None) -> str:
     """The recipe.  With `most` it has only so many cases, of as many functions as can be."""
-    taken = findings.taken if most is None else _first(findings.taken, most)
+    taken = candidates.taken if most is None else _first(candidates.taken, most)
     blocks = [f"devices = {_toml(devices)}"]
-    blocks += [f"suite = {_toml('norms')}"] if any(finding.kind is Kind.NORM for finding in taken) else []
+    blocks += [f"suite = {_toml('norms')}"] if any(candidate.kind is CandidateKind.NORM for candidate in taken) else []
     blocks.append("\n[build]")
-    blocks += [f"commands = {_toml(findings.commands)}"] if findings.commands else []
-    blocks.append(f"import_paths = {_toml(findings.import_paths)}")
-    blocks += _norms([finding for finding in taken if finding.kind is Kind.NORM], most)
-    for finding in findings.found:
-        if finding.kind is Kind.NORM:
+    blocks += [f"commands = {_toml(candidates.commands)}"] if candidates.commands else []
+    blocks.append(f"import_paths = {_toml(candidates.import_paths)}")
+    blocks += _norms([candidate for candidate in taken if candidate.kind is CandidateKind.NORM], most)
+    for candidate in candidates.all:
+        if candidate.kind is CandidateKind.NORM:
             continue
-        if finding.taken and most is None:
-            blocks.append(_function(finding))
-        elif finding.entry and most is None:
-            lines = _function(finding).splitlines()
+        if candidate.taken and most is None:
+            blocks.append(_function(candidate))
+        elif candidate.entry and most is None:
+            lines = _function(candidate).splitlines()
             blocks.append("\n".join(line if line.startswith("#") or not line else f"# {line}" for line in lines))
-    blocks += [_function(finding) for finding in taken if finding.kind is not Kind.NORM and most is not None]
+    blocks += [
+        _function(candidate) for candidate in taken if candidate.kind is not CandidateKind.NORM and most is not None
+    ]
     return "\n".join(blocks) + "\n"
 
 
-def _first(taken: Sequence[Finding], most: int) -> list[Finding]:
+def _first(taken: Sequence[Candidate], most: int) -> list[Candidate]:
     """So many cases: one of each function, and of a single one several."""
     chosen = list(taken[:most])
     each = max(most // max(len(chosen), 1), 1)
     return [
-        replace(finding, entry={**finding.entry, "cases": finding.entry["cases"][:each]})
-        if "cases" in finding.entry
-        else finding
-        for finding in chosen
+        replace(candidate, entry={**candidate.entry, "cases": candidate.entry["cases"][:each]})
+        if "cases" in candidate.entry
+        else candidate
+        for candidate in chosen
     ]
 
 
-def _norms(findings: Sequence[Finding], most: int | None) -> Iterator[str]:
+def _norms(candidates: Sequence[Candidate], most: int | None) -> Iterator[str]:
     """A provider for each module, and a further one for a function whose key the module has already."""
-    providers: dict[str, dict[str, Finding]] = {}
-    for _, group in groupby(findings, key=lambda finding: finding.path):
-        for finding in group:
-            stem = slug(PurePosixPath(finding.path).stem).lower()[:30]
+    providers: dict[str, dict[str, Candidate]] = {}
+    for _, group in groupby(candidates, key=lambda candidate: candidate.path):
+        for candidate in group:
+            stem = slug(PurePosixPath(candidate.path).stem).lower()[:30]
             name = next(
                 name
-                for name in (stem, slug(finding.title).lower()[:30], *(f"{stem}-{number}" for number in range(2, 1000)))
-                if finding.name not in providers.get(name, {})
-                and all(other.path == finding.path for other in providers.get(name, {}).values())
+                for name in (
+                    stem,
+                    slug(candidate.title).lower()[:30],
+                    *(f"{stem}-{number}" for number in range(2, 1000)),
+                )
+                if candidate.name not in providers.get(name, {})
+                and all(other.path == candidate.path for other in providers.get(name, {}).values())
             )
-            providers.setdefault(name, {})[finding.name] = finding
+            providers.setdefault(name, {})[candidate.name] = candidate
     for name, calls in providers.items():
         lines = [f"\n[providers.{_toml(name.strip('_') or 'norms')}]"]
-        for key, finding in calls.items():
-            lines += [f"{key} = {_toml(finding.entry['call'])}  # {one_line(f'{finding.path}:{finding.line}')}"]
+        for key, candidate in calls.items():
+            lines += [f"{key} = {_toml(candidate.entry['call'])}  # {one_line(f'{candidate.path}:{candidate.line}')}"]
         yield "\n".join(lines)
     if providers:
-        keys = dict.fromkeys(finding.name for finding in findings)
+        keys = dict.fromkeys(candidate.name for candidate in candidates)
         cases = [f"{key}.{shape}" for key in keys for shape in NORM_CASES]
         yield f"\n[suites]\nnorms = {_toml(cases[:most])}"
 
 
-def _function(finding: Finding) -> str:
-    head = f"\n# {one_line(f'{finding.path}:{finding.line}, {finding.title}', 200)}"
-    comments = [f"# {one_line(text, 400)}" for text in (finding.lacks, *finding.notes) if text]
-    entry = {"name": finding.name, **finding.entry}
+def _function(candidate: Candidate) -> str:
+    head = f"\n# {one_line(f'{candidate.path}:{candidate.line}, {candidate.title}', 200)}"
+    comments = [f"# {one_line(text, 400)}" for text in (candidate.lacks, *candidate.notes) if text]
+    entry = {"name": candidate.name, **candidate.entry}
     return "\n".join([head, *comments, "[[function]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())])
 
 

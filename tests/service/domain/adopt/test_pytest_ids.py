@@ -97,13 +97,13 @@ def test_ids_are_those_of_pytest(tmp_path: Path):
     assert len(collected) > 20, done.stdout
 
     read = []
-    for finding in find({"test_ids.py": SOURCE}, ["test_ids.py"]).found:
-        for case in finding.entry["cases"]:
-            read.append(str(finding.entry["test"]) + ("" if case == "-" else f"[{case}]"))
+    for candidate in find({"test_ids.py": SOURCE}, ["test_ids.py"]).all:
+        for case in candidate.entry["cases"]:
+            read.append(str(candidate.entry["test"]) + ("" if case == "-" else f"[{case}]"))
     assert sorted(read) == collected
 
 
 def test_ids_that_only_running_shows_are_left_to_the_reader():
-    findings = find({"test_hidden.py": HIDDEN}, ["test_hidden.py"])
-    assert len(findings.found) == 5
-    assert not findings.taken
+    candidates = find({"test_hidden.py": HIDDEN}, ["test_hidden.py"])
+    assert len(candidates.all) == 5
+    assert not candidates.taken

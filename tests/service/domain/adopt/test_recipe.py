@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.adopt.findings import Kind
-from service.domain.adopt.recipe import MAX_TAKEN, Findings, find, written
+from service.domain.adopt.candidates import CandidateKind
+from service.domain.adopt.recipe import MAX_TAKEN, Candidates, find, written
 
 SOFTMAX = """
     import torch
@@ -122,19 +122,19 @@ NORMS = """
 """
 
 
-def found(files: Mapping[str, str]) -> Findings:
+def found(files: Mapping[str, str]) -> Candidates:
     """What is found in files, by their paths without `.py`."""
     sources = {f"{path}.py": dedent(text) for path, text in files.items()}
     return find(sources, list(sources))
 
 
-def entries(findings: Findings) -> dict[str, dict[str, object]]:
-    return {finding.name: dict(finding.entry) for finding in findings.taken}
+def entries(candidates: Candidates) -> dict[str, dict[str, object]]:
+    return {candidate.name: dict(candidate.entry) for candidate in candidates.taken}
 
 
 def test_a_perf_report_is_measured_at_four_sizes_against_its_baseline():
-    findings = found({"benchmarks/bench_softmax": SOFTMAX, "kernels/softmax": "", "kernels/__init__": ""})
-    assert entries(findings) == {
+    candidates = found({"benchmarks/bench_softmax": SOFTMAX, "kernels/softmax": "", "kernels/__init__": ""})
+    assert entries(candidates) == {
         "softmax": {
             "benchmark": "bench_softmax:benchmark",
             "line": "triton",
@@ -142,10 +142,10 @@ def test_a_perf_report_is_measured_at_four_sizes_against_its_baseline():
             "cases": ["256", "4352", "8576", "12672"],
         }
     }
-    [finding] = findings.found
-    assert (finding.path, finding.line) == ("benchmarks/bench_softmax.py", 6)
-    assert finding.notes == ["lines left out: naive"]
-    assert findings.import_paths == [".", "benchmarks"]
+    [candidate] = candidates.all
+    assert (candidate.path, candidate.line) == ("benchmarks/bench_softmax.py", 6)
+    assert candidate.notes == ["lines left out: naive"]
+    assert candidates.import_paths == [".", "benchmarks"]
 
 
 def test_each_plot_of_an_object_is_a_function():
@@ -195,11 +195,11 @@ def test_lines_and_sizes_are_chosen_by_plain_rules(before, after, entry):
     ],
 )
 def test_what_is_not_constant_is_left_to_the_reader(before, after, lacks):
-    findings = found({"softmax": SOFTMAX.replace(before, after)})
-    assert not findings.taken
-    assert lacks in findings.found[0].lacks
-    text = written(findings, ["cpu"])
-    assert f"# {findings.found[0].lacks}" in text
+    candidates = found({"softmax": SOFTMAX.replace(before, after)})
+    assert not candidates.taken
+    assert lacks in candidates.all[0].lacks
+    text = written(candidates, ["cpu"])
+    assert f"# {candidates.all[0].lacks}" in text
     assert "function" not in tomllib.loads(text)
     filled = "\n".join(line.removeprefix("# ") if " = " in line or "[[" in line else line for line in text.splitlines())
     assert tomllib.loads(filled)["function"][0]["benchmark"] == "softmax:benchmark"
@@ -207,17 +207,17 @@ def test_what_is_not_constant_is_left_to_the_reader(before, after, lacks):
 
 def test_what_cannot_be_imported_is_left_out():
     inside = "def make():\n" + "\n".join(f"    {line}" for line in dedent(SOFTMAX).splitlines())
-    findings = found({"03-softmax": SOFTMAX, "inside": inside})
-    assert {finding.path: finding.lacks.partition(",")[0] for finding in findings.found} == {
+    candidates = found({"03-softmax": SOFTMAX, "inside": inside})
+    assert {candidate.path: candidate.lacks.partition(",")[0] for candidate in candidates.all} == {
         "03-softmax.py": "the name of its file or folder is no Python name",
         "inside.py": "it is made inside of a function",
     }
-    assert not any(finding.entry for finding in findings.found)
+    assert not any(candidate.entry for candidate in candidates.all)
 
 
 def test_an_operator_of_tritonbench_is_measured_against_its_baseline():
-    findings = found({"ops/softmax/operator": OPERATOR, "ops/softmax/__init__": "", "ops/__init__": ""})
-    assert entries(findings) == {
+    candidates = found({"ops/softmax/operator": OPERATOR, "ops/softmax/__init__": "", "ops/__init__": ""})
+    assert entries(candidates) == {
         "softmax": {
             "benchmark": "ops.softmax.operator:Operator",
             "line": "ours",
@@ -225,7 +225,7 @@ def test_an_operator_of_tritonbench_is_measured_against_its_baseline():
             "cases": ["0", "2", "3", "5"],
         }
     }
-    assert findings.found[0].notes == ["methods left out: quack"]
+    assert candidates.all[0].notes == ["methods left out: quack"]
 
 
 def test_tests_of_pytest_benchmark_are_measured_by_the_ids_of_pytest():
@@ -253,20 +253,20 @@ def test_tests_of_pytest_benchmark_are_measured_by_the_ids_of_pytest():
     ],
 )
 def test_ids_that_fixtures_change_are_left_to_the_reader(conftest, lacks):
-    findings = found({"tests/test_perf": "def test_rows(benchmark, rows): ...", "tests/conftest": conftest})
-    assert findings.found[0].lacks == (
+    candidates = found({"tests/test_perf": "def test_rows(benchmark, rows): ...", "tests/conftest": conftest})
+    assert candidates.all[0].lacks == (
         f"{lacks}; `pytest --collect-only -q tests/test_perf.py::test_rows` lists the ids for cases"
     )
 
 
 def test_a_fixture_of_their_own_named_benchmark_is_no_benchmark():
     own = "import pytest\n@pytest.fixture\ndef benchmark(): ...\ndef test_it(benchmark): ..."
-    assert not found({"test_own": own}).found
+    assert not found({"test_own": own}).all
 
 
 def test_a_helion_kernel_gets_the_inputs_of_its_example():
-    findings = found({"examples/softmax": HELION, "examples/__init__": ""})
-    assert entries(findings) == {
+    candidates = found({"examples/softmax": HELION, "examples/__init__": ""})
+    assert entries(candidates) == {
         "softmax": {
             "call": "examples.softmax:softmax",
             "sizes": ["M", "N"],
@@ -276,7 +276,7 @@ def test_a_helion_kernel_gets_the_inputs_of_its_example():
             "cases": ["1024x512", "4096x2560"],
         }
     }
-    assert [finding.lacks for finding in findings.found if finding.title == "lonely"] == [
+    assert [candidate.lacks for candidate in candidates.all if candidate.title == "lonely"] == [
         "no example of its file has its inputs; write sizes, inputs and cases"
     ]
 
@@ -303,16 +303,16 @@ def test_inputs_of_helion(before, after, entry):
 
 
 def test_functions_that_can_be_called_as_a_norm_become_providers():
-    findings = found({"norms/rms_norm": NORMS, "norms/__init__": ""})
-    assert {finding.title: finding.name for finding in findings.taken} == {
+    candidates = found({"norms/rms_norm": NORMS, "norms/__init__": ""})
+    assert {candidate.title: candidate.name for candidate in candidates.taken} == {
         "rms_norm": "rmsnorm.fwd",
         "rms_norm_backward": "rmsnorm.bwd",
     }
-    assert {finding.title: finding.lacks for finding in findings.found if not finding.taken} == {
+    assert {candidate.title: candidate.lacks for candidate in candidates.all if not candidate.taken} == {
         "rms_norm_torch": "its name is that of something to compare with",
         "layer_norm": "it does not return y; write an adapter",
     }
-    recipe = tomllib.loads(written(findings, ["cpu"]))
+    recipe = tomllib.loads(written(candidates, ["cpu"]))
     assert recipe["providers"] == {
         "rms_norm": {"rmsnorm": {"fwd": "norms.rms_norm:rms_norm", "bwd": "norms.rms_norm:rms_norm_backward"}}
     }
@@ -321,29 +321,29 @@ def test_functions_that_can_be_called_as_a_norm_become_providers():
 
 
 def test_folders_that_would_hide_other_modules_are_no_import_path():
-    findings = found(
+    candidates = found(
         {"fast/bench": SOFTMAX, "slow/bench": SOFTMAX, "torchlike/torch": "", "torchlike/bench_it": SOFTMAX}
     )
-    assert {finding.entry["benchmark"] for finding in findings.taken} == {
+    assert {candidate.entry["benchmark"] for candidate in candidates.taken} == {
         "fast.bench:benchmark",
         "slow.bench:benchmark",
         "torchlike.bench_it:benchmark",
     }
-    assert findings.import_paths == ["."]
-    assert sorted(entries(findings)) == ["fast", "it", "slow"]
+    assert candidates.import_paths == ["."]
+    assert sorted(entries(candidates)) == ["fast", "it", "slow"]
 
 
 def test_a_first_recipe_is_bounded_and_takes_from_every_file():
     many = "def test_{}(benchmark): ..."
-    findings = found(
+    candidates = found(
         {
             "test_many": "\n".join(many.format(number) for number in range(MAX_TAKEN)),
             "test_other": many.format("other"),
         }
     )
-    assert len(findings.taken) == MAX_TAKEN
-    assert {finding.path for finding in findings.taken} == {"test_many.py", "test_other.py"}
-    [left] = [finding for finding in findings.found if not finding.taken]
+    assert len(candidates.taken) == MAX_TAKEN
+    assert {candidate.path for candidate in candidates.taken} == {"test_many.py", "test_other.py"}
+    [left] = [candidate for candidate in candidates.all if not candidate.taken]
     assert left.lacks == f"a first recipe has {MAX_TAKEN}; remove the # to measure it too"
 
 
@@ -355,14 +355,14 @@ def test_a_check_has_two_cases():
 
 
 def test_what_does_not_parse_is_named_and_the_rest_is_found():
-    findings = found({"broken": "# perf_report\ndef (:", "softmax": SOFTMAX})
-    assert findings.unreadable == {"broken.py": "line 2: invalid syntax"}
-    assert len(findings.taken) == 1
+    candidates = found({"broken": "# perf_report\ndef (:", "softmax": SOFTMAX})
+    assert candidates.unreadable == {"broken.py": "line 2: invalid syntax"}
+    assert len(candidates.taken) == 1
 
 
 def test_only_the_named_folder_is_looked_in():
     sources = {"a/bench_x.py": dedent(SOFTMAX), "ab/bench_y.py": dedent(SOFTMAX)}
-    assert [finding.path for finding in find(sources, list(sources), "a").found] == ["a/bench_x.py"]
+    assert [candidate.path for candidate in find(sources, list(sources), "a").all] == ["a/bench_x.py"]
 
 
 SOURCES = st.sampled_from([SOFTMAX, ATTENTION, OPERATOR, TESTS, HELION, NORMS]).map(dedent)
@@ -384,9 +384,9 @@ def damaged(draw) -> str:
 
 @given(st.dictionaries(PATHS, st.text() | damaged(), max_size=3))
 def test_any_source_gives_a_recipe_that_is_toml(sources):
-    findings = find(sources, list(sources))
-    text = written(findings, ["cpu"])
+    candidates = find(sources, list(sources))
+    text = written(candidates, ["cpu"])
     recipe = tomllib.loads(text.encode().decode())
-    functions = [finding for finding in findings.taken if finding.kind is not Kind.NORM]
-    assert [function["name"] for function in recipe.get("function", [])] == [finding.name for finding in functions]
-    assert len({finding.name for finding in functions}) == len(functions)
+    functions = [candidate for candidate in candidates.taken if candidate.kind is not CandidateKind.NORM]
+    assert [function["name"] for function in recipe.get("function", [])] == [candidate.name for candidate in functions]
+    assert len({candidate.name for candidate in functions}) == len(functions)

@@ -16,7 +16,7 @@ _MAX_LABEL = 60
 Item = TypeVar("Item")
 
 
-class Kind(StrEnum):
+class CandidateKind(StrEnum):
     PERF_REPORT = "perf_report benchmark"
     OPERATOR = "tritonbench operator"
     TEST = "pytest-benchmark test"
@@ -25,10 +25,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Candidate:
     """A benchmark or kernel.  It is measured unless it lacks something, and left out if it has no entry."""
 
-    kind: Kind
+    kind: CandidateKind
     path: str
     line: int
     title: str  # its name in the source
