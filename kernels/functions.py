@@ -27,6 +27,7 @@ _PLACE = re.compile(r"\w[\w.-]*:[A-Za-z_]\w*")
 _TEST = re.compile(r"[\w./-]+\.py(::[A-Za-z_]\w*)+")
 _SIZE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _LABEL = re.compile(r"(?P<numbers>[0-9]+(?:x[0-9]+)*)(?:\.(?P<dtype>[a-z0-9]+))?")
+_NOT_IN_LABELS = re.compile(r"[^\w=,+.-]", re.ASCII)
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -206,6 +207,12 @@ class Function:
         }
         lists = {name: tuple(given[name]) for name in ("cases", "sizes")}
         return cls(**{**given, **lists, "inputs": inputs})
+
+
+def label_of(value: Any) -> str:
+    """The label of a value of `x_vals`, or of a test's id."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return "x".join(_NOT_IN_LABELS.sub("_", str(part).removeprefix("torch.")) for part in parts)
 
 
 def _given(one: Any) -> dict[str, Any]:

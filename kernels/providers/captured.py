@@ -7,7 +7,6 @@ that return them; a test of pytest-benchmark gives them to the fixture `benchmar
 import functools
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,13 @@ from torch import Tensor
 
 from ..errors import format_exception
 from ..facts.locations import CHECKOUT
-from ..functions import WHOLE, Form, Function
+from ..functions import WHOLE, Form, Function, label_of
 from .base import Broken, Unsupported
 
 TIMERS = ("do_bench", "do_bench_cudagraph")  # of triton.testing
 DEEPEST = 5  # containers and closures in which tensors of a call are looked for
 MAX_OUTPUTS = 64
 _TUNER = "triton.runtime"  # its autotuner times candidates with do_bench
-_NOT_IN_LABELS = re.compile(r"[^\w=,+.-]", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -131,12 +129,6 @@ def _arguments(function: Function, line: str, label: str, report: Any) -> tuple[
     value = values[label]
     numbers = list(value) if isinstance(value, tuple | list) else [value] * len(names)
     return report.fn, {**dict(zip(names, numbers, strict=True)), plot.line_arg: lines[line], **plot.args}
-
-
-def label_of(value: Any) -> str:
-    """The label of a value of `x_vals`, or of a test's id."""
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return "x".join(_NOT_IN_LABELS.sub("_", str(part).removeprefix("torch.")) for part in parts)
 
 
 # -- operators of tritonbench -----------------------------------------------------------------------------------------

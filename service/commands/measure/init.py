@@ -76,7 +76,11 @@ def init(
         _tell_next(source, directory, len(candidates.taken), checked=check, to=told)
     if shas:
         _check(
-            source, shas, recipe.written(candidates, [control.here().name], CHECKED_CASES), python, allow_unsandboxed
+            source,
+            shas,
+            recipe.written(candidates.first(CHECKED_CASES), [control.here().name]),
+            python,
+            allow_unsandboxed,
         )
 
 
@@ -139,8 +143,7 @@ def _tell(candidates: "Candidates", to: "Console") -> None:
 def _words(candidate: "Candidate") -> tuple[str | tuple[str, str], ...]:
     about = f"{candidate.path}:{candidate.line}  {candidate.kind} {candidate.title}"
     if candidate.taken:
-        cases = candidate.entry.get("cases", ())
-        return ("measured", "green"), f"   {about}: {candidate.name} {' '.join(cases)}".rstrip()
+        return ("measured", "green"), f"   {about}: {candidate.name} {' '.join(candidate.cases)}"
     state = "to fill in" if candidate.entry else "left out"
     return (state, "yellow"), f"{'':{11 - len(state)}}{about}: {candidate.lacks}"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from kernels.functions import label_of
 from service.domain.adopt.candidates import NO_MODULE, Candidate, CandidateKind, is_label, slug, spread
 from service.domain.adopt.literals import NotConstant
 from service.domain.adopt.sources import Function, Layout, Module, decorators, keyword
@@ -150,8 +151,7 @@ def _chosen_cases(names: Any, values: Any, fixed: list[float]) -> tuple[list[str
     elements = dict[str, float]()
     for value in values:
         parts = list(value) if isinstance(value, list | tuple) else [value] * len(names)  # as perf_report reads it
-        label = "x".join(map(str, parts))
-        if len(parts) == len(names) and is_label(label):
+        if len(parts) == len(names) and is_label(label := label_of(value)):
             elements[label] = math.prod(sorted([*_numbers(parts), *fixed])[-2:])
     if not elements:
         raise NotConstant("no value can name a case")

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from kernels.cases import Metric
+from kernels.cases import FunctionCase
 
 MAX_CASES = 4
 NO_MODULE = "the name of its file or folder is no Python name, so it cannot be imported; rename it"
-_LABEL = re.compile(r"[\w=,+-][\w=,+.-]*", re.ASCII)
-_METRIC_SUFFIX = re.compile(rf".*\.({'|'.join(Metric)})")
-_MAX_LABEL = 60
+MAX_LABEL = 60  # characters; the names of functions need the rest of a case
+MAX_NAME = 50
 Item = TypeVar("Item")
 
 
@@ -42,16 +41,23 @@ class Candidate:
     def taken(self) -> bool:
         return bool(self.entry) and not self.lacks
 
+    @property
+    def cases(self) -> list[str]:
+        return list(self.entry["cases"]) if self.entry else []
+
 
 def slug(text: str) -> str:
     """A text as a part of the name of a function."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:MAX_NAME]
     return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
 
 
 def is_label(text: str) -> bool:
     """Whether a case can be named so."""
-    return bool(_LABEL.fullmatch(text)) and len(text) <= _MAX_LABEL and not _METRIC_SUFFIX.fullmatch(text)
+    try:
+        return len(text) <= MAX_LABEL and FunctionCase.parse(f"name/{text}").label == text
+    except ValueError:
+        return False
 
 
 def spread(items: Sequence[Item]) -> list[Item]:

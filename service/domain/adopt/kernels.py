@@ -32,6 +32,7 @@ _DTYPES = {
     "int64": "int64", "long": "int64", "bool": "bool",
     "HALF_DTYPE": "fp16",  # of helion._testing, on NVIDIA's GPUs
 }  # fmt: skip
+NORM_CASES = ["4096x1024.bf16", "32768x4096.bf16"]
 _DRAWN = {"randn": "normal", "rand": "uniform", "empty": "normal", "zeros": "normal", "ones": "normal"}
 
 
@@ -50,7 +51,9 @@ def norms(module: Module, layout: Layout) -> Iterator[Candidate]:
         elif not _returns(function, len(_outputs(key))):
             yield replace(candidate, lacks=f"it does not return {' and '.join(_outputs(key))}; write an adapter")
         else:
-            yield replace(candidate, entry={"call": f"{place[0]}:{function.name}"}, folder=place[1])
+            yield replace(
+                candidate, entry={"call": f"{place[0]}:{function.name}", "cases": NORM_CASES}, folder=place[1]
+            )
 
 
 def _norm_key(module: Module, function: Function) -> str | None:
@@ -211,9 +214,9 @@ def _input(
 ) -> dict[str, Any]:
     name, parts, values = (module.full_name(call.func) or "").removeprefix("torch."), call.args, dict[str, Any]()
     if name == "randint" and len(parts) == 3 and module.value(parts[0]) == 0:
-        below = parts[1]
-        known = sizes.get(below.id) if isinstance(below, ast.Name) else None
-        values, parts = {"values": "integers", "below": known or module.value(below)}, parts[2:]
+        below = sizes.get(parts[1].id) if isinstance(parts[1], ast.Name) else None
+        used += [below] if below else []
+        values, parts = {"values": "integers", "below": below or module.value(parts[1])}, parts[2:]
     elif name not in _DRAWN:
         raise NotConstant(f"{one_line(ast.unparse(call), 60)} is no random tensor")
     elif _DRAWN[name] != "normal":

@@ -62,6 +62,9 @@ class Symbol:
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
     def __bool__(self) -> bool:
         raise TypeError(f"what {self.name} is, is not known")
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from kernels.functions import WHOLE, label_of
 from service.domain.adopt.candidates import Candidate, CandidateKind, is_label, slug, spread
 from service.domain.adopt.literals import NotConstant, Symbol
 from service.domain.adopt.sources import Function, Module, decorators, keyword
 
 FIXTURE = "benchmark"
-WITHOUT_PARAMETERS = "-"
 MAX_PRODUCT = 10_000
 _DTYPE = re.compile(r"torch\.(b?float|u?int|complex)\d+\w*|torch\.(bool|half|double|long)")
 _PATH = re.compile(r"[\w./-]+", re.ASCII)
@@ -102,11 +102,11 @@ def _cases(
     if math.prod(map(len, parameters)) > MAX_PRODUCT:
         raise NotConstant(f"it has more than {MAX_PRODUCT:,} combinations of parameters")
     combined = [
-        ("-".join(name for name, _ in chosen), math.prod(size for _, size in chosen))
+        (label_of("-".join(name for name, _ in chosen)), math.prod(size for _, size in chosen))
         for chosen in itertools.product(*parameters)
     ]
     if not parameters:
-        return [WITHOUT_PARAMETERS], []
+        return [WHOLE], []
     labels = [name for name, _ in sorted(combined, key=lambda each: each[1]) if is_label(name)]
     if not labels or len(set(labels)) != len(labels):
         raise NotConstant(

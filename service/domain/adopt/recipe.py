@@ -5,10 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from kernels.functions import Function
 from service.domain.adopt.benchmarks import operators, perf_reports
 from service.domain.adopt.candidates import Candidate, CandidateKind, slug
 from service.domain.adopt.kernels import helion_kernels, norms
@@ -25,7 +27,7 @@ _WORDS: Mapping[Any, re.Pattern[str]] = {
     norms: re.compile(r"def [^(]*(rms|layer_?norm)", re.IGNORECASE),
 }
 _TESTS = re.compile(r"(^|/)(tests?|docs?)/|(^|/)(test_|bench)[^/]*$|_test\.py$")  # kernels in these are not the product
-NORM_CASES = ("4096x1024.bf16", "32768x4096.bf16")
+SUITE = "first"  # of a recipe with norms, because the built-in suites have other ops than it
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ class Candidates:
     def taken(self) -> list[Candidate]:
         return [candidate for candidate in self.all if candidate.taken]
 
+    def first(self, most: int) -> "Candidates":
+        """So many cases: one of each of the first candidates, or several of a single one."""
+        chosen = self.taken[:most]
+        each = most // max(len(chosen), 1)
+        cut = [replace(candidate, entry={**candidate.entry, "cases": candidate.cases[:each]}) for candidate in chosen]
+        return replace(self, all=cut)
+
 
 def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> Candidates:
     """Benchmarks and kernels of the files in the folder `within`; `paths` are all Python files of the checkout."""
@@ -55,7 +64,7 @@ def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> 
         for look in looks[path]
         for candidate in (tests(module, modules) if look is tests else look(module, layout))
     ]
-    candidates = _named(_bounded(candidates))
+    candidates = [_fitting(candidate) for candidate in _named(_bounded(candidates))]
     folders = {candidate.folder for candidate in candidates if candidate.taken and candidate.folder}
     return Candidates(
         candidates,
@@ -63,6 +72,17 @@ def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> 
         ["python setup.py build_ext --inplace"] if "ext_modules" in sources.get("setup.py", "") else [],
         {path: why for path, why in read.items() if isinstance(why, str)},
     )
+
+
+def _fitting(candidate: Candidate) -> Candidate:
+    """A candidate that a recipe may have, or why it may not: a name that is too long, say."""
+    if not candidate.taken or candidate.kind is CandidateKind.NORM:
+        return candidate
+    try:
+        TypeAdapter(Function).validate_python({"name": candidate.name, **candidate.entry})
+    except ValidationError as error:
+        return replace(candidate, lacks=one_line(error.errors()[0]["msg"]))
+    return candidate
 
 
 def _looks(path: str, text: str) -> list[Any]:
@@ -111,74 +131,41 @@ def _needs_name(candidate: Candidate) -> bool:
     return bool(candidate.entry) and candidate.kind is not CandidateKind.NORM
 
 
-def written(candidates: Candidates, devices: Sequence[str], most: int | None = None) -> str:
-    """The recipe.  With `most` it has only so many cases, of as many functions as can be."""
-    taken = candidates.taken if most is None else _first(candidates.taken, most)
-    blocks = [f"devices = {_toml(devices)}"]
-    blocks += [f"suite = {_toml('norms')}"] if any(candidate.kind is CandidateKind.NORM for candidate in taken) else []
-    blocks.append("\n[build]")
+def written(candidates: Candidates, devices: Sequence[str]) -> str:
+    """The recipe; what has to be filled in is a comment."""
+    norms = [candidate for candidate in candidates.taken if candidate.kind is CandidateKind.NORM]
+    functions = [candidate for candidate in candidates.all if candidate.entry and candidate not in norms]
+    blocks = [f"devices = {_toml(devices)}", *([f"suite = {_toml(SUITE)}"] if norms else []), "\n[build]"]
     blocks += [f"commands = {_toml(candidates.commands)}"] if candidates.commands else []
     blocks.append(f"import_paths = {_toml(candidates.import_paths)}")
-    blocks += _norms([candidate for candidate in taken if candidate.kind is CandidateKind.NORM], most)
-    for candidate in candidates.all:
-        if candidate.kind is CandidateKind.NORM:
-            continue
-        if candidate.taken and most is None:
-            blocks.append(_function(candidate))
-        elif candidate.entry and most is None:
-            lines = _function(candidate).splitlines()
-            blocks.append("\n".join(line if line.startswith("#") or not line else f"# {line}" for line in lines))
-    blocks += [
-        _function(candidate) for candidate in taken if candidate.kind is not CandidateKind.NORM and most is not None
-    ]
-    return "\n".join(blocks) + "\n"
+    if norms:
+        blocks += _providers(norms)
+        others = [f"{candidate.name}/{case}" for candidate in functions if candidate.taken for case in candidate.cases]
+        listed = dict.fromkeys(f"{candidate.name}.{case}" for candidate in norms for case in candidate.cases)
+        blocks.append(f"\n[suites]\n{SUITE} = {_toml([*listed, *others])}")
+    return "\n".join([*blocks, *map(_function, functions)]) + "\n"
 
 
-def _first(taken: Sequence[Candidate], most: int) -> list[Candidate]:
-    """So many cases: one of each function, and of a single one several."""
-    chosen = list(taken[:most])
-    each = max(most // max(len(chosen), 1), 1)
-    return [
-        replace(candidate, entry={**candidate.entry, "cases": candidate.entry["cases"][:each]})
-        if "cases" in candidate.entry
-        else candidate
-        for candidate in chosen
-    ]
-
-
-def _norms(candidates: Sequence[Candidate], most: int | None) -> Iterator[str]:
-    """A provider for each module, and a further one for a function whose key the module has already."""
-    providers: dict[str, dict[str, Candidate]] = {}
-    for _, group in groupby(candidates, key=lambda candidate: candidate.path):
-        for candidate in group:
-            stem = slug(PurePosixPath(candidate.path).stem).lower()[:30]
-            name = next(
-                name
-                for name in (
-                    stem,
-                    slug(candidate.title).lower()[:30],
-                    *(f"{stem}-{number}" for number in range(2, 1000)),
-                )
-                if candidate.name not in providers.get(name, {})
-                and all(other.path == candidate.path for other in providers.get(name, {}).values())
-            )
-            providers.setdefault(name, {})[candidate.name] = candidate
+def _providers(norms: Sequence[Candidate]) -> Iterator[str]:
+    """A provider for the functions of each file; a second function of the same op has one of its own."""
+    providers: dict[str, list[str]] = {}
+    numbers = Counter[tuple[str, str]]()
+    for norm in norms:
+        stem = slug(PurePosixPath(norm.path).stem).lower().strip("_")[:30] or "norms"
+        numbers[stem, norm.name] += 1
+        number = numbers[stem, norm.name]
+        call = f"{norm.name} = {_toml(norm.entry['call'])}  # {one_line(f'{norm.path}:{norm.line}')}"
+        providers.setdefault(stem if number == 1 else f"{stem}-{number}", []).append(call)
     for name, calls in providers.items():
-        lines = [f"\n[providers.{_toml(name.strip('_') or 'norms')}]"]
-        for key, candidate in calls.items():
-            lines += [f"{key} = {_toml(candidate.entry['call'])}  # {one_line(f'{candidate.path}:{candidate.line}')}"]
-        yield "\n".join(lines)
-    if providers:
-        keys = dict.fromkeys(candidate.name for candidate in candidates)
-        cases = [f"{key}.{shape}" for key in keys for shape in NORM_CASES]
-        yield f"\n[suites]\nnorms = {_toml(cases[:most])}"
+        yield "\n".join([f"\n[providers.{name}]", *calls])
 
 
 def _function(candidate: Candidate) -> str:
     head = f"\n# {one_line(f'{candidate.path}:{candidate.line}, {candidate.title}', 200)}"
     comments = [f"# {one_line(text, 400)}" for text in (candidate.lacks, *candidate.notes) if text]
     entry = {"name": candidate.name, **candidate.entry}
-    return "\n".join([head, *comments, "[[function]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())])
+    lines = ["[[function]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
+    return "\n".join([head, *comments, *(line if candidate.taken else f"# {line}" for line in lines)])
 
 
 def _toml(value: Any) -> str:
