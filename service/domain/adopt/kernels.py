@@ -48,7 +48,7 @@ def norms(module: Module, layout: Layout) -> Iterator[Candidate]:
             yield replace(candidate, lacks=NO_MODULE)
         elif _words(function.name) & BASELINES:
             yield replace(candidate, lacks="its name is that of something to compare with")
-        elif not _returns(function, len(_outputs(key))):
+        elif not set(_returned(function)) <= {len(_outputs(key)), None}:
             yield replace(candidate, lacks=f"it does not return {' and '.join(_outputs(key))}; write an adapter")
         else:
             yield replace(
@@ -87,20 +87,22 @@ def _outputs(key: str) -> Sequence[str]:
     return OPS[op].outputs(Direction(direction))
 
 
-def _returns(function: Function, count: int) -> bool:
-    """Whether no `return` that is plain to read returns another number of values."""
-    inner = {
-        id(node)
-        for other in ast.walk(function)
-        if isinstance(other, Function | ast.Lambda) and other is not function
-        for node in ast.walk(other)
-    }
-    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and id(node) not in inner]
-    return bool(returned) and all(
-        value is not None
-        and count == (len(value.elts) if isinstance(value, ast.Tuple) else 1 if isinstance(value, ast.BinOp) else count)
-        for value in returned
-    )
+def _returned(node: ast.AST) -> Iterator[int | None]:
+    """How many values each `return` of a function has; None where that is not plain."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                continue
+            case ast.Return(value=None):
+                yield 0
+            case ast.Return(value=ast.Tuple(elts=values)):
+                yield len(values)
+            case ast.Return(value=ast.BinOp()):
+                yield 1
+            case ast.Return():
+                yield None
+            case _:
+                yield from _returned(child)
 
 
 def _words(name: str) -> frozenset[str]:

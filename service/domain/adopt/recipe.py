@@ -44,11 +44,15 @@ class Candidates:
         return [candidate for candidate in self.all if candidate.taken]
 
     def first(self, most: int) -> "Candidates":
-        """So many cases: one of each of the first candidates, or several of a single one."""
+        """So many cases: one of each of the first candidates, or several of a single one; of middle size."""
         chosen = self.taken[:most]
-        each = most // max(len(chosen), 1)
-        cut = [replace(candidate, entry={**candidate.entry, "cases": candidate.cases[:each]}) for candidate in chosen]
-        return replace(self, all=cut)
+        count = most // max(len(chosen), 1)
+        return replace(self, all=[_cut(candidate, count) for candidate in chosen])
+
+
+def _cut(candidate: Candidate, count: int) -> Candidate:
+    first = max(len(candidate.cases) - count, 0) // 2
+    return replace(candidate, entry={**candidate.entry, "cases": candidate.cases[first : first + count]})
 
 
 def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> Candidates:

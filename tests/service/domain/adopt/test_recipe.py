@@ -352,7 +352,7 @@ def test_a_check_has_two_cases():
     two = tomllib.loads(written(found({"a": SOFTMAX, "tests/test_perf": TESTS}).first(2), ["cpu"]))
     assert [len(function["cases"]) for function in two["function"]] == [1, 1]
     one = tomllib.loads(written(found({"a": SOFTMAX}).first(2), ["cpu"]))
-    assert [function["cases"] for function in one["function"]] == [["256", "4352"]]
+    assert [function["cases"] for function in one["function"]] == [["4352", "8576"]]
 
 
 def test_what_does_not_parse_is_named_and_the_rest_is_found():
