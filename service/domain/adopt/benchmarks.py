@@ -10,7 +10,7 @@ from typing import Any
 
 from kernels.functions import label_of
 from service.domain.adopt.candidates import NO_MODULE, Candidate, CandidateKind, is_label, slug, spread
-from service.domain.adopt.literals import NotConstant
+from service.domain.adopt.literals import NotConstant, Scope
 from service.domain.adopt.sources import Function, Layout, Module, decorators, keyword
 
 # What a line that others are compared with is called, as a word of its name.
@@ -55,36 +55,35 @@ def _is_perf_report(name: str) -> bool:
 
 def _of_each(module: Module, candidate: Candidate, call: ast.Call) -> Iterator[Candidate]:
     """A function of the recipe for each `Benchmark` of the object."""
-    argument = keyword(call, "benchmarks", 0)
-    if isinstance(argument, ast.Name):
-        argument = module.constants.get(argument.id, argument)
-    configurations = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-    for configuration in configurations:
-        if isinstance(configuration, ast.Name):
-            configuration = module.constants.get(configuration.id, configuration)
-        if not isinstance(configuration, ast.Call) or not _is_benchmark(module, configuration):
-            lacks = "code that is not run here makes its Benchmark; write line and cases"
-            yield replace(candidate, entry={**candidate.entry, "line": "LINE", "cases": ["X"]}, lacks=lacks)
-            continue
-        part = candidate
-        if len(configurations) > 1:
-            try:
-                plot = str(_argument(module, configuration, "plot_name"))
-            except NotConstant as error:
-                yield replace(candidate, entry={}, lacks=f"plot_name: {error}")
-                continue
-            part = replace(candidate, name=f"{candidate.name}/{slug(plot)}", entry={**candidate.entry, "plot": plot})
-        yield _of_benchmark(module, part, configuration)
+    try:
+        configurations = list(module.elements(keyword(call, "benchmarks", 0)))
+        if not configurations:
+            raise NotConstant("its Benchmark is made by other code")
+        for configuration, scope in configurations:
+            if isinstance(configuration, ast.Name):
+                configuration = module.constants.get(configuration.id, configuration)
+            if not isinstance(configuration, ast.Call) or not _is_benchmark(module, configuration):
+                raise NotConstant("its Benchmark is made by other code")
+            part = candidate
+            if len(configurations) > 1:
+                plot = str(_argument(module, configuration, scope, "plot_name"))
+                part = replace(
+                    candidate, name=f"{candidate.name}/{slug(plot)}", entry={**candidate.entry, "plot": plot}
+                )
+            yield _of_benchmark(module, part, configuration, scope)
+    except NotConstant as error:
+        entry = {**candidate.entry, "line": "LINE", "cases": ["X"]}
+        yield replace(candidate, entry=entry, lacks=f"{error}; write line, cases, and plot if it has several")
 
 
 def _is_benchmark(module: Module, call: ast.Call) -> bool:
     return (module.full_name(call.func) or "").endswith("testing.Benchmark")
 
 
-def _of_benchmark(module: Module, candidate: Candidate, configuration: ast.Call) -> Candidate:
+def _of_benchmark(module: Module, candidate: Candidate, configuration: ast.Call, scope: Scope) -> Candidate:
     entry, lacks, notes = dict(candidate.entry), list[str](), list[str]()
     try:
-        lines, note = _chosen_line(_argument(module, configuration, "line_vals"))
+        lines, note = _chosen_line(*_lines(module, configuration, scope))
         entry |= lines
         notes += note
     except NotConstant as error:
@@ -92,9 +91,9 @@ def _of_benchmark(module: Module, candidate: Candidate, configuration: ast.Call)
         lacks.append(f"line_vals: {error}; write line")
     try:
         entry["cases"], note = _chosen_cases(
-            _argument(module, configuration, "x_names"),
-            _argument(module, configuration, "x_vals"),
-            _fixed_sizes(module, configuration),
+            _argument(module, configuration, scope, "x_names"),
+            _argument(module, configuration, scope, "x_vals"),
+            _fixed_sizes(module, configuration, scope),
         )
         notes += note
     except NotConstant as error:
@@ -103,29 +102,46 @@ def _of_benchmark(module: Module, candidate: Candidate, configuration: ast.Call)
     return replace(candidate, entry=entry, lacks="; ".join(lacks), notes=notes)
 
 
-def _argument(module: Module, configuration: ast.Call, key: str) -> Any:
+def _argument(module: Module, configuration: ast.Call, scope: Scope, key: str) -> Any:
     node = keyword(configuration, key, _ARGUMENTS.index(key))
     if node is None:
         raise NotConstant("it is missing")
-    return module.value(node)
+    return module.value(node, scope)
 
 
-def _fixed_sizes(module: Module, configuration: ast.Call) -> list[float]:
+def _lines(module: Module, configuration: ast.Call, scope: Scope) -> tuple[Any, list[str]]:
+    """The lines that are there in any case, and a note of an expression that may add others."""
+    node, notes = keyword(configuration, "line_vals", _ARGUMENTS.index("line_vals")), list[str]()
+    while node is not None:
+        try:
+            return module.value(node, scope), notes
+        except NotConstant as error:
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+                raise
+            notes = [f"further lines are left out, because {error}"]
+            node = node.left  # ["triton"] of ["triton"] + (["flash"] if HAS_FLASH else [])
+    raise NotConstant("it is missing")
+
+
+def _fixed_sizes(module: Module, configuration: ast.Call, scope: Scope) -> list[float]:
     """The numbers that every case has; none if they are not constant."""
     try:
-        arguments = _argument(module, configuration, "args")
+        arguments = _argument(module, configuration, scope, "args")
     except NotConstant:
         return []
     return _numbers(list(arguments.values())) if isinstance(arguments, Mapping) else []
 
 
-def _chosen_line(lines: Any) -> tuple[dict[str, str], list[str]]:
+def _chosen_line(lines: Any, notes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The line to measure, with a baseline as its reference; and a note of what was left out."""
     if not isinstance(lines, list | tuple) or not lines or not all(_is_text(line) for line in lines):
         raise NotConstant("a value is no text")
     own = [line for line in lines if not _words(line) & BASELINES]
     if not own:
-        return {"line": lines[0]}, [f"by their names all lines are baselines; the first of {', '.join(lines)} is taken"]
+        return {"line": lines[0]}, [
+            *notes,
+            f"by their names all lines are baselines; the first of {', '.join(lines)} is taken",
+        ]
     line = own[0]
     # Of several baselines the one whose name differs least: of `triton_bwd` it is `torch_bwd`, not `torch`.
     baselines = sorted(
@@ -133,7 +149,7 @@ def _chosen_line(lines: Any) -> tuple[dict[str, str], list[str]]:
     )
     chosen = {"line": line, **({"reference": baselines[0]} if baselines else {})}
     rest = [other for other in lines if other not in chosen.values()]
-    return chosen, [f"lines left out: {', '.join(rest)}"] if rest else []
+    return chosen, [*notes, *([f"lines left out: {', '.join(rest)}"] if rest else [])]
 
 
 def _words(line: str) -> frozenset[str]:

@@ -10,8 +10,8 @@ from kernels.cases import FunctionCase
 
 MAX_CASES = 4
 NO_MODULE = "the name of its file or folder is no Python name, so it cannot be imported; rename it"
-MAX_LABEL = 60  # characters; the names of functions need the rest of a case
-MAX_NAME = 50
+MAX_LABEL = 40  # characters; the name of the function needs the rest of a case
+MAX_NAME = 70
 Item = TypeVar("Item")
 
 

@@ -5,11 +5,13 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from service.domain.text import one_line
 
+EMPTY: Mapping[str, Any] = {}
 MAX_STEPS = 50_000  # of one expression: no list that people write has more
 MAX_SIZE = 10_000  # of a sequence, or characters of a text
 MAX_BITS = 128  # of a number
@@ -69,16 +71,44 @@ class Symbol:
         raise TypeError(f"what {self.name} is, is not known")
 
 
-def value(node: ast.expr, names: Mapping[str, ast.expr], symbol: Callable[[ast.expr], str | None]) -> Any:
+Scope = Mapping[str, Any]  # the values of the variables of loops around an expression
+
+
+def value(
+    node: ast.expr, names: Mapping[str, ast.expr], symbol: Callable[[ast.expr], str | None], scope: Scope = EMPTY
+) -> Any:
     """The value of an expression.  Raises NotConstant.
 
     `names` are the constants of the module by name; `symbol` gives the full name of an expression that is one.
     """
+    with _refusing(node):
+        return _Evaluation(names, symbol).of(node, scope)
+
+
+def scopes(
+    loop: ast.For | ast.ListComp,
+    names: Mapping[str, ast.expr],
+    symbol: Callable[[ast.expr], str | None],
+    scope: Scope = EMPTY,
+) -> list[Scope]:
+    """The variables in each turn of a loop.  Raises NotConstant."""
+    generators = (
+        loop.generators
+        if isinstance(loop, ast.ListComp)
+        else [ast.comprehension(target=loop.target, iter=loop.iter, ifs=[], is_async=0)]
+    )
+    with _refusing(loop):
+        return list(_Evaluation(names, symbol).scopes(generators, scope))
+
+
+@contextmanager
+def _refusing(node: ast.AST) -> Iterator[None]:
+    """Raise NotConstant for whatever Python raises for a wrong operand, and for too deep a nest."""
     try:
-        return _Evaluation(names, symbol).of(node, {})
+        yield
     except NotConstant:
         raise
-    except Exception as error:  # whatever Python raises for a wrong operand, and for too deep a nest
+    except Exception as error:
         raise _not_constant(node) from error
 
 
@@ -95,18 +125,18 @@ class _Evaluation:
         self._steps = 0
         self._open = set[str]()  # names whose value is being looked for
 
-    def of(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
+    def of(self, node: ast.expr, scope: Scope) -> Any:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise NotConstant("an expression takes long to compute")
-        return _bounded(self._of(node, local), node)
+        return _bounded(self._of(node, scope), node)
 
-    def _of(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
+    def _of(self, node: ast.expr, scope: Scope) -> Any:
         match node:
             case ast.Constant(value=result):
                 return result
-            case ast.Name(id=name) if name in local:
-                return local[name]
+            case ast.Name(id=name) if name in scope:
+                return scope[name]
             case ast.Name(id=name) if name in self._names and name not in self._open:
                 self._open.add(name)
                 result = self.of(self._names[name], {})
@@ -114,54 +144,54 @@ class _Evaluation:
                 return result
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
                 kind = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
-                return kind(self._spread(parts, local))
+                return kind(self._spread(parts, scope))
             case ast.Dict(keys=keys, values=values) if None not in keys:
                 return {
-                    self.of(key, local): self.of(each, local) for key, each in zip(keys, values, strict=True) if key
+                    self.of(key, scope): self.of(each, scope) for key, each in zip(keys, values, strict=True) if key
                 }
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATIONS:
-                return _OPERATIONS[type(op)](self.of(operand, local))
+                return _OPERATIONS[type(op)](self.of(operand, scope))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-                return self._operated(node, self.of(left, local), self.of(right, local))
+                return self._operated(node, self.of(left, scope), self.of(right, scope))
             case ast.BoolOp(op=op, values=values):
                 stop = isinstance(op, ast.Or)
                 for part in values:
-                    result = self.of(part, local)
+                    result = self.of(part, scope)
                     if bool(result) is stop:
                         break
                 return result
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATIONS:
-                sides = self.of(left, local), self.of(right, local)
+                sides = self.of(left, scope), self.of(right, scope)
                 if any(isinstance(side, Symbol) for side in sides):
                     raise _not_constant(node)
                 return _OPERATIONS[type(op)](*sides)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.of(body if self.of(test, local) else orelse, local)
+                return self.of(body if self.of(test, scope) else orelse, scope)
             case ast.Subscript(value=whole, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-                return self.of(whole, local)[
-                    slice(*(bound and self.of(bound, local) for bound in (lower, upper, step)))
+                return self.of(whole, scope)[
+                    slice(*(bound and self.of(bound, scope) for bound in (lower, upper, step)))
                 ]
             case ast.Subscript(value=whole, slice=index):
-                return self.of(whole, local)[self.of(index, local)]
+                return self.of(whole, scope)[self.of(index, scope)]
             case ast.JoinedStr(values=parts):
-                return "".join(str(self.of(part, local)) for part in parts)
+                return "".join(str(self.of(part, scope)) for part in parts)
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
-                return str(self.of(inner, local))
+                return str(self.of(inner, scope))
             case (
                 ast.ListComp(elt=element, generators=generators) | ast.GeneratorExp(elt=element, generators=generators)
             ):
-                return [self.of(element, scope) for scope in self._scopes(generators, local)]
+                return [self.of(element, inner) for inner in self.scopes(generators, scope)]
             case ast.Call(keywords=[]):
-                return self._called(node, local)
+                return self._called(node, scope)
         if (symbol := self._symbol(node)) is not None:
             return Symbol(symbol)
         raise _not_constant(node)
 
-    def _called(self, node: ast.Call, local: Mapping[str, Any]) -> Any:
-        arguments = list(self._spread(node.args, local))
+    def _called(self, node: ast.Call, scope: Scope) -> Any:
+        arguments = list(self._spread(node.args, scope))
         match node.func:
             case ast.Attribute(value=owner, attr=method) if self._symbol(node.func) is None:
-                of = self.of(owner, local)
+                of = self.of(owner, scope)
                 if method not in _METHODS.get(type(of), ()):
                     raise _not_constant(node)
                 return getattr(of, method)(*arguments)
@@ -185,22 +215,22 @@ class _Evaluation:
             raise _not_constant(node)
         return _OPERATIONS[type(node.op)](left, right)
 
-    def _spread(self, parts: Iterable[ast.expr], local: Mapping[str, Any]) -> Iterator[Any]:
+    def _spread(self, parts: Iterable[ast.expr], scope: Scope) -> Iterator[Any]:
         for part in parts:
             if isinstance(part, ast.Starred):
-                yield from self.of(part.value, local)
+                yield from self.of(part.value, scope)
             else:
-                yield self.of(part, local)
+                yield self.of(part, scope)
 
-    def _scopes(self, generators: list[ast.comprehension], local: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def scopes(self, generators: list[ast.comprehension], scope: Scope) -> Iterator[Scope]:
         if not generators:
-            yield local
+            yield scope
             return
         first, *rest = generators
-        for element in self.of(first.iter, local):
-            scope = {**local, **_bound(first.target, element)}
-            if all(self.of(test, scope) for test in first.ifs):
-                yield from self._scopes(rest, scope)
+        for element in self.of(first.iter, scope):
+            inner = {**scope, **_bound(first.target, element)}
+            if all(self.of(test, inner) for test in first.ifs):
+                yield from self.scopes(rest, inner)
 
 
 def _bound(target: ast.expr, element: Any) -> dict[str, Any]:

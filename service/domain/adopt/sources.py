@@ -14,6 +14,7 @@ from service.domain.adopt import literals
 # A folder with such a module cannot be an import path: everything else would import it instead of the real one.
 _TAKEN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "helion", "pytest"}
 
+Element = tuple[ast.expr, literals.Scope]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,6 +51,11 @@ class Module:
                 case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                     always = statement in self.tree.body
                     assigned.setdefault(name, []).append(statement.value if always else None)
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                    always = statement in self.tree.body and len(targets) == len(values)
+                    for target, value in zip(targets, values, strict=False):
+                        if isinstance(target, ast.Name):
+                            assigned.setdefault(target.id, []).append(value if always else None)
         changed = {name for node in ast.walk(self.tree) for name in _changed(node)}
         return {
             name: values[0]
@@ -79,9 +85,43 @@ class Module:
                 return None if of is None else f"{of}.{attribute}"
         return None
 
-    def value(self, node: ast.expr) -> Any:
+    def value(self, node: ast.expr, scope: literals.Scope = literals.EMPTY) -> Any:
         """The value of a constant expression.  Raises NotConstant."""
-        return literals.value(node, self.constants, self.full_name)
+        return literals.value(node, self.constants, self.full_name, scope)
+
+    def elements(self, node: ast.expr | None, scope: literals.Scope = literals.EMPTY) -> Iterator[Element]:
+        """The expressions of a list, each with the variables of the loops around it.
+
+        The list may be written out, be a comprehension, or grow in loops of the module.  Raises NotConstant.
+        """
+        match node:
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                yield from ((element, scope) for element in elements)
+            case ast.ListComp(elt=element):
+                yield from ((element, inner) for inner in literals.scopes(node, self.constants, self.full_name, scope))
+            case ast.Name(id=name) if name in self.constants:
+                yield from self.elements(self.constants[name])
+            case ast.Name(id=name):
+                yield from self._grown(name, self.tree.body, scope)
+            case ast.expr():
+                yield node, scope
+
+    def _grown(self, name: str, body: Sequence[ast.stmt], scope: literals.Scope) -> Iterator[Element]:
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                    yield from self.elements(value, scope)
+                case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if target == name:
+                    yield from self.elements(value, scope)
+                case ast.Expr(
+                    value=ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="append"), args=[element])
+                ) if target == name:
+                    yield element, scope
+                case ast.For(body=inside) if any(_names(inside, name)):
+                    for inner in literals.scopes(statement, self.constants, self.full_name, scope):
+                        yield from self._grown(name, inside, inner)
+                case ast.If(test=test, body=inside, orelse=orelse) if any(_names([*inside, *orelse], name)):
+                    yield from self._grown(name, inside if self.value(test, scope) else orelse, scope)
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -95,8 +135,12 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=final):
                 caught = [each for handler in handlers for each in handler.body]
                 yield from _statements([*inner, *caught, *orelse, *final])
-            case ast.With(body=inner):
+            case ast.With(body=inner) | ast.For(body=inner) | ast.While(body=inner):
                 yield from _statements(inner)
+
+
+def _names(body: Sequence[ast.stmt], name: str) -> Iterator[bool]:
+    return (isinstance(node, ast.Name) and node.id == name for statement in body for node in ast.walk(statement))
 
 
 def _changed(node: ast.AST) -> Sequence[str]:

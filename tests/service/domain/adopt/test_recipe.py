@@ -168,6 +168,48 @@ def test_each_plot_of_an_object_is_a_function():
 
 
 @pytest.mark.parametrize(
+    "configurations",
+    [
+        """
+        CONFIGS = [
+            triton.testing.Benchmark(["N"], [D * 8], "provider", ["ours"], [], f"d-{D}-{mode}", {})
+            for D in (64, 128)
+            for mode in ["fwd", "bwd"]
+            if (D, mode) != (128, "bwd")
+        ]
+        """,
+        """
+        HEADS, MODES = 8, ["fwd", "bwd"]
+        CONFIGS = []
+        for D in (64, 128):
+            for mode in MODES:
+                if D == 128 and mode == "bwd":
+                    continue_here = False
+                else:
+                    CONFIGS.append(
+                        triton.testing.Benchmark(["N"], [D * HEADS], "provider", ["ours"], [], f"d-{D}-{mode}", {})
+                    )
+        """,
+    ],
+)
+def test_configurations_may_be_made_in_loops(configurations):
+    benchmark = "@triton.testing.perf_report(CONFIGS)\ndef bench_it(N, provider): ..."
+    source = "\n".join(["import triton", dedent(configurations), benchmark])
+    assert {name: entry["cases"] for name, entry in entries(found({"bench": source})).items()} == {
+        "it/d-64-fwd": ["512"],
+        "it/d-64-bwd": ["512"],
+        "it/d-128-fwd": ["1024"],
+    }
+
+
+def test_lines_that_depend_on_what_is_installed_are_left_out():
+    lines = '["triton"] + (["flash"] if HAS_FLASH else []) + OTHERS'
+    [candidate] = found({"softmax": SOFTMAX.replace('["torch", "triton", "naive"]', lines)}).all
+    assert candidate.entry["line"] == "triton"
+    assert candidate.notes == ["further lines are left out, because HAS_FLASH is not constant"]
+
+
+@pytest.mark.parametrize(
     ("before", "after", "entry"),
     [
         ('["torch", "triton", "naive"]', '["ours-fwd", "torch", "torch-fwd"]', {"reference": "torch-fwd"}),
@@ -191,7 +233,11 @@ def test_lines_and_sizes_are_chosen_by_plain_rules(before, after, entry):
     [
         ("[128 * i for i in range(2, 100)]", "sizes()", "x_vals: sizes() is not constant; write cases"),
         ('["torch", "triton", "naive"]', "LINES", "line_vals: LINES is not constant; write line"),
-        ("triton.testing.Benchmark(", "configuration(", "code that is not run here makes its Benchmark"),
+        (
+            "triton.testing.Benchmark(",
+            "configuration(",
+            "its Benchmark is made by other code; write line, cases, and plot if it has several",
+        ),
         ("[128 * i for i in range(2, 100)]", '[".5", ""]', "x_vals: no value can name a case; write cases"),
     ],
 )
