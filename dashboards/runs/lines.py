@@ -345,7 +345,7 @@ def _title(kind: LineKind, members: Sequence[CaseLine], every: Sequence[CaseLine
     if len(families) == 1:
         said = families[0]
     elif len(ways) == 1:
-        said = f"{listed(ops)} {ways[0]}"
+        said = f"{listed(ops)} {ways[0]}".rstrip()
     elif len(ops) == 1:
         said = f"{ops[0]} {listed(ways)}"
     else:

@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 # Copied from the answer to `prepare`; `sm_mhz`, the device's clock during the rounds, is added.
-_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent", "sampled")
+_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
 PASS_EVERY = 2  # rounds; a single pass costs about as much as a turn
 MAX_LEFT_S = 1.0  # from the end of a turn until the device is idle
 MAX_SAMPLE = 1e12  # eleven days, or a terabyte
@@ -298,6 +298,7 @@ class _Session:
         self.pool = pool
         self.judge = judge
         self.inputs: dict[ContenderProcess, Any] = {}  # where they are, as the answers to `prepare` say
+        self.sampled: dict[ContenderProcess, Any] = {}  # elements of the outputs of functions, likewise
         # The order of starting and allocating, and of turns, must differ from trial to trial: in a fixed order equal
         # code in two places differed by 1.4 to 1.8 %, with the same sign in every trial (H200, November).
         orders = [random.Random(seed) for seed in seeds]  # noqa: S311  an order, not a secret
@@ -489,20 +490,16 @@ class _Session:
     def _compare_outputs(self, cells: Mapping[ContenderProcess, Cell]) -> None:
         """Without a reference, the outputs of the head have to be those of its parent, on the same inputs."""
         parents = {
-            process.contender.provider["name"]: cell
+            process.contender.provider["name"]: process
             for process, cell in cells.items()
             if process.contender.role is Role.PARENT and cell.state == MEASURED
         }
         for process, cell in cells.items():
             parent = parents.get(process.contender.provider["name"])
-            if (
-                process.contender.role is not Role.HEAD
-                or cell.state != MEASURED
-                or parent is None
-                or cell.extra.get("errors")
-            ):
+            compares = process.contender.role is Role.HEAD and cell.state == MEASURED and not cell.extra.get("errors")
+            if parent is None or not compares:
                 continue
-            if reason := differing_outputs(cell.extra.get("sampled"), parent.extra.get("sampled")):
+            if reason := differing_outputs(self.sampled.get(process), self.sampled.get(parent)):
                 cell.becomes(INVALID, reason)
 
     def _cell(self, process: ContenderProcess, answer: Mapping[str, Any] | None, case: AnyCase) -> Cell:
@@ -519,7 +516,7 @@ class _Session:
         )
         if self.tunings is not None and cell.tuned and not cell.reused:
             self.tunings.add(process.contender, case, cell.tuned)
-        self.inputs[process] = answer.get("inputs")
+        self.inputs[process], self.sampled[process] = answer.get("inputs"), answer.get("sampled")
         cell.inexact = cell.state == INVALID and answer.get("inexact") is True
         limit = MAX_SETS if isinstance(case, FunctionCase) else max_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.metric is Metric.KERNEL

@@ -275,14 +275,16 @@ class PreparedFunction:
             self._compared(outputs_of(output), expected[number], AFTERWARDS)
 
     def _compared(self, outputs: Sequence[Tensor], right: Sequence[Tensor], when: str) -> dict[str, float]:
+        """The errors as shares of what is allowed.  Raises Wrong."""
         try:
             errors = differences(outputs, right)
         except Wrong as wrong:
             raise Wrong(f"{when}{wrong}") from None
-        for name, error, output in zip(errors, errors.values(), outputs, strict=True):
+        for (name, error), output in zip(errors.items(), outputs, strict=True):
             limit = self._function.error if self._function.error is not None else allowed(output)
             if not error <= limit:
                 raise Wrong(f"{when}{name} differs from its reference by {error:.3g}; {limit:g} is allowed")
+            errors[name] = error / limit if limit else 0.0
         return errors
 
 
