@@ -14,7 +14,7 @@ from benchmarks.detect.score import MARGIN, Labelled, matched
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
-from service.domain.changepoints.step_test import autocorrelation, device_slope, step_between
+from service.domain.changepoints.step_test import device_slope, step_between
 from tests.service.domain.changepoints.pairs import every_pair
 
 Logs = NDArray[np.float64]
@@ -98,10 +98,8 @@ def _patterns(real: Sequence[Logs]) -> Iterator[str]:
 
 def _hold(logs: Logs, places: Sequence[int]) -> int:
     """How many of the true steps hold if nothing has to be searched for: the most that these rules can find."""
-    r, alpha = autocorrelation(logs, places), HistoryLimits().alpha
-    edges = [0, *places, len(logs)]
-    levels = [logs[begin:end] for begin, end in pairwise(edges)]
-    return sum(step_between(before, after, r).p <= alpha for before, after in pairwise(levels))
+    steps = [step_between(before, after) for before, after in pairwise(np.split(logs, places))]
+    return sum(step.p <= HistoryLimits().fdr for step in steps)
 
 
 def _leaks(real: Sequence[Logs], part: int) -> Iterator[str]:

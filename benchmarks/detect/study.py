@@ -27,10 +27,7 @@ from service.domain.changepoints import Change, HistoryLimits, Level, Seen, chan
 
 PEERS = Path(__file__).with_name("peers.py")
 SERIES = Path(__file__).with_name("labelled.csv.gz")
-GRID = [
-    HistoryLimits(penalty=penalty, alpha=alpha, notify=notify)
-    for penalty, alpha, notify in product((0.25, 0.35, 0.45, 0.55), (1e-3, 3e-4, 1e-4), (0.005, 0.01))
-]
+GRID = [HistoryLimits(fdr=fdr, notify=notify) for fdr, notify in product((0.05, 0.01, 0.002), (0.005, 0.01))]
 CHAPTERS = ("made", "labels", "projects", "arriving", "speed")
 
 
@@ -161,7 +158,7 @@ def projects(labelled: Collection[Labelled]) -> None:
     found = [next(ours(labelled, limits)).found for limits in GRID]
     default = next(ours(labelled)).found
     held_out: dict[str, Sequence[int]] = {}
-    say("\n| project | series | changes | P | R | F1 | F1 with the others' choice | penalty, alpha, notify |")
+    say("\n| project | series | changes | P | R | F1 | F1 with the others' choice | fdr, notify |")
     say("|---|---|---|---|---|---|---|---|")
     for project in dict.fromkeys(one.project for one in labelled):
         own = [one for one in labelled if one.project == project]
@@ -170,7 +167,7 @@ def projects(labelled: Collection[Labelled]) -> None:
         held_out |= {one.name: found[best][one.name] for one in own}
         limits, marks = GRID[best], sum(len(one.changes) for one in own)
         say(f"| {project} | {len(own)} | {marks} | {_figures(score(own, default))} | "
-            f"{score(own, found[best]).f1:.3f} | {limits.penalty}, {limits.alpha:g}, {limits.notify} |")  # fmt: skip
+            f"{score(own, found[best]).f1:.3f} | {limits.fdr:g}, {limits.notify} |")  # fmt: skip
     every, large = score(labelled, default), score(labelled, default, LARGE)
     say(f"| all, limits as they are | {len(labelled)} | | {_figures(every)} | | from 2 %: {large.f1:.3f} |")
     every, large = score(labelled, held_out), score(labelled, held_out, LARGE)

@@ -7,25 +7,14 @@ compared with the levels by the Bayesian information criterion (Schwarz, 1978).
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
-from service.domain.changepoints.segmentation import (
-    MIN_SIDE,
-    OVER_DRIFT,
-    Change,
-    HistoryLimits,
-    Level,
-    Levels,
-    Part,
-    Seen,
-    levels_of,
-)
+from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, Levels, Part, Seen, levels_of
 from service.domain.changepoints.step_test import (
     MIN_ERROR,
     OUTLIER,
@@ -34,23 +23,20 @@ from service.domain.changepoints.step_test import (
     Slope,
     Step,
     adjusted,
+    effect,
     median,
     middle_and_spread,
     ratio_of,
     running_median,
     spread,
-    step_between,
     unpredicted,
 )
 
 LONGEST = 120  # revisions before the end of a slope that are compared
 SHORTEST = 40  # revisions that can show a slope
 MIN_RISING = 16  # revisions of a slope; a shorter one is a step
-SLOPE_PARAMETERS = 4  # both ends, the level before and the rise
-MAX_AUTOCORRELATION = 0.95
 NEAR = 8  # revisions on both sides of a place that show what happens there
 MAX_STEP = 0.5  # of the rise at one place; with more it is a step
-FLAT = 0.7  # of the smallest rise; means of `NEAR` revisions that are not so far apart hide none, and need no fit
 GRID = 4  # revisions between two slopes that are tried
 
 
@@ -61,17 +47,8 @@ class Rise:
     begin: int  # the last revision before the rise
     half: int  # at which half of the rise has passed
     end: int  # the last revision of the rise
-    rise: float
-    error: float
-    freedom: float
-    p: float  # two-sided, for no rise; valid for correlated noise
-    revisions: int  # that were compared
-    parts: tuple[int, ...]  # the changes of level that it explains
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Bounds of after over before, as ratios."""
-        reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
-        return ratio_of(self.rise - reach), ratio_of(self.rise + reach)
+    step: Step  # its size and error
+    parts: tuple[int, ...]  # where its levels may change
 
 
 def rises(levels: Levels, limits: HistoryLimits) -> list[Rise]:
@@ -83,19 +60,15 @@ def rises(levels: Levels, limits: HistoryLimits) -> list[Rise]:
     edges = [0, *levels.starts, len(levels.logs)]
     first = 0
     while first < len(edges) - 1:
+        highest = first + len(list(takewhile(lambda step: step.shift > 0, levels.steps[first:])))
         following = first + 1
-        for last in range(_highest(levels, first), first - 1, -1):
+        for last in range(highest, first - 1, -1):
             if some := _rises_between(levels, edges[first], edges[last + 1], limits):
                 rises += some
                 following = last + 1
                 break
         first = following
     return rises
-
-
-def _highest(levels: Levels, first: int) -> int:
-    """The last of the levels from `first` on that each are above the one before."""
-    return first + len(list(takewhile(lambda step: step.shift > 0, levels.steps[first:])))
 
 
 def _rises_between(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> list[Rise]:
@@ -114,78 +87,26 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
     """The rise of the revisions from `begin` to `end`; None unless a slope explains them better than levels do."""
     begin += (end - begin) % NEAR  # so that few shapes are kept
     means, least = levels.logs[begin:end].reshape(-1, NEAR).mean(axis=1), math.log1p(limits.block)
-    if means.max() - means.min() < FLAT * least:
+    if means.max() - means.min() < MAX_STEP * least:  # too flat for any slope
         return None
     logs = _pulled_in(levels.logs[begin:end])
-    fit = _fit(logs)
-    if fit.rise < least or fit.p > limits.alpha or fit.over_drift < OVER_DRIFT:
-        return None
-    parts = tuple(start for start in levels.starts if begin < start < end)
-    step, steps = _best_step(logs), [part - begin for part in parts]
-    if max(_jump(logs, place) for place in (step, *steps)) > MAX_STEP * fit.rise:
-        return None
-    if any(_is_certain(fit.left, place, limits) for place in steps):
-        return None
-    stepped = min(_criterion(_about_levels(logs, at), 2 * len(at) + 1, fit.r) for at in ([step], steps))
-    if stepped <= _criterion(fit.left, SLOPE_PARAMETERS, fit.r):
-        return None
-    half = begin + (fit.begin + fit.end) // 2
-    last = begin + min(fit.end, len(logs) - 1)
-    return Rise(
-        begin=begin + fit.begin,
-        half=half,
-        end=last,
-        rise=fit.rise,
-        error=fit.error,
-        freedom=fit.freedom,
-        p=fit.p,
-        revisions=len(logs),
-        parts=parts,
-    )
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """The slope that leaves the least squares."""
-
-    begin: int
-    end: int
-    rise: float
-    error: float
-    freedom: float
-    p: float
-    over_drift: float  # twice the log likelihood ratio of a slope over a drift
-    r: float  # autocorrelation of what is left
-    left: Logs
-
-
-def _fit(logs: Logs) -> _Fit:
     begins, ends, shapes, squares = _shapes(len(logs))
     away = logs - logs.mean()
     rising = shapes @ away / squares
     best = int(np.argmax(rising * np.abs(rising) * squares))
     rise = float(rising[best])
+    if rise < least:
+        return None
     left = away - rise * shapes[best]
-    count, unexplained = len(logs), float(left @ left) + MIN_ERROR**2
-    r = float(left[:-1] @ left[1:]) / unexplained
-    # Each fitted parameter takes about 1/n from the estimate (Marriott and Pope, 1954, have it for the mean).
-    r = (r * count + SLOPE_PARAMETERS) / (count - 3 * SLOPE_PARAMETERS)
-    r = min(max(r, 0.0), MAX_AUTOCORRELATION)
-    freedom = max((count - SLOPE_PARAMETERS) * (1 - r) / (1 + r), 1.0)
-    error = math.sqrt(unexplained / freedom / float(squares[best]))
-    over_drift = (count - 1) * math.log(unpredicted(away) / unpredicted(left))
-    p = 2 * float(stdtr(freedom, -abs(rise) / error))
-    return _Fit(
-        begin=int(begins[best]),
-        end=int(ends[best]),
-        rise=rise,
-        error=error,
-        freedom=freedom,
-        p=p,
-        over_drift=over_drift,
-        r=r,
-        left=left,
-    )
+    step = effect(away, left, rise, float(squares[best]), parameters=4)  # both ends, the level before and the rise
+    stepped, places = [_best_step(logs)], [start - begin for start in levels.starts if begin < start < end]
+    if step.searched_p > limits.fdr or max(_jump(logs, place) for place in stepped + places) > MAX_STEP * rise:
+        return None
+    if min(_criterion(_about_levels(logs, at), 2 * len(at) + 1) for at in (stepped, places)) <= _criterion(left, 4):
+        return None
+    first, last = int(begins[best]), int(ends[best])
+    parts = tuple(start for start in levels.candidates if begin < start < end)
+    return Rise(begin + first, begin + (first + last) // 2, begin + min(last, len(logs) - 1), step, parts)
 
 
 @lru_cache(maxsize=LONGEST)
@@ -217,23 +138,13 @@ def _jump(logs: Logs, place: int) -> float:
     return median(logs[place : place + NEAR]) - median(logs[max(place - NEAR, 0) : place])
 
 
-def _is_certain(left: Logs, place: int, limits: HistoryLimits) -> bool:
-    """Whether a place has a step that blocks by itself, in addition to the slope."""
-    before, after = left[max(place - NEAR, 0) : place], left[place : place + NEAR]
-    if min(len(before), len(after)) < MIN_SIDE:
-        return False
-    step = step_between(before, after)
-    return step.shift >= math.log1p(limits.block) and step.strict_p <= limits.block_alpha
-
-
 def _about_levels(logs: Logs, starts: Sequence[int]) -> Logs:
-    return np.concatenate([logs[a:b] - logs[a:b].mean() for a, b in pairwise([0, *starts, len(logs)])])
+    return np.concatenate([level - level.mean() for level in np.split(logs, starts)])
 
 
-def _criterion(left: Logs, parameters: int, r: float) -> float:
-    """The Bayesian information criterion, in which correlated values count as fewer: less is better."""
-    count = len(left)
-    return count * (1 - r) / (1 + r) * math.log(float(left @ left) + MIN_ERROR**2) + parameters * math.log(count)
+def _criterion(left: Logs, parameters: int) -> float:
+    """The Bayesian information criterion of what remains unpredicted: less is better."""
+    return len(left) * math.log(unpredicted(left)) + parameters * math.log(len(left))
 
 
 SUSPECTS = 2  # newest revisions that must all be outliers
@@ -271,25 +182,16 @@ class Epoch:
         return sorted([*steps, *map(self._leak, found)], key=lambda change: change.ordinal)
 
     def _leak(self, rise: Rise) -> Change:
-        low, high = rise.interval()
-        shifts = dict(zip(self.levels.starts, (step.shift for step in self.levels.steps), strict=True))
-        so_far = np.cumsum([shifts[part] for part in rise.parts]).tolist()
-        parts = [Part(self.seen[at].ordinal, ratio_of(log)) for at, log in zip(rise.parts, so_far, strict=True)]
-        ratio = ratio_of(rise.rise)
-        return Change(
-            ordinal=self.seen[rise.half].ordinal,
-            before=self.seen[rise.begin].ordinal,
-            ratio=ratio,
-            low=low,
-            high=high,
-            level=Level.NOTIFY,
-            p=rise.p,
-            revisions=rise.revisions,
-            course=(
-                *(part for part in parts if part.ordinal < self.seen[rise.end].ordinal),
-                Part(self.seen[rise.end].ordinal, ratio),
-            ),
-        )
+        """The leak with its course: the places where its level was higher than ever before."""
+        end, course, so_far, highest = self.seen[rise.end].ordinal, list[Part](), 0.0, 0.0
+        pieces = np.split(self.levels.logs, rise.parts)
+        for start, (before, after) in zip(rise.parts, pairwise(pieces), strict=True):
+            so_far += float(after.mean() - before.mean())
+            if highest < so_far < rise.step.shift and start < rise.end:
+                highest = so_far
+                course.append(Part(self.seen[start].ordinal, ratio_of(so_far)))
+        leak = change_of(rise.step, self.seen[rise.half].ordinal, self.seen[rise.begin].ordinal, Level.NOTIFY)
+        return replace(leak, course=(*course, Part(end, leak.ratio)))
 
     def steps_near(self, place: int, reach: int) -> list[Step]:
         """The steps at `place` and around it, each up to other changes; none if it has too few revisions on a side."""
@@ -300,7 +202,7 @@ class Epoch:
         return [step for start in starts if (step := self.levels.step_at(start)) is not None]
 
     def _change(self, start: int, step: Step, limits: HistoryLimits) -> Change:
-        blocks = step.strict_p <= limits.block_alpha and abs(step.shift) >= math.log1p(limits.block)
+        blocks = start in self.levels.certain and abs(step.shift) >= math.log1p(limits.block)
         before, after = self.seen[start - 1].ordinal, self.seen[start].ordinal
         return change_of(step, after, before, Level.BLOCK if blocks else Level.NOTIFY)
 
@@ -315,7 +217,7 @@ def change_of(step: Step, ordinal: int, before: int, level: Level) -> Change:
         low=low,
         high=high,
         level=level,
-        p=step.p,
+        p=step.searched_p,
         revisions=step.revisions,
     )
 

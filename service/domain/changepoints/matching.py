@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from service.domain.changepoints import Change
 from service.domain.changepoints.detector import Epoch
-from service.domain.changepoints.step_test import WINDOW, Step, ratio_of
+from service.domain.changepoints.step_test import Step, ratio_of
 from service.domain.states import PointState
 
 SAME = 2  # largest distance, in places, between two sightings of one event in different series
@@ -18,6 +18,7 @@ REFOUND = 4  # in one series, whose levels have at least five revisions
 LEAK_REACH = 8  # places before the fitted beginning of a leak at which it may have begun
 MAX_REFUTED = 3  # successive scans with evidence against an open point before it is closed
 REFUTED_ALPHA = 0.01  # largest p of half of the reported step, with the data of today
+AWAY = 40  # revisions between a place and both ends of a series, with which a step there would show
 HELD = 30  # places after which a faster level is accepted without an explanation
 REACH = 4  # places that a bisection adds on both sides of a point: its place is uncertain, and a leak spans several
 SAME_HOURS = 6.0  # within which a change of the machine shows in all targets that it measures
@@ -167,7 +168,7 @@ def _steps_at(point: KnownPoint, epochs: Sequence[Epoch]) -> list[Step]:
 def _is_lost(point: KnownPoint, epoch: Epoch) -> bool:
     """Whether an epoch has enough revisions around a place to test a step, and another change next to it."""
     before = sum(revision.ordinal < point.place for revision in epoch.seen)
-    return min(before, len(epoch.seen) - before) >= WINDOW and not epoch.steps_near(point.place, SAME)
+    return min(before, len(epoch.seen) - before) >= AWAY and not epoch.steps_near(point.place, SAME)
 
 
 def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from service.domain.changepoints.detector import Epoch, change_of, epochs_of, newest
 from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match, refutation
-from service.domain.changepoints.segmentation import MIN_SIDE, Change, HistoryLimits, Level, levels_of
+from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, levels_of
 from service.domain.changepoints.series_table import (
     Histories,
     limits_at,
@@ -28,12 +28,12 @@ from service.domain.changepoints.series_table import (
 )
 from service.domain.changepoints.step_test import (
     MIN_ERROR,
+    MIN_SIDE,
     UNKNOWN,
     Logs,
     Slope,
     Step,
     Table,
-    autocorrelation,
     local_noise,
     median,
     step_between,
@@ -131,11 +131,8 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
 
     levels = levels_of(together[measured], ANY_SIZE)
     edges = [int(measured[start]) for start in (0, *levels.starts)] + [len(together)]
-    memories = [_memory(member.logs, edges[1:-1]) for member in members]
     for step, (begin, (place, end)) in zip(levels.steps, zip(edges, pairwise(edges[1:]), strict=False), strict=True):
-        steps = [
-            (member, _step_at(member.logs, begin, place, end, r)) for member, r in zip(members, memories, strict=True)
-        ]
+        steps = [(member, _step_at(member.logs, begin, place, end)) for member in members]
         alike = [
             (member, own_step)
             for member, own_step in steps
@@ -163,15 +160,9 @@ def _together(rows: Table) -> Logs:
     return np.asarray(np.divide(sums, total, out=np.full(rows.shape[1], np.nan), where=total > 0))
 
 
-def _memory(logs: Logs, starts: Sequence[int]) -> float:
-    """The autocorrelation of a member about the levels that all have together."""
-    places = np.flatnonzero(~np.isnan(logs))
-    return autocorrelation(logs[places], np.unique(np.searchsorted(places, starts)).tolist())
-
-
-def _step_at(logs: Logs, begin: int, place: int, end: int, r: float) -> Step | None:
+def _step_at(logs: Logs, begin: int, place: int, end: int) -> Step | None:
     before, after = (part[~np.isnan(part)] for part in (logs[begin:place], logs[place:end]))
-    return step_between(before, after, r) if min(len(before), len(after)) >= MIN_SIDE else None
+    return step_between(before, after) if min(len(before), len(after)) >= MIN_SIDE else None
 
 
 def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:

@@ -7,8 +7,7 @@ Lavenberg and Welch, 1981).
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -22,8 +21,7 @@ OUTLIER = 3.0  # standard deviations from the median beyond which a value is win
 MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations, and over their mean
 MEAN_TO_SIGMA = 1.2533
 RUNNING = 11  # revisions of the running median: it follows a level of 6
-MIN_LEVEL = 8  # revisions of a level that tells something about autocorrelation
-MAX_AUTOCORRELATION = 0.98
+MIN_SIDE = 5  # revisions of the shortest level
 
 
 def middle_and_spread(logs: Logs) -> tuple[float, float]:
@@ -58,31 +56,6 @@ def running_median(logs: Logs) -> Logs:
     return np.asarray(np.median(sliding_window_view(padded, 2 * reach + 1), axis=1))
 
 
-def autocorrelation(logs: Logs, starts: Sequence[int]) -> float:
-    """The lag-1 autocorrelation about the levels that begin at `starts`, pooled over levels.
-
-    Each level counts in its own standard deviations.  The estimate from n values is biased by -(1 + 3 r) / n (Marriott
-    and Pope, 1954).  A single level says too little: noise that is cut into levels looks uncorrelated in each.  So do
-    few revisions, which are mixed with as many as the shortest level has, without any.
-    """
-    total, count, levels = 0.0, 0, 0
-    for begin, end in pairwise([0, *starts, len(logs)]):
-        if end - begin < MIN_LEVEL:
-            continue
-        middle, sigma = middle_and_spread(logs[begin:end])
-        if not sigma:
-            continue
-        away = np.clip(logs[begin:end] - middle, -OUTLIER * sigma, OUTLIER * sigma)
-        away -= away.mean()
-        total += float(away[:-1] @ away[1:]) / float(away @ away) * len(away)
-        count, levels = count + len(away), levels + 1
-    if not count:
-        return 0.0
-    bias = levels / count
-    r = (total / count + bias) / max(1 - 3 * bias, 0.2) * count / (count + MIN_LEVEL)
-    return min(max(r, 0.0), MAX_AUTOCORRELATION)
-
-
 def row_medians(rows: Table) -> Table:
     """The median of each row without its NaN; NaN for a row of NaN.  `np.nanmedian` is ten times as slow here."""
     if not rows.size:
@@ -98,13 +71,10 @@ def row_counts(rows: Table) -> NDArray[np.int64]:
     return np.asarray((~np.isnan(rows)).sum(axis=1))
 
 
-WINDOW = 40  # revisions of each side that are compared; values further away have drifted
-# Five revisions are too few to estimate a variance.  The pooled variance of both sides is mixed in with the weight of
-# this many revisions (as in limma's moderated t: Smyth, 2004).  The degrees of freedom stay those of both sides.
-BORROWED = 20
+WINDOW = 100  # revisions of each side that are compared; values further away have drifted
+MEMORIES = (1, 4)  # revisions: without a step, a value follows from the last one, or from the mean of the last four
+MAX_AUTOCORRELATION = 0.95
 MIN_ERROR = 1e-9  # in log units, for a series that does not vary at all (bytes); far below any change
-MIN_FREE = 0.25  # degrees of freedom of a level whose values all move together
-MIN_FREEDOM = 1.0
 MAX_LOG = math.log(sys.float_info.max)
 
 
@@ -115,15 +85,18 @@ def ratio_of(log: float) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The step between two neighbouring levels."""
+    """The step between two neighbouring levels, or the rise of a leak."""
 
     shift: float  # log of after over before, between winsorised means
     error: float  # its standard error
     freedom: float  # degrees of freedom of `error`
-    p: float  # two-sided, for no step at this place
-    strict_p: float  # the same without borrowed variance: right also if one side varies more than the other
-    over_drift: float  # twice the log likelihood ratio of a step over a drift
-    revisions: int  # of both sides
+    p: float  # for noise that wanders, without a step at this place
+    revisions: int  # that were compared
+
+    @property
+    def searched_p(self) -> float:
+        """`p`, corrected for the places among which it was chosen: one in each shortest level (Bonferroni)."""
+        return min(self.p * max(self.revisions / MIN_SIDE, 1), 1.0)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of after over before, as ratios."""
@@ -136,101 +109,74 @@ class Step:
         return float(stdtr(self.freedom, -away / self.error))
 
 
-def step_between(before: Logs, after: Logs, r: float = 0.0) -> Step:
-    """Welch's t test (1947) of winsorised levels, for noise with the lag-1 autocorrelation `r`.
+def step_between(before: Logs, after: Logs) -> Step:
+    """Test whether two winsorised levels explain the values better than noise that wanders by itself.
 
-    The mean of n correlated values varies like that of fewer independent ones, and the same holds for their variance
-    (Bayley and Hammersley, 1946).
+    p is also that of a t test in which each level has its own variance (Welch, 1947): a few values that scatter widely
+    have no level, although the many of the other side hardly scatter.
     """
-    before, after = before[-WINDOW:], after[:WINDOW]
-    sides = _pulled_in((before, after), r)
-    shift = sides[1].mean - sides[0].mean
-    error, freedom = _error(sides, BORROWED, r)
-    own_error, own_freedom = _error(sides, 0, r)
-    p = _two_sided(shift, error, freedom)
-    strict_p = max(p, _two_sided(shift, own_error, own_freedom))
-    return Step(shift, error, freedom, p, strict_p, _over_drift(sides), len(before) + len(after))
+    sides = _pulled_in((before[-WINDOW:], after[:WINDOW]))
+    counts, means = [len(side) for side in sides], [float(side.sum()) / len(side) for side in sides]
+    left, level = [side - mean for side, mean in zip(sides, means, strict=True)], np.concatenate(sides)
+    squares = counts[0] * counts[1] / len(level)
+    level -= float(level.sum()) / len(level)
+    step = effect(level, np.concatenate(left), means[1] - means[0], squares, parameters=2)
+    parts = [float(side @ side) / (len(side) * (len(side) - 1)) + MIN_ERROR**2 for side in left]
+    error = math.sqrt(sum(parts))
+    freedom = error**4 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    p = 2 * float(stdtr(freedom, -abs(step.shift) / error))
+    return replace(step, error=max(step.error, error), p=max(step.p, p))
 
 
-@dataclass(frozen=True)
-class _Winsorised:
-    """One winsorised level."""
+def effect(level: Logs, left: Logs, shift: float, squares: float, parameters: int) -> Step:
+    """The effect of `shift` on a series with the residuals `level` without it, and `left` with it.
 
-    residuals: Logs  # about the mean, in the order of the revisions
-    mean: float
-    squares: float  # of the residuals, corrected for those that were pulled in
-    inflation: float  # variance of the mean over that of a mean of independent values
-    count: int  # values that were not pulled in
-
-    @property
-    def free(self) -> float:
-        """Degrees of freedom of `squares`: values that move together hide a part of their variance in the mean."""
-        return max(self.count - self.inflation, MIN_FREE)
-
-    def variance_of_mean(self, pooled: float, borrowed: int) -> float:
-        variance = (self.squares + borrowed * pooled) / (self.free + borrowed)
-        return variance * self.inflation / self.count
+    p is that of an F test of both models (Chow, 1960), each with the memory that suits it: so each step is judged
+    without regard to any other.  `squares` are those of the effect of a shift of 1.  In the error, correlated values
+    count as fewer (Bayley and Hammersley, 1946); each parameter takes about 1/n from the memory, and its estimate is
+    biased by 3 r/n (Marriott and Pope, 1954).
+    """
+    count = len(level)
+    freedom = max(count - parameters - 2, 1)  # the memory, and the variance
+    wandering, (remaining, slope) = unpredicted(level), _predicted(left)
+    p = 2 * float(stdtr(freedom, -math.sqrt(max(wandering / remaining - 1, 0.0) * freedom)))
+    slope = min((slope * count + parameters) / max(count - 3 * parameters, 1), MAX_AUTOCORRELATION)
+    error = math.sqrt(remaining / squares) / (1 - slope)
+    effective = max((count - parameters) * (1 - slope) / (1 + slope), 1.0)
+    return Step(shift, error, effective, p, count)
 
 
-def _pulled_in(sides: Sequence[Logs], r: float) -> list[_Winsorised]:
+def unpredicted(residuals: Logs) -> float:
+    """The variance that is left when each value is predicted from those before it, by the memory that leaves least."""
+    return _predicted(residuals)[0]
+
+
+def _predicted(residuals: Logs) -> tuple[float, float]:
+    """What the best memory leaves, and by how much values follow it."""
+    later, sums = residuals[1:], np.concatenate([np.zeros(max(MEMORIES)), np.cumsum(residuals)])
+    total, end, ages = float(later @ later), len(sums) - 1, np.arange(1, len(residuals))
+    best = total, 0.0
+    for memory in MEMORIES:
+        earlier = sums[-len(residuals) : end] - sums[-len(residuals) - memory : end - memory]
+        earlier /= np.minimum(ages, memory)
+        common, squares = float(earlier @ later), float(earlier @ earlier) + MIN_ERROR**2
+        slope = min(max(common / squares, 0.0), 1.0)
+        best = min(best, (total - slope * (2 * common - slope * squares), slope))
+    return max(best[0], 0.0) / len(later) + MIN_ERROR**2, best[1]
+
+
+def _pulled_in(sides: Sequence[Logs]) -> list[Logs]:
     """Both levels with their outliers pulled in.
 
     The MAD of five values may be nearly 0, so no side is winsorised at less than the spread of both on average.
     """
     middles = [median(side) for side in sides]
     spreads = [spread(np.abs(side - middle)) for side, middle in zip(sides, middles, strict=True)]
-    levels = []
-    for side, middle, own in zip(sides, middles, spreads, strict=True):
-        limit = OUTLIER * max(own, sum(spreads) / 2)
-        pulled = np.minimum(np.maximum(side, middle - limit), middle + limit)
-        mean = float(pulled.sum()) / len(pulled)
-        residuals = pulled - mean
-        # The variance of a winsorised mean has the values that were kept as its count (Yuen, 1974).
-        kept = int(np.count_nonzero(pulled == side))
-        squares = float(residuals @ residuals) * (len(side) - 1) / max(kept - 1, 1)
-        levels.append(_Winsorised(residuals, mean, squares, _inflation(kept, r), kept))
-    return levels
-
-
-def _inflation(count: int, r: float) -> float:
-    """The variance of a mean of AR(1) values over that of a mean of independent ones."""
-    return 1 + 2 * r / (1 - r) * (1 - (1 - r**count) / (count * (1 - r)))
-
-
-def _error(sides: Sequence[_Winsorised], borrowed: int, r: float) -> tuple[float, float]:
-    """The standard error of the shift, and its degrees of freedom: never more than both sides have together."""
-    have = sum(side.free for side in sides)
-    pooled = sum(side.squares for side in sides) / have
-    parts = [side.variance_of_mean(pooled, borrowed) for side in sides]
-    total, freedom = sum(parts), have
-    if total > 0:  # Welch and Satterthwaite
-        shares = sum(part**2 / (side.free + borrowed) for part, side in zip(parts, sides, strict=True))
-        freedom = min(total**2 / shares, have)
-    return max(math.sqrt(total), MIN_ERROR), max(freedom * (1 - r * r) / (1 + r * r), MIN_FREEDOM)
-
-
-def _two_sided(shift: float, error: float, freedom: float) -> float:
-    return 2 * float(stdtr(freedom, -abs(shift) / error))
-
-
-def _over_drift(sides: Sequence[_Winsorised]) -> float:
-    """Compare a step in AR(1) noise with AR(1) noise alone.
-
-    In noise that is nearly a random walk a place can always be found where the means of both sides differ.  But there,
-    each value follows from the one before, and a step adds nothing to that.
-    """
-    stepped = np.concatenate([side.residuals for side in sides])
-    level = np.concatenate([side.residuals + side.mean for side in sides])
-    level -= level.mean()
-    return (len(level) - 1) * math.log(unpredicted(level) / unpredicted(stepped))
-
-
-def unpredicted(residuals: Logs) -> float:
-    """The variance that is left when each value is predicted from the one before."""
-    earlier, later = residuals[:-1], residuals[1:]
-    r = float(earlier @ later) / max(float(earlier @ earlier), MIN_ERROR**2)
-    left = later - r * earlier
-    return float(left @ left) / len(left) + MIN_ERROR**2
+    limits = [OUTLIER * max(own, sum(spreads) / 2) for own in spreads]
+    return [
+        np.minimum(np.maximum(side, middle - limit), middle + limit)
+        for side, middle, limit in zip(sides, middles, limits, strict=True)
+    ]
 
 
 # Revisions of a mean.  A step is tested with means, so the slope is that of means: noise of single values, which

@@ -34,12 +34,12 @@ def flipping(*levels: float, each: int = 20, noise: float = 0.3) -> tuple[np.nda
 )
 def test_which_changes_are_flips(levels, kept):
     values, starts = flipping(*levels) if levels else (np.zeros(10), [])
-    assert len(without_flips(values, starts, 0.0, LIMITS)) == kept
+    assert len(without_flips(values, starts, LIMITS)) == kept
 
 
 def test_levels_that_can_be_told_apart_are_not_the_same_level():
     values, starts = flipping(0, 1, 0, 1.2, 0, 0.9, noise=0.03)
-    assert len(without_flips(values, starts, 0.0, LIMITS)) == 5, "they differ by some twenty errors"
+    assert len(without_flips(values, starts, LIMITS)) == 5, "they differ by some twenty errors"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -53,7 +53,7 @@ def test_commits_whose_effects_are_alike_are_no_modes(seed):
 @pytest.mark.parametrize(("last", "kept"), [(15, 0), (16, 5), (100, 5)])
 def test_what_landed_for_good_after_two_reverts_is_kept(last, kept):
     values = np.repeat([0, 1, 0, 1, 0, 1], [60, 15, 15, 15, 15, last])
-    assert len(without_flips(values, [60, 75, 90, 105, 120], 0.0, LIMITS)) == kept
+    assert len(without_flips(values, [60, 75, 90, 105, 120], LIMITS)) == kept
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,9 +1,9 @@
-"""The noise of a series: its size next to steps, and the correlation of neighbours."""
+"""The noise of a series: its size next to steps, and noise whose neighbours are alike."""
 
 import numpy as np
 import pytest
 
-from service.domain.changepoints.step_test import autocorrelation, local_noise, median, row_medians, spread
+from service.domain.changepoints.step_test import local_noise, median, row_medians, spread
 
 
 def correlated(random: np.random.Generator, count: int, r: float) -> np.ndarray:
@@ -18,22 +18,6 @@ def test_the_noise_does_not_contain_the_steps(step):
     random = np.random.default_rng(0)
     values = random.normal(0, 1, 400) + step * (np.arange(400) // 20 % 2)
     assert local_noise(values) == pytest.approx(1, abs=0.2)
-
-
-@pytest.mark.parametrize("r", [0.0, 0.4, 0.8])
-@pytest.mark.parametrize("starts", [[], [100, 300]])
-def test_the_autocorrelation_is_pooled_over_levels(r, starts):
-    random = np.random.default_rng(1)
-    levels = np.zeros(400)
-    for number, start in enumerate(starts):
-        levels[start:] += 50 * (number + 1)
-    found = [autocorrelation(correlated(random, 400, r) + levels, starts) for _ in range(40)]
-    assert np.mean(found) == pytest.approx(r, abs=0.05)
-
-
-def test_a_constant_level_says_nothing_of_correlation():
-    assert autocorrelation(np.zeros(100), []) == 0
-    assert autocorrelation(np.arange(12.0), [4, 8]) == 0, "levels of four are too short"
 
 
 def test_medians_of_rows_leave_out_what_is_not_known():
