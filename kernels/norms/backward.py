@@ -27,22 +27,23 @@ import triton.language.extra.cuda
 from torch import Tensor
 
 from ..cases import Direction
-from . import tiles, wide
+from . import tiles, tuned_plans, wide
 from .launching import (
+    BACKWARD,
     DTYPES,
+    Relaunch,
     aligned,
     check,
     configure,
     fitting,
-    heads_of,
     row_stride,
     rows_of,
+    same_memory,
     starts_early,
-    token_stride,
+    tokens_of,
 )
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS
-from .tuned_plans import chosen_plan
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
@@ -66,41 +67,91 @@ def backward(
     weight_wanted: bool = True,
     offset: float = 0.0,
     plan: BackwardPlan | None = None,
+    narrow_dx: Tensor | None = None,
 ) -> Backward:
     """The gradients, from the statistics of the forward pass.  x is what was normalised (residual_out, if any).
 
     dy, x, dresidual_out: [..., columns] with strides as for `forward`, which says when rows are copied first.
+    dy may be narrower than x, which is then the sum of rows like dy and a wider residual.  narrow_dx: contiguous, like
+    dy; if given, dx is also written there.
     rstd, mean: [rows], fp32; a mean makes it LayerNorm.  bias_dtype: there was a bias, in this dtype.
     weight_wanted: False for a frozen weight.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
+    arguments = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx), bias_dtype, weight_wanted, offset
+    again: Backward | None = BACKWARD.again(*arguments) if plan is None else None
+    if again is not None:
+        return again
     by_row, each = {"dy": dy, "dresidual_out": dresidual_out}, {"rstd": rstd, "mean": mean}
-    check(x, by_row, {"weight": weight}, each, offset=offset, leading=True)
+    check(x, by_row, {"weight": weight}, each, offset=offset, leading=True, mixed=x.dtype is torch.float32)
+    if dresidual_out is not None and dresidual_out.dtype is not x.dtype:
+        raise ValueError(f"dresidual_out must be like x, {x.dtype}, not {dresidual_out.dtype}")
+    if narrow_dx is not None and not (
+        (narrow_dx.shape, narrow_dx.dtype, narrow_dx.device) == (dy.shape, dy.dtype, dy.device)
+        and narrow_dx.is_contiguous()
+    ):
+        raise ValueError(f"narrow_dx must be contiguous and like dy, {tuple(dy.shape)} in {dy.dtype} on {dy.device}")
     if bias_dtype not in (None, *DTYPES):
         raise ValueError(f"bias_dtype must be {', '.join(map(str, DTYPES))} or None, not {bias_dtype}")
-    shape, rows, cols = x.shape, rows_of(x), x.shape[-1]
-    dy, x, dresidual_out = aligned(dy, x, dresidual_out)
-    dx = x.new_empty(rows, cols)
-    dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
-    dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
-    out = Backward(dx, dweight, dbias)
-    if rows:
-        plan = plan or chosen_plan(
-            Direction.BWD, x, weight, norm="rmsnorm" if mean is None else "layernorm", bias=bias_dtype is not None,
-            residual=dresidual_out is not None,
-        )  # fmt: skip
-        plan = fitting(plan, cols, x.device, x.element_size(), 2 if dresidual_out is None else 3)
-        launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, offset)
-        if not wide.in_one_pass(partial(launch, plan), x.device, plan):
-            launch(replace(plan, exchange=False))
-    else:
-        for gradient in (dweight, dbias):
+    out = _outputs(x, weight, bias_dtype, weight_wanted)
+    if not rows_of(x):
+        for gradient in (out.dweight, out.dbias):
             if gradient is not None:
                 gradient.zero_()
-    return out._replace(dx=dx.view(shape)) if len(shape) != 2 else out
+        return out
+    given, cols = (dy, x, dresidual_out), x.shape[-1]
+    dy, x, dresidual_out = aligned(dy, x, dresidual_out)
+    chosen = plan or tuned_plans.chosen_plan(
+        Direction.BWD, x, weight, norm="rmsnorm" if mean is None else "layernorm", bias=bias_dtype is not None,
+        residual=dresidual_out is not None,
+    )  # fmt: skip
+    chosen = fitting(chosen, cols, x.device, x.element_size(), 2 if dresidual_out is None else 3)
+    launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset)
+    launched = wide.in_one_pass(partial(launch, chosen), x.device, chosen)
+    if launched is None:
+        launch(replace(chosen, exchange=False))
+    elif plan is None and same_memory(given, (dy, x, dresidual_out)):
+        BACKWARD.keep(launched.usable, partial(_again, launched, bias_dtype, weight_wanted), *arguments)
+    return out
 
 
-def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
+class _Launches(NamedTuple):
+    main: Relaunch
+    sums: Relaunch | None  # of the summing kernel, if separate
+    partial_grads: tuple[int, ...] | None  # their shape
+    works: bool  # with a workspace
+
+    def usable(self) -> bool:
+        return self.main.usable() and (self.sums is None or self.sums.usable())
+
+
+def _outputs(x: Tensor, weight: Tensor | None, bias_dtype: torch.dtype | None, weight_wanted: bool) -> Backward:
+    """Contiguous; not written yet."""
+    dx = torch.empty_like(x) if x.is_contiguous() else x.new_empty(x.shape)  # the former takes half as long
+    dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
+    return Backward(dx, dweight, None if bias_dtype is None else x.new_empty(x.shape[-1], dtype=bias_dtype))
+
+
+def _again(
+    launches: _Launches, bias_dtype: torch.dtype | None, weight_wanted: bool,
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, mean: Tensor | None, dresidual_out: Tensor | None,
+    narrow_dx: Tensor | None,
+) -> Backward:  # fmt: skip
+    out = _outputs(x, weight, bias_dtype, weight_wanted)
+    sums = None if launches.partial_grads is None else x.new_empty(launches.partial_grads, dtype=torch.float32)
+    tensors = (dy, x, weight, mean, rstd, dresidual_out, out.dx, narrow_dx, out.dweight, out.dbias, sums)
+    if launches.works:
+        with workspace(x.device) as work:
+            launches.main.again(*tensors, work, None)
+    else:
+        launches.main.again(*tensors, None, None)
+    if launches.sums:
+        gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
+        launches.sums.again(sums, gradients[0], gradients[-1])
+    return out
+
+
+def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, plan) -> _Launches:
     """One pass over the rows, two for a team that does not exchange its sums; then the summing kernel, if separate."""
     rows, cols = rows_of(x), x.shape[-1]
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
@@ -109,10 +160,10 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
     # end: 6 % of 10 us (docs/kernels.md).  Not for teams, whose programs must all be resident.
     early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
     group = plan.group if plan.sum is Sum.TREE else 0
+    constants, tokens = tokens_of(x, plan, X_TOKENS=x, RESIDUAL_TOKENS=dresidual_out, DY_TOKENS=dy)
     teams, config = configure(
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
-        LAUNCH_DEPENDENTS=early, HEADS=heads_of(dy, x, dresidual_out), X_TOKENS=token_stride(x),
-        RESIDUAL_TOKENS=token_stride(dresidual_out), DY_TOKENS=token_stride(dy),
+        LAUNCH_DEPENDENTS=early, **constants,
     )  # fmt: skip
     dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
     partial_grads, partials = None, None
@@ -124,26 +175,41 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
         _backward_sums[(rows * plan.team,)](
             dy, x, weight, mean, rstd, partials, rows, dy_stride, x_stride, config, num_warps=plan.warps
         )
-    with workspace(x.device, wanted=fused or plan.exchanged) as work:
-        _backward[(teams * plan.team,)](
-            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, partial_grads, work, partials,
-            rows, dy_stride, x_stride, dresidual_stride, config, **plan.options,
+    works = fused or plan.exchanged
+    with workspace(x.device, wanted=works) as work:
+        main = Relaunch(
+            _backward, (teams * plan.team,),
+            (dy, x, weight, mean, rstd, dresidual_out, out.dx, narrow_dx, out.dweight, out.dbias, partial_grads, work,
+             partials),
+            rows, dy_stride, x_stride, dresidual_stride, *tokens, config, **plan.options,
         )  # fmt: skip
+    sums = None
     if gradients and not fused:
-        _sum_partials[(triton.cdiv(cols, SUM_COLS), len(gradients))](
-            partial_grads, gradients[0], gradients[-1], teams, cols, ROWS=min(SUM_ROWS, triton.next_power_of_2(teams)),
-            BLOCK=SUM_COLS, WAIT=early, num_warps=8, **({"launch_pdl": True} if early else {}),
+        sums = Relaunch(
+            _sum_partials, (triton.cdiv(cols, SUM_COLS), len(gradients)),
+            (partial_grads, gradients[0], gradients[-1]),
+            teams, cols, min(SUM_ROWS, triton.next_power_of_2(teams)), SUM_COLS, early,
+            num_warps=8, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
+    return _Launches(main, sums, None if partial_grads is None else tuple(partial_grads.shape), works)
 
 
 # Pointers, the number of rows and strides, for the functions below.
-_Tensors = namedtuple("_Tensors", "dy x w mean rstd dresidual dx dw db M dy_stride x_stride dresidual_stride")
+_Tensors = namedtuple(
+    "_Tensors",
+    "dy x w mean rstd dresidual dx narrow_dx dw db M dy_stride x_stride dresidual_stride heads x_tokens"
+    " dresidual_tokens dy_tokens",
+)
 
 
-@triton.jit(do_not_specialize=["M", "dy_stride", "x_stride", "dresidual_stride"])
+@triton.jit(
+    do_not_specialize=[
+        "M", "dy_stride", "x_stride", "dresidual_stride", "heads", "x_tokens", "dresidual_tokens", "dy_tokens",
+    ]
+)  # fmt: skip
 def _backward(
-    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride, x_stride,
-    dresidual_stride, CONFIG: tl.constexpr,
+    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, NARROW_DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride,
+    x_stride, dresidual_stride, heads, x_tokens, dresidual_tokens, dy_tokens, CONFIG: tl.constexpr,
 ):  # fmt: skip
     if CONFIG.LAUNCH_DEPENDENTS:
         tl.extra.cuda.gdc_launch_dependents()
@@ -152,9 +218,10 @@ def _backward(
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
     n_tiles = tl.cdiv(M, CONFIG.ROWS)
     t = _Tensors(
-        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=DRESIDUAL, dx=DX, dw=DW, db=DB, M=M,
+        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=DRESIDUAL, dx=DX, narrow_dx=NARROW_DX, dw=DW, db=DB, M=M,
         dy_stride=dy_stride * CONFIG.UNIT, x_stride=x_stride * CONFIG.UNIT,
-        dresidual_stride=dresidual_stride * CONFIG.UNIT,
+        dresidual_stride=dresidual_stride * CONFIG.UNIT, heads=heads, x_tokens=tiles.elements(x_tokens, CONFIG),
+        dresidual_tokens=tiles.elements(dresidual_tokens, CONFIG), dy_tokens=tiles.elements(dy_tokens, CONFIG),
     )  # fmt: skip
     w = cols  # a placeholder where the weight is loaded with each tile
     if CONFIG.WEIGHTS == "held":
@@ -212,8 +279,8 @@ def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CO
 def _read(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
     """(x, dy, mean, rstd) of a tile in their own dtypes."""
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
-    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS)
-    dy = tiles.load(t.dy, rows, t.dy_stride, cols, t.M, CONFIG, REUSED, CONFIG.DY_TOKENS)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS, t.heads, t.x_tokens)
+    dy = tiles.load(t.dy, rows, t.dy_stride, cols, t.M, CONFIG, REUSED, CONFIG.DY_TOKENS, t.heads, t.dy_tokens)
     rstd = tiles.load_statistic(t.rstd, rows, t.M, CONFIG)
     mean = tiles.load_statistic(t.mean, rows, t.M, CONFIG) if CONFIG.CENTER else rstd
     return x, dy, mean, rstd
@@ -289,9 +356,14 @@ def _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile, cols, t, CONFIG: 
     dx *= rstd[:, None]
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
     if t.dresidual is not None:
-        dresidual = tiles.load(t.dresidual, rows, t.dresidual_stride, cols, t.M, CONFIG, False, CONFIG.RESIDUAL_TOKENS)
+        dresidual = tiles.load(
+            t.dresidual, rows, t.dresidual_stride, cols, t.M, CONFIG, False, CONFIG.RESIDUAL_TOKENS, t.heads,
+            t.dresidual_tokens,
+        )  # fmt: skip
         dx += dresidual.to(tl.float32)
     tiles.store(t.dx, dx, rows, cols, t.M, CONFIG)
+    if t.narrow_dx is not None:
+        tiles.store(t.narrow_dx, dx, rows, cols, t.M, CONFIG)
     SHAPE: tl.constexpr = [CONFIG.ROWS // CONFIG.ACC_ROWS, CONFIG.ACC_ROWS, CONFIG.BLOCK]
     if t.dw is not None:
         dw += tl.sum(tl.reshape(dy * x_hat, SHAPE), 0)  # dw = sum(dy * x_hat)
@@ -306,8 +378,9 @@ def _backward_sums(DY, X, W, MEAN, RSTD, PARTIALS, M, dy_stride, x_stride, CONFI
     rank, row = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
     t = _Tensors(
-        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=None, dx=None, dw=None, db=None, M=M,
+        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=None, dx=None, narrow_dx=None, dw=None, db=None, M=M,
         dy_stride=dy_stride * CONFIG.UNIT, x_stride=x_stride * CONFIG.UNIT, dresidual_stride=0,
+        heads=None, x_tokens=None, dresidual_tokens=None, dy_tokens=None,
     )  # fmt: skip
     x, dy, mean, rstd = _read(row, t, cols, CONFIG, True)
     w = tiles.load_columns(W, cols, CONFIG) if CONFIG.WEIGHTS == "held" else cols

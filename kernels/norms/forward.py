@@ -27,26 +27,28 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cases import Direction
-from . import tiles, wide
+from . import tiles, tuned_plans, wide
 from .launching import (
+    FORWARD,
+    Relaunch,
     aligned,
     check,
     configure,
     fitting,
-    heads_of,
     processors,
     row_stride,
     rows_of,
-    token_stride,
+    same_memory,
+    sum_dtype,
+    tokens_of,
 )
 from .plans import ForwardPlan
-from .tuned_plans import chosen_plan
 from .workspaces import slots_of_rows, workspace
 
 
 class Forward(NamedTuple):
     y: Tensor  # like x
-    residual_out: Tensor | None  # x + residual, rounded: what was normalised
+    residual_out: Tensor | None  # x + residual, rounded: what was normalised; in the dtype of torch's sum
     mean: Tensor | None  # [rows], fp32
     rstd: Tensor | None  # [rows], fp32
 
@@ -67,41 +69,72 @@ def forward(
 
     Heads and tokens may have a stride each, as in a slice of a packed projection (`launching.by_stride`).  Rows that
     only allow narrower accesses than dense rows are copied first (`launching.aligned`).
-    residual: like x, added before the norm.  weight, bias: [columns], in any of the three dtypes.  center: LayerNorm.
-    offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for the backward pass.
+    residual: like x, added before the norm.  weight, bias: [columns].  These may have any of the three dtypes.
+    center: LayerNorm.  offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for
+    the backward pass.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset, leading=True)
-    shape, rows, cols = x.shape, rows_of(x), x.shape[-1]
+    arguments = (x, weight, bias, residual), eps, center, offset, statistics
+    again: Forward | None = FORWARD.again(*arguments) if plan is None else None
+    if again is not None:
+        return again
+    check(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset=offset, leading=True, mixed=True)
+    out = _outputs(x, residual, center, statistics)
+    if not (rows := rows_of(x)):
+        return out
+    given, cols = (x, residual), x.shape[-1]
     x, residual = aligned(x, residual)
-    y = x.new_empty(rows, cols)
-    residual_out = None if residual is None else torch.empty_like(y)
-    rstd = x.new_empty(rows, dtype=torch.float32) if statistics else None
-    mean = torch.empty_like(rstd) if rstd is not None and center else None
-    out = Forward(y, residual_out, mean, rstd)
-    if rows:
-        plan = plan or chosen_plan(
-            Direction.FWD, x, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
-            residual=residual is not None, few=rows <= processors(x.device),
-        )  # fmt: skip
-        plan = fitting(plan, cols, x.device, x.element_size(), 1 if residual is None else 2)
-        launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
-        if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
-            for slab in wide.slabs(x, residual):
-                out_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in out)
-                launch(out_slab, x[slab], None if residual is None else residual[slab], replace(plan, exchange=False))
-    if len(shape) != 2:
-        out = out._replace(y=y.view(shape), residual_out=None if residual_out is None else residual_out.view(shape))
+    summed = out.y if out.residual_out is None else out.residual_out
+    chosen = plan or tuned_plans.chosen_plan(
+        Direction.FWD, summed, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
+        residual=residual is not None, few=rows <= processors(x.device),
+    )  # fmt: skip
+    chosen = fitting(chosen, cols, x.device, summed.element_size(), 1 if residual is None else 2)
+    launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
+    launched = wide.in_one_pass(partial(launch, out, x, residual, chosen), x.device, chosen)
+    if launched is None:
+        flat_out = out._replace(y=out.y.view(rows, cols))
+        if out.residual_out is not None:
+            flat_out = flat_out._replace(residual_out=out.residual_out.view(rows, cols))
+        for slab in wide.slabs(x, residual):
+            out_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in flat_out)
+            launch(out_slab, x[slab], None if residual is None else residual[slab], replace(chosen, exchange=False))
+    elif plan is None and same_memory(given, (x, residual)):
+        FORWARD.keep(launched.usable, partial(_again, launched, chosen, center, statistics), *arguments)
     return out
 
 
-def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
-    """One pass over the rows; two for a team that does not exchange its sums."""
+def _outputs(x: Tensor, residual: Tensor | None, center: bool, statistics: bool) -> Forward:
+    """Like x, contiguous; not written yet."""
+    y = torch.empty_like(x) if x.is_contiguous() else x.new_empty(x.shape)  # the former takes half as long
+    residual_out = None
+    if residual is not None:
+        residual_out = torch.empty_like(y, dtype=sum_dtype(x.dtype, residual.dtype))
+    rstd = x.new_empty(rows_of(x), dtype=torch.float32) if statistics else None
+    return Forward(y, residual_out, torch.empty_like(rstd) if rstd is not None and center else None, rstd)
+
+
+def _again(
+    launch: Relaunch, plan: ForwardPlan, center: bool, statistics: bool,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None,
+) -> Forward:  # fmt: skip
+    out = _outputs(x, residual, center, statistics)
+    tensors = (x, residual, weight, bias, *out)
+    if not plan.exchanged:
+        launch.again(*tensors, None, None, None)
+        return out
+    with workspace(x.device) as work:
+        slots = slots_of_rows(work, rows_of(x), plan.team) if work is not None and plan.dynamic else None
+        launch.again(*tensors, work, slots, None)
+    return out
+
+
+def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Relaunch:
+    """One pass over the rows; two for a team that does not exchange its sums.  Returns the last."""
     rows = rows_of(x)
-    teams, config = configure(
-        x, plan, center=center, offset=offset, HEADS=heads_of(x, residual), X_TOKENS=token_stride(x),
-        RESIDUAL_TOKENS=token_stride(residual),
-    )  # fmt: skip
+    like = out.y if residual is None else out.residual_out
+    constants, tokens = tokens_of(like, plan, X_TOKENS=x, RESIDUAL_TOKENS=residual)
+    teams, config = configure(like, plan, center=center, offset=offset, **constants)
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
@@ -109,20 +142,23 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Non
         _forward_sums[(rows * plan.team,)](x, residual, partials, rows, *strides, config, num_warps=plan.warps)
     with workspace(x.device, wanted=plan.exchanged) as work:
         slots = slots_of_rows(work, rows, plan.team) if work is not None and plan.dynamic else None
-        _forward[(teams * plan.team,)](
-            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials, rows,
-            *strides, eps, config, **plan.options,
+        return Relaunch(
+            _forward, (teams * plan.team,),
+            (x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials),
+            rows, *strides, *tokens, eps, config, **plan.options,
         )  # fmt: skip
 
 
 # Pointers, the number of rows and strides, for the functions below.
-_Tensors = namedtuple("_Tensors", "x residual w b y residual_out mean rstd M x_stride residual_stride")
+_Tensors = namedtuple(
+    "_Tensors", "x residual w b y residual_out mean rstd M x_stride residual_stride heads x_tokens residual_tokens"
+)
 
 
-@triton.jit(do_not_specialize=["M", "x_stride", "residual_stride"])
+@triton.jit(do_not_specialize=["M", "x_stride", "residual_stride", "heads", "x_tokens", "residual_tokens"])
 def _forward(
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, eps,
-    CONFIG: tl.constexpr,
+    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, heads,
+    x_tokens, residual_tokens, eps, CONFIG: tl.constexpr,
 ):  # fmt: skip
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM
@@ -130,7 +166,8 @@ def _forward(
     n_tiles = tl.cdiv(M, CONFIG.ROWS)
     t = _Tensors(
         x=X, residual=RESIDUAL, w=W, b=B, y=Y, residual_out=RESIDUAL_OUT, mean=MEAN, rstd=RSTD, M=M,
-        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT,
+        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT, heads=heads,
+        x_tokens=tiles.elements(x_tokens, CONFIG), residual_tokens=tiles.elements(residual_tokens, CONFIG),
     )  # fmt: skip
     if SLOTS is not None:
         _forward_dynamic(team, teams, rank, cols, t, WORKSPACE, SLOTS, eps, CONFIG)
@@ -271,10 +308,16 @@ def _read(tile, t, cols, CONFIG: tl.constexpr):
 def _load(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
     """x, or x + residual rounded to its dtype."""
     rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
-    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED, CONFIG.X_TOKENS, t.heads, t.x_tokens)
     if t.residual is not None:
-        residual = tiles.load(t.residual, rows, t.residual_stride, cols, t.M, CONFIG, REUSED, CONFIG.RESIDUAL_TOKENS)
-        x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+        residual = tiles.load(
+            t.residual, rows, t.residual_stride, cols, t.M, CONFIG, REUSED, CONFIG.RESIDUAL_TOKENS, t.heads,
+            t.residual_tokens,
+        )  # fmt: skip
+        total = x.to(tl.float32) + residual.to(tl.float32)
+        x = (
+            total.to(x.dtype) if x.dtype == residual.dtype else total
+        )  # two dtypes of 16 bits have a sum in fp32 as well
     return x
 
 
@@ -391,7 +434,8 @@ def _forward_sums(X, RESIDUAL, PARTIALS, M, x_stride, residual_stride, CONFIG: t
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
     t = _Tensors(
         x=X, residual=RESIDUAL, w=None, b=None, y=None, residual_out=None, mean=None, rstd=None, M=M,
-        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT,
+        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT, heads=None, x_tokens=None,
+        residual_tokens=None,
     )  # fmt: skip
     mean, m2 = _moments(_load(row, t, cols, CONFIG, True), cols, rank, CONFIG)
     wide.store_partials(PARTIALS, row, rank, M, mean, m2, CONFIG)

@@ -1,7 +1,8 @@
 """Implementations of the ops: by the kernels, in plain torch, and as a fake that only returns shapes.
 
-Each returns a list: forward y, then residual_out, mean and rstd if there are any; backward dx, then dweight and dbias.
-Statistics are [rows] in fp32; for fp64, which only the definition takes, in fp64.
+Each returns a list: forward y, then residual_out, mean and rstd if there are any; backward dx, dweight and dbias, and
+dx once more in the dtype of dy if that is narrower.  Statistics are [rows] in fp32; for fp64, which only the definition
+takes, in fp64.
 """
 
 # torch's context of a device has no types.
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ..cases import Op
 from ..checks import references
-from .launching import DTYPES
+from .launching import DTYPES, check_device, sum_dtype
 
 BY_DEFINITION = (*DTYPES, torch.float64)
 CAPABILITY = (8, 0)  # the lowest that Triton supports, and the first with bfloat16
@@ -32,7 +33,7 @@ class ForwardArguments(NamedTuple):
     x: Tensor  # [..., columns]
     weight: Tensor | None  # [columns]
     bias: Tensor | None  # [columns]
-    residual: Tensor | None  # like x
+    residual: Tensor | None  # like x, in any dtype
     eps: float
     center: bool  # LayerNorm
     offset: float  # added to the weight
@@ -41,11 +42,16 @@ class ForwardArguments(NamedTuple):
     def check(self) -> None:
         _check(self.x, {"residual": self.residual}, {"weight": self.weight, "bias": self.bias}, self.offset)
 
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """Of what is normalised."""
+        return self.x.dtype if self.residual is None else sum_dtype(self.x.dtype, self.residual.dtype)
+
 
 class BackwardArguments(NamedTuple):
     """Of `norm_backward`."""
 
-    dy: Tensor  # like x
+    dy: Tensor  # like x, or in the narrower dtype of y
     x: Tensor  # [..., columns]: what was normalised
     weight: Tensor | None  # [columns]
     rstd: Tensor  # [rows]
@@ -58,8 +64,15 @@ class BackwardArguments(NamedTuple):
     def check(self) -> None:
         x, rows, dtype = self.x, math.prod(self.x.shape[:-1]), _compute_dtype(self.x.dtype)
         _check(x, {"dy": self.dy, "dresidual_out": self.dresidual_out}, {"weight": self.weight}, self.offset)
+        if sum_dtype(self.dy.dtype, x.dtype) is not x.dtype:
+            raise ValueError(f"dy must be like x, {x.dtype}, or narrower, not {self.dy.dtype}")
+        if self.dresidual_out is not None and self.dresidual_out.dtype is not x.dtype:
+            raise ValueError(f"dresidual_out must be like x, {x.dtype}, not {self.dresidual_out.dtype}")
         for name, tensor in (("rstd", self.rstd), ("mean", self.mean)):
-            if tensor is not None and (tensor.shape != (rows,) or tensor.dtype is not dtype):
+            if tensor is None:
+                continue
+            check_device(name, tensor, x)
+            if tensor.shape != (rows,) or tensor.dtype is not dtype:
                 raise ValueError(
                     f"{name} must be {dtype}, one value for each of {rows} rows, not {tuple(tensor.shape)} in "
                     f"{tensor.dtype}"
@@ -69,6 +82,8 @@ class BackwardArguments(NamedTuple):
 
 
 def forward_by_kernels(given: ForwardArguments) -> list[Tensor]:
+    if not given.x.shape[-1]:
+        return forward_by_definition(given)
     forward, _ = _kernels(given.x.device)
     out = forward(
         _rows(given.x), _dense(given.weight), _dense(given.bias), _rows(given.residual),
@@ -78,20 +93,23 @@ def forward_by_kernels(given: ForwardArguments) -> list[Tensor]:
 
 
 def backward_by_kernels(given: BackwardArguments) -> list[Tensor]:
+    if not given.x.shape[-1]:
+        return backward_by_definition(given)
     _, backward = _kernels(given.x.device)
+    narrow_dx = None if given.dy.dtype is given.x.dtype else given.dy.new_empty(given.dy.shape)
     out = backward(
         _rows(given.dy), _rows(given.x), _dense(given.weight), _dense(given.rstd), _dense(given.mean),
         _rows(given.dresidual_out),
-        bias_dtype=given.bias_dtype, weight_wanted=given.weight_wanted, offset=given.offset,
+        bias_dtype=given.bias_dtype, weight_wanted=given.weight_wanted, offset=given.offset, narrow_dx=narrow_dx,
     )  # fmt: skip
-    return [each for each in out if each is not None]
+    return [each for each in (*out, narrow_dx) if each is not None]
 
 
 @torch.no_grad()  # as through the kernels: only the op `norm` is differentiable
 def forward_by_definition(given: ForwardArguments) -> list[Tensor]:
-    x, residual, dtype = given.x, given.residual, _compute_dtype(given.x.dtype)
+    x, residual, dtype = given.x, given.residual, _compute_dtype(given.sum_dtype)
     op, weights = _definition(given.center, given.weight, given.bias, given.offset, dtype)
-    total = x if residual is None else (x.to(dtype) + residual.to(dtype)).to(x.dtype)
+    total = x if residual is None else (x.to(dtype) + residual.to(dtype)).to(given.sum_dtype)
     x_hat, rstd, mean = references.normalised(op, total.to(dtype), given.eps)
     outputs = [references.weighted(op, x_hat, weights).to(x.dtype)]
     if residual is not None:
@@ -104,7 +122,8 @@ def forward_by_definition(given: ForwardArguments) -> list[Tensor]:
 def backward_by_definition(given: BackwardArguments) -> list[Tensor]:
     x, weight, mean, dtype = given.x, given.weight, given.mean, _compute_dtype(given.x.dtype)
     op, weights = _definition(mean is not None, weight, None, given.offset, dtype)
-    rows, dy, rstd = (*(each.reshape(-1, x.shape[-1]).to(dtype) for each in (x, given.dy)), given.rstd[:, None])
+    flat, rstd = (given.rstd.shape[0], x.shape[-1]), given.rstd[:, None]
+    rows, dy = (each.reshape(flat).to(dtype) for each in (x, given.dy))
     x_hat = (rows if mean is None else rows - mean[:, None]) * rstd
     dx = references.gradient(op, references.sloped(op, dy, weights), x_hat, rstd).view(x.shape)
     if given.dresidual_out is not None:
@@ -114,14 +133,18 @@ def backward_by_definition(given: BackwardArguments) -> list[Tensor]:
         gradients.append((dy * x_hat).sum(0).to(weight.dtype))
     if given.bias_dtype is not None:
         gradients.append(dy.sum(0).to(given.bias_dtype))
+    if given.dy.dtype is not x.dtype:
+        gradients.append(dx.to(given.dy.dtype).contiguous())
     return gradients
 
 
 def forward_fake(given: ForwardArguments) -> list[Tensor]:
     x = given.x
-    outputs = [x.new_empty(x.shape) for _ in range(1 if given.residual is None else 2)]
-    statistics = range((1 + given.center) * given.statistics)
-    return outputs + [x.new_empty(math.prod(x.shape[:-1]), dtype=_compute_dtype(x.dtype)) for _ in statistics]
+    outputs = [x.new_empty(x.shape)]
+    if given.residual is not None:
+        outputs.append(x.new_empty(x.shape, dtype=given.sum_dtype))
+    statistics, dtype = range((1 + given.center) * given.statistics), _compute_dtype(given.sum_dtype)
+    return outputs + [x.new_empty(math.prod(x.shape[:-1]), dtype=dtype) for _ in statistics]
 
 
 def backward_fake(given: BackwardArguments) -> list[Tensor]:
@@ -130,6 +153,8 @@ def backward_fake(given: BackwardArguments) -> list[Tensor]:
         gradients.append(given.weight.new_empty(given.weight.shape))
     if given.bias_dtype is not None:
         gradients.append(given.x.new_empty(given.x.shape[-1], dtype=given.bias_dtype))
+    if given.dy.dtype is not given.x.dtype:
+        gradients.append(given.dy.new_empty(given.x.shape))
     return gradients
 
 
@@ -141,23 +166,27 @@ OPS = {
 
 def _check(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, Tensor | None], offset: float) -> None:
     """Check what all devices and leading shapes need; `launching.check` checks the layout of [rows, columns]."""
-    shape, dtype, accepted = x.shape, x.dtype, _accepted(x)
-    if not shape or shape[-1] == 0:
-        raise ValueError(f"x must be [..., columns] with at least one column, not {tuple(shape)}")
-    if dtype not in accepted:
-        raise _wrong_dtype("x", dtype, accepted)
-    for name, tensor in rows.items():
-        if tensor is not None and (tensor.shape != shape or tensor.dtype != dtype):
-            raise ValueError(
-                f"{name} must be like x, {tuple(shape)} in {dtype}, not {tuple(tensor.shape)} in {tensor.dtype}"
-            )
+    shape, accepted = x.shape, _accepted(x)
+    if not shape:
+        raise ValueError("x must be [..., columns], not a single number")
+    for name, tensor in {"x": x, **rows}.items():
+        if tensor is None:
+            continue
+        check_device(name, tensor, x)
+        if tensor.dtype not in accepted:
+            raise _wrong_dtype(name, tensor.dtype, accepted)
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must be like x, {tuple(shape)}, not {tuple(tensor.shape)}")
     for name, tensor in columns.items():
-        if tensor is not None and tensor.shape != shape[-1:]:
+        if tensor is None:
+            continue
+        check_device(name, tensor, x)
+        if tensor.dtype not in accepted:
+            raise _wrong_dtype(name, tensor.dtype, accepted)
+        if tensor.shape != shape[-1:]:
             raise ValueError(
                 f"{name} must have one value for each of x's {shape[-1]} columns, not {tuple(tensor.shape)}"
             )
-        if tensor is not None and tensor.dtype not in accepted:
-            raise _wrong_dtype(name, tensor.dtype, accepted)
     if offset and columns["weight"] is None:
         raise ValueError("an offset is added to the weight: without a weight it must be 0")
 

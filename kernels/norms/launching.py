@@ -1,27 +1,35 @@
-"""Shared by both launches: checks of the tensors, and the constants and number of programs of the kernel."""
+"""Shared by both launches: checks of the tensors, the constants and number of programs of the kernel, and its launch.
+
+A call with tensors of the same layouts as before is launched as that was, without checks, choices and Triton (`Calls`).
+"""
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from . import plans, workspaces
+from . import plans, tuned_plans, workspaces
 from .plans import Plan
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # The kernels compute numbers of rows and the distance of two rows, in elements, in 32 bits.
 MAX_STRIDE, MAX_ROWS = 1 << 31, (1 << 31) - plans.REGISTERS  # a tile has at most REGISTERS rows
-# Of rows with two strides, others are copied.  Heads are few and narrow; the number of rows that follow each other is a
-# constant of the kernel, and sequences with a gap between them would compile another one for each length.
-MAX_HEADS, MAX_HEAD_COLS = 128, 256
+# Of rows with two strides, heads are few and narrow: how many follow each other is a constant of the kernel.  Longer
+# sequences with a gap between them would compile another kernel for each length: there it is an argument.  Wider rows
+# are copied: they may have a team, which takes slabs of rows.
+MAX_HEADS, MAX_HEAD_COLS, MAX_APART_COLS = 128, 256, 8192
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
 WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
 NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
+
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})  # types of tensors whose memory is all that they are
+MAX_CALLS = 4096  # that are kept, of each direction: with lengths that vary, most of them would not be made again
 
 
 class Config(NamedTuple):
@@ -52,13 +60,11 @@ class Config(NamedTuple):
 
 
 def configure(x: Tensor, plan: plans.ForwardPlan, *, center: bool, offset: float, **others: Any) -> tuple[int, Config]:
-    """(teams, constants of the kernel) of a launch over the rows of x.
+    """(teams, constants of the kernel) of a launch over the rows of x, in the widest dtype of all rows.
 
-    Raises ValueError as `programs_of`, and for a team where rows have two strides.
+    Raises ValueError as `programs_of`.
     """
     rows, cols = rows_of(x), x.shape[-1]
-    if plan.team > 1 and others.get("HEADS", 1) > 1:
-        raise ValueError(f"{plan} has a team, whose rows have one stride: call .contiguous()")
     teams, persistent = programs_of(x.device, -(-rows // plan.rows), plan)
     return teams, Config(
         COLS=cols,
@@ -86,10 +92,12 @@ def check(
     each: Mapping[str, Tensor | None] | None = None,
     offset: float = 0.0,
     leading: bool = False,
+    mixed: bool = False,
 ) -> None:
     """Raises ValueError unless `rows` are like x, `columns` have one value a column and `each` one in fp32 a row.
 
-    offset: added to the weight of `columns`.  leading: x may be [..., columns] instead of [rows, columns].
+    offset: added to the weight of `columns`.  leading: x may be [..., columns] instead of [rows, columns].  mixed:
+    `rows` may have other dtypes than x.
     """
     each = each or {}
     if not (x.ndim == 2 or (leading and x.ndim)) or x.dtype not in DTYPES or x.shape[-1] == 0:
@@ -101,10 +109,13 @@ def check(
         raise ValueError(f"x has {rows_of(x)} rows; the kernels take at most {MAX_ROWS}")
     for name, tensor in rows.items():
         if tensor is not None and (
-            tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.stride(-1) != 1 < x.shape[-1]
+            tensor.shape != x.shape
+            or tensor.dtype not in (DTYPES if mixed else (x.dtype,))
+            or tensor.stride(-1) != 1 < x.shape[-1]
         ):
             raise ValueError(
-                f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with contiguous rows, not {_layout(tensor)}"
+                f"{name} must be like x, {tuple(x.shape)} in {NAMES if mixed else x.dtype} with contiguous rows, not "
+                f"{_layout(tensor)}"
             )
     for name, tensor in columns.items():
         if tensor is not None and (
@@ -122,8 +133,8 @@ def check(
                 f"{name} must be contiguous in float32, one value for each of {rows_of(x)} rows, not {_layout(tensor)}"
             )
     for name, tensor in {**rows, **columns, **each}.items():
-        if tensor is not None and tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
+        if tensor is not None:
+            check_device(name, tensor, x)
     for name, tensor in {"x": x, **rows}.items():
         if tensor is not None and tensor.ndim == 2 and row_stride(tensor) >= MAX_STRIDE:
             raise ValueError(f"the stride of {name}'s rows must be less than 2^31 elements, not {row_stride(tensor)}")
@@ -133,6 +144,130 @@ def check(
         raise ValueError(
             f"x is on {x.device} and the current device is cuda:{current}: call this within `torch.cuda.device_of(x)`"
         )
+
+
+class Relaunch:
+    """A kernel launched with tensors and constants; to be launched again with other tensors of the same layouts.
+
+    For each launch Triton binds the arguments by name, works out what the compiler may know of each, and looks for the
+    compiled kernel under the text of all that.  Again, only the driver is called.
+    """
+
+    def __init__(
+        self, function: Any, grid: tuple[int, ...], tensors: tuple[Any, ...], *constants: Any, **options: Any
+    ) -> None:
+        """Launch as Triton does.  tensors, constants: the arguments of the function in this order."""
+        compiled = function[grid](*tensors, *constants, **options)
+        self.constants = constants
+        self._function, self._interpreted = function, compiled is None
+        if self._interpreted:
+            self._launch = functools.partial(self._interpret, grid, options)
+            return
+        from triton import knobs
+
+        self._index, self._run, self._runtime = torch.cuda.current_device(), type(function).run, knobs.runtime
+        self._kernels = function.device_caches[self._index][0]
+        # It owns the code.  Both attributes are in place by now.
+        self._compiled, self._kernel = compiled, (compiled.function, compiled.packed_metadata)
+        self._launch = functools.partial(self._drive, compiled.run, (*grid, 1, 1)[:3])
+
+    def usable(self) -> bool:
+        """Whether Triton would do the same now, for this device, and nobody observes what it launches."""
+        return self._interpreted or (
+            torch._C._cuda_getDevice() == self._index
+            and bool(self._kernels)  # whoever empties Triton's caches wants it to compile
+            and type(self._function).run is self._run
+            and not self._function.pre_run_hooks
+            and not self._runtime.launch_enter_hook.calls
+            and not self._runtime.launch_exit_hook.calls
+        )
+
+    def again(self, *tensors: Tensor | None) -> None:
+        self._launch(tensors)
+
+    def _interpret(self, grid: tuple[int, ...], options: Mapping[str, Any], tensors: tuple[Any, ...]) -> None:
+        self._function[grid](*tensors, *self.constants, **options)
+
+    def _drive(self, run: Any, grid: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
+        """As the last lines of Triton's JITFunction.run (3.5 to 3.9): without metadata and hooks, with addresses."""
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        run(*grid, stream, *self._kernel, None, None, None, *addresses, *self.constants)
+
+
+Result = TypeVar("Result")
+
+
+class Calls(Generic[Result]):
+    """Calls of one direction that were made before, to be made again with tensors of the same layouts."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, tuple[Callable[[], bool], Callable[..., Result]]] = {}
+
+    def again(self, tensors: tuple[Tensor | None, ...], *others: Any) -> Result | None:
+        """The results of the tensors, by a launch as before; None if it must be made anew."""
+        if not self._kept:
+            return None
+        key = _key(tensors, others)
+        kept = self._kept.get(key)
+        if kept is None or not kept[0]():
+            return None
+        try:
+            return kept[1](*tensors)
+        except RuntimeError:  # made anew, it says more, or finds another way
+            self._kept.pop(key, None)
+            return None
+
+    def keep(
+        self,
+        usable: Callable[[], bool],
+        call: Callable[..., Result],
+        tensors: tuple[Tensor | None, ...],
+        *others: Any,
+    ) -> None:
+        """`call(*tensors)` makes it again while `usable()`.  others: all that it depends on beside the tensors."""
+        if (key := _key(tensors, others)) is None:
+            return
+        if len(self._kept) >= MAX_CALLS:
+            self.clear()
+        self._kept[key] = usable, call
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+FORWARD: Calls[Any] = Calls()
+BACKWARD: Calls[Any] = Calls()
+
+
+def _key(tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
+    """What decides how the tensors are launched; None if they are more than memory, or have none.
+
+    Triton distinguishes addresses that are multiples of 16 bytes.
+    """
+    layouts: list[Any] = [others, tuned_plans.used]
+    for tensor in tensors:
+        if tensor is None:
+            layouts.append(None)
+        elif type(tensor) not in PLAIN or tensor.is_neg() or not (address := tensor.data_ptr()):
+            return None
+        else:
+            layouts.append(
+                (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), address % plans.VECTOR_BYTES == 0)
+            )
+    return tuple(layouts)
+
+
+def sum_dtype(dtype: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """torch.promote_types for the dtypes of rows; that is an op, which would be recorded."""
+    if dtype is other:
+        return dtype
+    return torch.float64 if torch.float64 in (dtype, other) else torch.float32
+
+
+def check_device(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
 
 
 @functools.cache
@@ -186,7 +321,7 @@ def _aligned(tensor: Tensor) -> Tensor:
 def by_stride(tensor: Tensor) -> Tensor:
     """[rows, columns] of [..., columns]; [tokens, heads, columns] where these have two strides; a dense copy for more.
 
-    More than MAX_HEADS rows after each other, more than MAX_HEAD_COLS columns, and tokens that overlap are copied too.
+    More than MAX_APART_COLS columns and tokens that overlap are copied too.
     """
     cols = tensor.shape[-1]
     if tensor.ndim == 2:
@@ -204,13 +339,19 @@ def by_stride(tensor: Tensor) -> Tensor:
     if len(evenly) < 2:
         return tensor.view(-1, cols)
     (heads, apart), (_, tokens_apart) = evenly
-    if heads > MAX_HEADS or cols > MAX_HEAD_COLS or tokens_apart < heads * apart:
+    if cols > MAX_APART_COLS or tokens_apart < heads * apart:
         return tensor.reshape(-1, cols)
     return tensor.view(-1, heads, cols)
 
 
 def rows_of(x: Tensor) -> int:
     return math.prod(x.shape[:-1])
+
+
+def same_memory(given: tuple[Tensor | None, ...], taken: tuple[Tensor | None, ...]) -> bool:
+    """Whether no tensor was copied."""
+    pairs = zip(given, taken, strict=True)
+    return all(one is None or other is None or one.data_ptr() == other.data_ptr() for one, other in pairs)
 
 
 def heads_of(*tensors: Tensor | None) -> int:
@@ -240,6 +381,22 @@ def row_stride(tensor: Tensor | None) -> int:
 def token_stride(tensor: Tensor | None) -> int:
     """Elements from token to token; 0 for rows with one stride."""
     return tensor.stride(0) if tensor is not None and tensor.ndim > 2 else 0
+
+
+def tokens_of(like: Tensor, plan: Plan, **tensors: Tensor | None) -> tuple[dict[str, int], tuple[int | None, ...]]:
+    """How the rows of tensors from `aligned` have two strides, by the names in Config: (constants, arguments).
+
+    like: as for `configure`.  Constants are for heads; the arguments of longer sequences are the rows of a token, and
+    its stride in each tensor, divided by UNIT.  Raises ValueError for a team, whose rows have one stride.
+    """
+    heads, cols = heads_of(*tensors.values()), like.shape[-1]
+    if plan.team > 1 and heads > 1:
+        raise ValueError(f"{plan} has a team, whose rows have one stride: call .contiguous()")
+    strides = {name: token_stride(tensor) for name, tensor in tensors.items()}
+    if heads == 1 or (heads <= MAX_HEADS and cols <= MAX_HEAD_COLS):
+        return {"HEADS": heads, **strides}, (None,) * (1 + len(strides))
+    unit = plans.access(cols, like.element_size())
+    return {}, (heads, *(stride // unit or None for stride in strides.values()))
 
 
 def programs_of(device: torch.device, tiles: int, plan: plans.ForwardPlan) -> tuple[int, bool]:

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import SCRATCH, check, processors, row_stride, vector
+from .launching import SCRATCH, check, check_device, processors, row_stride, vector
 from .plans import VECTOR_BYTES
 
 STATISTICS_COST = 0.5  # of the statistics of a tile of rows, in tiles of y: they read x only, half of the bytes
@@ -91,8 +91,7 @@ def norm_linear(
             f"matrix must be contiguous, [outputs, {cols}] in {x.dtype}, not {tuple(matrix.shape)} in {matrix.dtype} "
             f"with strides {matrix.stride()}"
         )
-    if matrix.device != x.device:
-        raise ValueError(f"matrix is on {matrix.device} and x on {x.device}")
+    check_device("matrix", matrix, x)
     out = matrix.shape[0]
     y = torch.empty((rows, out), dtype=x.dtype, device=x.device)
     if not y.numel():

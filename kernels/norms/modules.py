@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from .operators import norm
 
+EPS, EPS_OF_FP64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
 
 def rms_norm(
     x: Tensor,
@@ -84,7 +86,7 @@ class RMSNorm(_WithOffset, nn.RMSNorm):
         """y, or with a residual (y, x + residual)."""
         eps = self.eps
         if eps is None:
-            eps = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
+            eps = EPS_OF_FP64 if x.dtype is torch.float64 else EPS
         return _apply(self, x, residual, None, eps, False)
 
 
@@ -120,16 +122,16 @@ def _apply(
     shape = module.normalized_shape
     if x.shape[-len(shape) :] != shape:
         raise ValueError(f"the input must be [..., {', '.join(map(str, shape))}], not {tuple(x.shape)}")
-    tensors: list[Any] = [x, module.weight, bias, residual]
-    if len(shape) > 1:
-        if residual is not None and residual.shape != x.shape:  # flattened, they could be alike
-            raise ValueError(f"the residual must be like the input, {tuple(x.shape)}, not {tuple(residual.shape)}")
-        tensors = [None if each is None else each.flatten(-len(shape)) for each in tensors]
-    flat, weight, bias, residual = tensors
-    outputs = norm(flat, weight, bias, residual, eps, center, module.offset)
-    if len(shape) > 1:
-        outputs = tuple(output.view(x.shape) for output in outputs)
-    return _result(outputs, residual)
+    if len(shape) == 1:
+        return _result(norm(x, module.weight, bias, residual, eps, center, module.offset), residual)
+    if residual is not None and residual.shape != x.shape:  # flattened, they could be alike
+        raise ValueError(f"the residual must be like the input, {tuple(x.shape)}, not {tuple(residual.shape)}")
+
+    def flat(tensor: Any) -> Any:
+        return None if tensor is None else tensor.flatten(-len(shape))
+
+    outputs = norm(flat(x), flat(module.weight), flat(bias), flat(residual), eps, center, module.offset)
+    return _result(tuple(output.view(x.shape) for output in outputs), residual)
 
 
 def _result(outputs: tuple[Tensor, ...], residual: Tensor | None) -> Any:

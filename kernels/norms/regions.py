@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import tiles
-from .launching import check, row_stride, vector
+from .launching import check, check_device, row_stride, vector
 
 Epilogue = Literal["", "fp8", "int8", "silu", "gelu"]
 MAX_CODE = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
@@ -118,8 +118,7 @@ def dropped(
     mask: 0 or 1 in uint8, [rows, columns], contiguous.  p: the probability of 0, less than 1.
     Raises ValueError if the tensors do not fit together.
     """
-    if mask.device != x.device:
-        raise ValueError(f"mask is on {mask.device} and x on {x.device}")
+    check_device("mask", mask, x)
     if mask.shape != x.shape or mask.dtype is not torch.uint8 or not mask.is_contiguous():
         raise ValueError(f"mask must be contiguous, {tuple(x.shape)} in uint8, not {tuple(mask.shape)} in {mask.dtype}")
     if not 0 <= p < 1:

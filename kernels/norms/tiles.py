@@ -34,13 +34,20 @@ _COUNT = tl.constexpr(
 
 
 @triton.jit
-def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr, TOKENS: tl.constexpr = 0):
+def load(
+    P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr, TOKENS: tl.constexpr = 0, heads=None,
+    tokens=None,
+):  # fmt: skip
     """[rows, columns] in their own dtype, zero out of bounds.  REUSED: ask the cache to keep them.
 
-    TOKENS: the stride of every HEADS rows, where rows have two; a constant, since a model has a few of them.
+    TOKENS: the stride of every HEADS rows, where rows have two; a constant, since a model has a few of them.  Longer
+    sequences have `heads` rows and the stride `tokens`.
     """
     POLICY: tl.constexpr = "evict_last" if REUSED else "evict_first"
-    if TOKENS == 0:
+    if tokens is not None:
+        begin = (rows // heads).to(tl.int64) * tokens + (rows % heads).to(tl.int64) * stride
+        at = P + begin[:, None] + cols[None, :]
+    elif TOKENS == 0:
         at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
     else:
         begin = (rows // CONFIG.HEADS).to(tl.int64) * TOKENS + rows % CONFIG.HEADS * stride
@@ -50,6 +57,12 @@ def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr, T
     else:
         values = tl.load(at, eviction_policy=POLICY)
     return values
+
+
+@triton.jit
+def elements(stride, CONFIG: tl.constexpr):
+    """A stride that was divided by UNIT; None if it is."""
+    return None if stride is None else stride * CONFIG.UNIT
 
 
 @triton.jit

@@ -56,12 +56,13 @@ Store = dict[Place, dict[str, Found]]
 
 
 _used: Path | None = None
+used = 0  # how often `use` was called: launches that are kept hold the plans of their time
 
 
 def use(path: str | os.PathLike[str] | None) -> None:
     """Take plans from this file from now on.  None: from the file in the environment variable, if any."""
-    global _used
-    _used = None if path is None else Path(path)
+    global _used, used
+    _used, used = None if path is None else Path(path), used + 1
     _here.cache_clear()
 
 

@@ -12,6 +12,7 @@ forward in slabs of rows that stay in the L2 cache in between, backward all at o
 
 import warnings
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 import triton
@@ -28,27 +29,28 @@ INTERPRETED_L2 = 1 << 14  # bytes, so that tests go through several slabs
 # Messages of CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE and CUDA_ERROR_NOT_SUPPORTED; neither harms the context.
 REFUSALS = ("too many blocks in cooperative launch", "operation not supported")
 
+Launched = TypeVar("Launched")
+
 _refused: set[tuple[torch.device, ForwardPlan]] = set()
 
 
-def in_one_pass(launch: Callable[[], None], device: torch.device, plan: ForwardPlan) -> bool:
-    """Launch if a row has one program or its team can exchange sums; returns whether it launched.
+def in_one_pass(launch: Callable[[], Launched], device: torch.device, plan: ForwardPlan) -> Launched | None:
+    """Launch if a row has one program or its team can exchange sums; returns None if it did not.
 
     After a device has refused to run all programs at the same time, which warns once, this plan is not tried again.
     """
     if plan.team > 1:
         resident = max(1, plan.programs) * processors(device)
         if not plan.exchange or device.type != "cuda" or plan.team > resident or (device, plan) in _refused:
-            return False
+            return None
     try:
-        launch()
+        return launch()
     except RuntimeError as error:
         if plan.team == 1 or not any(words in str(error) for words in REFUSALS):
             raise
         _refused.add((device, plan))
         warnings.warn(f"{device} refused a cooperative launch ({error}): two passes instead for {plan}", stacklevel=2)
-        return False
-    return True
+        return None
 
 
 def slabs(x: Tensor, residual: Tensor | None) -> Iterator[slice]:

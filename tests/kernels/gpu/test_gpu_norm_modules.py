@@ -1,13 +1,16 @@
 """The norms' modules on a real GPU: compiled to one graph, captured in CUDA graphs, with mode="reduce-overhead"."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton import knobs
 
-from kernels.norms import workspaces
+from kernels.norms import launching, workspaces
 from kernels.norms.forward import forward
 from kernels.norms.modules import LayerNorm, RMSNorm, rms_norm
 from tests import needs
@@ -258,14 +261,81 @@ def test_two_graphs_replayed_at_once_do_not_meet():
             assert all(torch.equal(one, other) for one, other in zip(step, expected, strict=True))
 
 
+class Seen(TorchDispatchMode):
+    """The ops are dispatched."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("shape", [(8, 4096), (3, 5, 1000), (4, 65536)], ids=str)
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_a_call_as_before_has_the_bits_of_the_ops(kind, shape, dtype):
+    module = module_of(kind, shape[-1])
+    for count, _ in product((1, 2), range(3)):
+        inputs = [torch.randn(shape, device="cuda").to(dtype) for _ in range(count)]
+        found = stepped(module, *inputs)
+        launching.FORWARD.clear()
+        launching.BACKWARD.clear()
+        with Seen():
+            right = stepped(module, *inputs)
+        assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+
+
+def test_a_weight_elsewhere_is_another_call():
+    """After calls with an aligned one: the compiler knew that it was."""
+    (x,) = given((8, 4096), torch.bfloat16)
+    weight = torch.randn(4097, device="cuda").bfloat16()
+    for begin in (0, 0, 1, 1, 0):
+        there = weight[begin:][:4096]
+        close(rms_norm(x, there, eps=1e-5), rms_norm(x, there.clone(), eps=1e-5))
+
+
+def test_who_looks_at_launches_sees_each():
+    module, (x,) = module_of(RMSNorm, 1024), given((8, 1024), torch.bfloat16)
+    seen, chain = [], knobs.runtime.launch_enter_hook
+    for _ in range(2):
+        module(x)
+    chain.add(seen.append)
+    try:
+        module(x)
+    finally:
+        chain.remove(seen.append)
+    assert len(seen) == 1
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.no_grad():
+        module(x)
+    assert "kernelwatch::norm_forward" in {event.key for event in profile.key_averages()}
+
+
+def test_on_another_stream_it_is_launched_there():
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16)
+    with torch.no_grad():
+        right = [module(x) for _ in range(2)][-1]
+        graph, beside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            y = module(x)
+        beside.synchronize()
+        with torch.cuda.graph(graph):
+            captured = module(x)
+        captured.zero_()
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, right)
+    assert torch.equal(captured, right)
+
+
 @needs.skip_unless(torch.cuda.device_count() > 1, "two-gpus")
 def test_on_a_device_that_is_not_the_current_one():
     module = module_of(LayerNorm, 1024)
     (x,) = given((128, 1024), torch.bfloat16)
     right = stepped(module, x)
 
-    for found, expected in zip(stepped(module.to("cuda:1"), x.to("cuda:1")), right, strict=True):
-        assert torch.equal(found.to(0), expected)
+    elsewhere, there = module.to("cuda:1"), x.to("cuda:1")
+    for _ in range(3):
+        for found, expected in zip(stepped(elsewhere, there), right, strict=True):
+            assert torch.equal(found.to(0), expected)
 
 
 @needs.skip_unless(torch.cuda.device_count() > 1, "two-gpus")

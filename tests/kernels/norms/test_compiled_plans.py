@@ -152,6 +152,62 @@ def test_heads_with_two_strides_are_not_copied(ours, op, direction):
     assert {kernel["spills"] for kernel in kernels} == {0}
 
 
+AS_BEFORE = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from kernels.facts.architectures import KNOWN
+from kernels.facts.offline.launches import Launches
+from kernels.facts.offline.pretend import become
+from kernels.norms import launching
+from kernels.norms.backward import backward
+from kernels.norms.forward import forward
+
+mode, launches = become(KNOWN["sm_90"]), Launches(KNOWN["sm_90"])
+torch._C._cuda_getDevice = lambda: 0  # torch without CUDA does not have it
+launching.PLAIN = frozenset({FakeTensor})
+
+def step(cols, center, stream):
+    x, weight = torch.empty(3, 5, cols, dtype=torch.bfloat16, device="cuda"), torch.empty(cols, device="cuda")
+    bias, residual = weight if center else None, None if stream is None else torch.empty_like(x, dtype=stream)
+    y, residual_out, mean, rstd = forward(x, weight, bias, residual, eps=1e-5, center=center, statistics=True)
+    normalised = x if residual is None else residual_out
+    narrow_dx = None if stream in (None, y.dtype) else torch.empty_like(y)
+    bias_dtype = None if bias is None else bias.dtype
+    backward(y, normalised, weight, rstd, mean, residual_out, bias_dtype=bias_dtype, narrow_dx=narrow_dx)
+
+def driven():
+    seen, launches.seen = launches.seen, []
+    return [
+        (each.kernel, each.grid, [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in each.arguments])
+        for each in seen
+    ]
+
+with mode:
+    for cols, center, stream in (
+        (1000, False, None), (4096, True, torch.float32), (65536, False, torch.bfloat16), (65536, True, None)
+    ):
+        step(cols, center, stream)
+        by_triton, names = driven(), []
+        again = launching.Relaunch.again
+        launching.Relaunch.again = lambda launch, *tensors: (names.append(launch), again(launch, *tensors))
+        step(cols, center, stream)
+        launching.Relaunch.again = again
+        assert len(names) == len(by_triton) == 3, (names, by_triton)
+        assert driven() == by_triton
+"""
+
+
+def test_a_call_as_before_gives_the_driver_what_triton_gave_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", AS_BEFORE],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 # -- what makes code the same -----------------------------------------------------------------------------------------
 
 KERNEL = """

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
-from kernels.norms import implementations
+from kernels.norms import implementations, launching
 from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
 from kernels.norms.operators import norm
 from tests.pairwise import pairwise
@@ -221,6 +221,74 @@ def test_what_is_frozen_costs_nothing(name):
     frozen_in_part(name)
 
 
+MIXED = [
+    (center, shape, dtype, stream)
+    for center in (False, True)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    for stream in (torch.bfloat16, torch.float16, torch.float32)
+    for shape in ((3, 5, 40), (3, 16640))
+    if dtype is not stream
+]
+
+
+MIXED_BY_DAY = pairwise(MIXED)
+
+
+def mixed_errors(center, shape, dtype, stream):
+    """Of a branch in `dtype` that joins a stream in another one, as `errors`, each bounded by its own dtype.
+
+    As under autocast: torch's module gets the sum, and its y is rounded to the dtype of the branch.
+    """
+    torch.manual_seed(6)
+    ours, theirs = (LayerNorm, nn.LayerNorm) if center else (RMSNorm, nn.RMSNorm)
+    module, exact = ours(shape[-1], eps=1e-5), theirs(shape[-1], eps=1e-5, dtype=torch.float64)
+    nn.init.normal_(module.weight)
+    exact.load_state_dict(module.state_dict())
+    branch, residual = (torch.randn(shape).to(each).requires_grad_() for each in (dtype, stream))
+    exact_branch, exact_residual = (each.detach().double().requires_grad_() for each in (branch, residual))
+    y, residual_out = module(branch, residual)
+    right = exact_residual + exact_branch
+    gradients = [torch.randn(shape).to(each.dtype) for each in (y, residual_out)]
+    found = [
+        y,
+        residual_out,
+        *torch.autograd.grad((y, residual_out), (branch, residual, *module.parameters()), gradients),
+    ]
+    expected = [exact(right), right]
+    expected += torch.autograd.grad(
+        expected, (exact_branch, exact_residual, *exact.parameters()), [each.double() for each in gradients]
+    )
+    dtypes = [dtype, (branch + residual).dtype, dtype, stream, *[torch.float32] * (1 + center)]
+    assert [each.dtype for each in found] == dtypes
+    return [
+        float((a.detach().double() - b.detach()).abs().max() / b.detach().abs().max().clamp(1.0)) / CLOSE[each]
+        for a, b, each in zip(found, expected, dtypes, strict=True)
+    ]
+
+
+AGAIN = [(6, 40), (2, 3, 40), (2, 0, 40), (3, 16640)]  # the last has a team, which exchanges nothing here
+
+
+def as_before(center, shape):
+    """[launches that were made as before, whether all bits are those of the ops] of three steps with new tensors."""
+    torch.manual_seed(7)
+    made, real = [], launching.Relaunch.again
+    launching.Relaunch.again = lambda launch, *tensors: (made.append(launch), real(launch, *tensors))
+    bits = []
+    for residual in (False, True):
+        module = (LayerNorm if center else RMSNorm)(shape[-1], eps=1e-5)
+        for _ in range(3):
+            given = torch.randn(1 + residual, *shape).unbind()
+            found = stepped(module, *given)
+            launching.FORWARD.clear()
+            launching.BACKWARD.clear()
+            with Asked():  # a mode sees the ops
+                right = stepped(module, *given)
+            bits.append(all(torch.equal(one, other) for one, other in zip(found, right, strict=True)))
+    launching.Relaunch.again = real
+    return [len(made), all(bits)]
+
+
 def findings(all_trials):
     launches = []
     for name in ("forward", "backward"):
@@ -233,6 +301,8 @@ def findings(all_trials):
 
     for frozen in ("weight", "bias"):
         frozen_in_part(frozen)
+    again = {str((center, *shape)): as_before(center, shape) for center in (False, True) for shape in AGAIN}
+    mixed = {str(way): max(mixed_errors(*way)) for way in (MIXED if all_trials else MIXED_BY_DAY)}
 
     empty = torch.empty(2, 0, 40, requires_grad=True)
     layer = LayerNorm(40)
@@ -247,6 +317,8 @@ def findings(all_trials):
         layer(x.double())
     return {
         "ways": ways,
+        "again": again,
+        "mixed": mixed,
         "no rows": [list(empty.grad.shape), bool(layer.weight.grad.any())],
         "strided statistics": torch.equal(strided[0], dense[0]),
         "compiled": [torch.equal(found, right) for found, right in zip(compiled, stepped(layer, x), strict=True)],
@@ -261,6 +333,22 @@ def test_it_is_right_through_the_kernels(interpreted, way):
     error, launches = interpreted["ways"][str(way)]
     assert error < CLOSE[way[0]]
     assert launches == ["forward", "backward"]
+
+
+@pytest.mark.parametrize(
+    "way", [way if way in MIXED_BY_DAY else pytest.param(way, marks=pytest.mark.long) for way in MIXED], ids=str
+)
+def test_the_kernels_join_a_branch_and_a_stream_of_another_dtype(interpreted, way):
+    assert interpreted["mixed"][str(way)] < 1
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("shape", AGAIN, ids=str)
+def test_a_call_as_before_is_launched_as_before_and_has_the_same_bits(interpreted, center, shape):
+    launches, same_bits = interpreted["again"][str((center, *shape))]
+    assert same_bits
+    # Without a residual and with one, two steps of three: forward, backward and the sums of its gradients.
+    assert launches == {(6, 40): 12, (2, 3, 40): 12, (2, 0, 40): 0}.get(shape, launches)
 
 
 def test_the_kernels_take_what_modules_give_them(interpreted):
@@ -433,6 +521,52 @@ def test_autocast_casts_nothing(dtype):
         assert torch.equal(y, module(x))
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(RMSNorm, nn.RMSNorm), (LayerNorm, nn.LayerNorm)])
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_of_no_columns(ours, theirs, shape):
+    x = torch.empty(2, *shape)
+    for found, right in zip(stepped(ours(shape), x), stepped(theirs(shape), x), strict=True):
+        assert (found.shape, found.dtype) == (right.shape, right.dtype)
+    y, residual_out = ours(shape)(x, x)
+    assert (y.shape, residual_out.shape) == (x.shape, x.shape)
+
+
+@pytest.mark.parametrize("way", MIXED, ids=str)
+def test_a_branch_may_join_a_stream_of_another_dtype(way):
+    assert max(mixed_errors(*way)) < 1
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(RMSNorm, nn.RMSNorm), (LayerNorm, nn.LayerNorm)])
+@pytest.mark.parametrize("shape", [(8,), (2, 4)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_of_a_jagged_tensor(ours, theirs, shape, compiled):
+    torch.manual_seed(5)
+    ours, theirs = ours(shape, eps=1e-5), theirs(shape, eps=1e-5)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter)
+    ours.load_state_dict(theirs.state_dict())
+    rows, results = [torch.randn(rows, *shape) for rows in (3, 0, 5)], []
+    for module in (ours, theirs):
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+        call = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled and module is ours else module
+        y = call(x)
+        seen = (y * x).values().sin().sum()  # it multiplies what it came from: they share offsets
+        results.append(
+            [
+                y.values(),
+                *(
+                    each.values() if each.is_nested else each
+                    for each in torch.autograd.grad(seen, [x, *module.parameters()])
+                ),
+            ]
+        )
+    for found, right in zip(*results, strict=True):
+        close(found, right)
+    y, residual_out = ours(x, x)
+    assert y.shape == residual_out.shape == x.shape
+    assert torch.equal(y.values(), ours(x.values(), x.values())[0])
+
+
 def test_on_the_meta_device():
     y, residual_out = LayerNorm((2, 4), device="meta")(*torch.empty(2, 5, 2, 4, device="meta").unbind())
 
@@ -440,6 +574,11 @@ def test_on_the_meta_device():
 
 
 ROWS, COLS = torch.ones(3, 8), torch.ones(8)
+
+
+def jagged(columns=8, scale=1.0):
+    rows = [scale * torch.randn(rows, columns) for rows in (3, 0, 5)]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
 
 
 def backward(dy=ROWS, rstd=ROWS[:, 0], mean=None, dresidual_out=None, bias_dtype=None):
@@ -459,28 +598,69 @@ def backward(dy=ROWS, rstd=ROWS[:, 0], mean=None, dresidual_out=None, bias_dtype
         (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"bias must have .* x's 8 columns, not \(3, 8\)"),
         (
             lambda: rms_norm(ROWS, residual=ROWS[:1], eps=1e-5),
-            r"residual must be like x, \(3, 8\) in torch.float32, not \(1, 8\)",
+            r"residual must be like x, \(3, 8\), not \(1, 8\)",
         ),
-        (lambda: rms_norm(ROWS, residual=ROWS.half(), eps=1e-5), "residual must be .* not .* in torch.float16"),
+        (lambda: rms_norm(ROWS, residual=ROWS.int(), eps=1e-5), "residual is torch.int32; the definition takes"),
         (lambda: rms_norm(ROWS.int(), eps=1e-5), "x is torch.int32; the definition takes .*, float64: convert x"),
         (lambda: rms_norm(ROWS, COLS.int(), eps=1e-5), "weight is torch.int32; the definition takes"),
         (lambda: rms_norm(ROWS, None, COLS.to(torch.float8_e5m2), eps=1e-5), "bias is torch.float8_e5m2"),
         (lambda: rms_norm(ROWS[0, 0], eps=1e-5), r"must be \[\.\.\., columns\]"),
-        (lambda: rms_norm(ROWS[:, :0], eps=1e-5), r"must be \[\.\.\., columns\]"),
         (lambda: rms_norm(ROWS, None, COLS, eps=1e-5, offset=1.0), "without a weight it must be 0"),
         (lambda: layer_norm(ROWS, eps=1e-5, offset=1.0), "without a weight it must be 0"),
         (lambda: RMSNorm(8, elementwise_affine=False, offset=1.0), "with elementwise_affine=False it must be 0"),
         (lambda: LayerNorm(8, elementwise_affine=False, offset=1.0), "with elementwise_affine=False it must be 0"),
         (lambda: backward(dy=ROWS[:2]), r"dy must be like x, .* not \(2, 8\)"),
+        (lambda: backward(dy=ROWS.double()), "dy must be like x, torch.float32, or narrower, not torch.float64"),
         (lambda: backward(dresidual_out=ROWS.half()), "dresidual_out must be like x"),
+        (lambda: rms_norm(torch.nested.nested_tensor([ROWS]), COLS, eps=1e-5), "make it with layout=torch.jagged"),
+        (lambda: rms_norm(jagged(), COLS, residual=jagged(), eps=1e-5), "residual must .* have its offsets"),
+        (lambda: rms_norm(jagged(), COLS, residual=ROWS, eps=1e-5), "residual must .* have its offsets"),
+        (lambda: rms_norm(jagged().transpose(1, 2), eps=1e-5), "the columns of x are ragged"),
         (lambda: backward(rstd=ROWS), r"rstd must be torch.float32, one value for each of 3 rows, not \(3, 8\)"),
         (lambda: backward(mean=ROWS[:, 0].half()), "mean must be .* not .* in torch.float16"),
         (lambda: backward(bias_dtype=torch.int8), "bias is torch.int8; the definition takes"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_does_not_fit_is_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+META = {name: torch.empty(shape, device="meta") for name, shape in (("rows", (3, 8)), ("row", 3), ("columns", 8))}
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "residual"])
+def test_an_argument_on_another_device_is_refused(name, grad, center):
+    given = {"x": ROWS, "weight": COLS, "bias": COLS, "residual": ROWS}
+    given[name] = META["rows" if name in ("x", "residual") else "columns"]
+    given = {key: tensor.clone().requires_grad_(grad) for key, tensor in given.items()}
+    other, there = ("weight", "cpu") if name == "x" else (name, "meta")
+
+    with pytest.raises(ValueError, match=f"{'residual' if name == 'x' else other} is on {there} and x on"):
+        norm(*given.values(), 1e-5, center, 0.0)
+
+
+@pytest.mark.parametrize("name", ["dy", "x", "weight", "rstd", "mean", "dresidual_out"])
+def test_an_argument_of_the_backward_pass_on_another_device_is_refused(name):
+    row, columns = torch.ones(3), {"weight": "columns", "rstd": "row", "mean": "row"}
+    given = {"dy": ROWS, "x": ROWS, "weight": COLS, "rstd": row, "mean": row, "dresidual_out": ROWS}
+    given[name] = META[columns.get(name, "rows")]
+
+    with pytest.raises(ValueError, match="dy is on cpu and x on meta" if name == "x" else f"{name} is on meta and x"):
+        OPS.norm_backward(*given.values(), torch.float32, 0.0)
+
+
+def test_a_module_on_another_device_is_refused_as_by_torch():
+    for theirs, ours in ((nn.RMSNorm, RMSNorm), (nn.LayerNorm, LayerNorm)):
+        for grad in (False, True):
+            x = torch.randn(3, 16, requires_grad=grad)
+            with pytest.raises(RuntimeError):
+                theirs(16, device="meta")(x)
+            with pytest.raises(ValueError, match="weight is on meta and x on cpu"):
+                ours(16, device="meta")(x)
 
 
 def test_a_compiler_is_told_what_the_gpus_kernels_do_not_take():

@@ -129,6 +129,7 @@ HEADS = [
     *(Trial(6, 24, *chosen) for chosen in product(NORMS, ("fp32", "bf16-fp32"), (ALL, "weight"))),
     Trial(9, 100, "layernorm", "fp32", ALL, forward=ForwardPlan(2, 32, 1, blocks=4, weights="early", keep="cached")),
     Trial(9, 100, "rmsnorm", "fp32", ALL, backward=BackwardPlan(rows=2, **BLOCK, keep="cached")),
+    *(Trial(6, 320, norm, "bf16-fp32", ALL) for norm in NORMS),  # wider than heads are
 ]
 POISONED = [
     Trial(8, 40, norm, dtypes, ALL, forward=ForwardPlan(4, 64, 1, programs=1), backward=BackwardPlan(4, 64, 1, held=2))
@@ -408,11 +409,12 @@ def test_the_stride_of_a_lone_row_does_not_count(stride):
     ((1, 4, 128), (7, 136, 1), (4, 128)),
     ((5, 4, 128), (1020, 128, 1), None),  # narrower accesses than to dense rows
     ((5, 4, 128), (128, 640, 1), None),  # the heads of one token beside those of another
-    ((2, 200, 128), (32768, 128, 1), None),  # sequences with a gap between them, and no heads
-    ((2, 4, 512), (4096, 512, 1), None),
+    ((2, 200, 128), (32768, 128, 1), (2, 200, 128)),  # sequences with a gap between them, and no heads
+    ((2, 4, 512), (4096, 512, 1), (2, 4, 512)),
+    ((2, 2, 9000), (27000, 9000, 1), None),  # so wide that rows may have a team
     ((5, 4, 128), (0, 128, 1), None),
 ])  # fmt: skip
-def test_rows_with_two_strides_are_copied_where_they_are_not_heads(shape, strides, seen):
+def test_rows_with_two_strides_are_copied_where_they_are_wide_or_overlap(shape, strides, seen):
     x = torch.randn(60000).bfloat16().as_strided(shape, strides)
     [got] = aligned(x)
 
@@ -489,8 +491,8 @@ FAR = torch.empty_strided((2, 8), (1 << 31, 1), device="meta")
         ({"x": matrix(dtype=torch.int32)}, "x must be .* in torch.int32"),
         ({"x": matrix(8, 4).T}, r"a row of x must be contiguous, .* strides \(1, 4\): call .contiguous\(\)"),
         ({"residual": torch.ones(2, 2, 8)}, r"residual must be like x, \(4, 8\) .* not \(2, 2, 8\)"),
-        ({"residual": matrix(5)}, r"residual must be like x, \(4, 8\) in torch.float32 .* not \(5, 8\)"),
-        ({"residual": matrix(dtype=torch.bfloat16)}, "residual must be like x, .* not .* in torch.bfloat16"),
+        ({"residual": matrix(5)}, r"residual must be like x, \(4, 8\) in bfloat16, float16, float32 .* not \(5, 8\)"),
+        ({"residual": matrix(dtype=torch.float64)}, "residual must be like x, .* not .* in torch.float64"),
         ({"residual": matrix(8, 4).T}, r"residual must be like x, .* strides \(1, 4\)"),
         ({"residual": matrix(device="meta")}, "residual is on meta and x on cpu"),
         ({"weight": torch.ones(4)}, r"weight must be contiguous in .*, one value for each of 8 columns, not \(4,\)"),
@@ -513,7 +515,9 @@ def test_forward_says_what_does_not_fit(arguments, complaint):
     ("arguments", "complaint"),
     [
         ({"dy": matrix(4, 9)}, r"dy must be like x, \(4, 8\) .* not \(4, 9\)"),
-        ({"dy": matrix(dtype=torch.float16)}, "dy must be like x, .* in torch.float16"),
+        ({"dy": matrix(dtype=torch.float64)}, "dy must be like x, .* in torch.float64"),
+        ({"dresidual_out": matrix(dtype=torch.float16)}, "dresidual_out must be like x, .* not torch.float16"),
+        ({"narrow_dx": matrix(dtype=torch.float16)}, "narrow_dx must be contiguous and like dy, .* in torch.float32"),
         ({"dy": torch.ones(()).expand(4, 8)}, r"dy must be like x, .* strides \(0, 0\)"),
         ({"dresidual_out": matrix(3)}, r"dresidual_out must be like x, .* not \(3, 8\)"),
         ({"weight": torch.ones(7)}, "weight must be contiguous in .*, one value for each of 8 columns"),
