@@ -11,9 +11,8 @@ from typing import Any
 
 from service.domain.text import one_line
 
-EMPTY: Mapping[str, Any] = {}
-MAX_STEPS = 50_000  # of one expression: no list that people write has more
-MAX_SIZE = 10_000  # of a sequence, or characters of a text
+MAX_STEPS = 200_000  # of one expression: half a second
+MAX_SIZE = 10_000  # things in lists of lists, or characters of a text: nobody writes more benchmarks
 MAX_BITS = 128  # of a number
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -42,16 +41,17 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "math.log2": math.log2,
     "triton.cdiv": lambda count, size: -(-count // size),
     "triton.next_power_of_2": lambda number: 1 << max(number - 1, 0).bit_length(),
-    **{
-        function.__name__: function
-        for function in (bool, dict, enumerate, float, int, len, list, max, min, range, reversed)
-    },
-    **{function.__name__: function for function in (round, set, sorted, str, sum, tuple, zip)},
+    "sum": lambda numbers: sum(numbers),  # not of lists, which may grow without limit
+    **{function.__name__: function for function in (bool, dict, enumerate, float, int, len, list, max, min)},
+    **{function.__name__: function for function in (range, reversed, round, set, sorted, str, tuple, zip)},
 }
 _METHODS: Mapping[type[Any], Collection[str]] = {
     dict: ("items", "keys", "values"),
-    str: ("lower", "upper", "strip", "replace"),
+    str: ("lower", "upper", "strip"),
 }
+
+Scope = Mapping[str, Any]  # the values of the variables of loops around an expression
+NO_LOOP: Scope = {}
 
 
 class NotConstant(Exception):
@@ -68,70 +68,58 @@ class Symbol:
         return self.name
 
     def __bool__(self) -> bool:
-        raise TypeError(f"what {self.name} is, is not known")
+        raise TypeError(f"whether {self.name} is true is not known")
 
 
-Scope = Mapping[str, Any]  # the values of the variables of loops around an expression
+class Evaluator:
+    """Evaluates expressions of a module.
 
-
-def value(
-    node: ast.expr, names: Mapping[str, ast.expr], symbol: Callable[[ast.expr], str | None], scope: Scope = EMPTY
-) -> Any:
-    """The value of an expression.  Raises NotConstant.
-
-    `names` are the constants of the module by name; `symbol` gives the full name of an expression that is one.
+    `names` are its constants; `symbol` gives the full name of an expression that is the name of something.
     """
-    with _refusing(node):
-        return _Evaluation(names, symbol).of(node, scope)
 
-
-def scopes(
-    loop: ast.For | ast.ListComp,
-    names: Mapping[str, ast.expr],
-    symbol: Callable[[ast.expr], str | None],
-    scope: Scope = EMPTY,
-) -> list[Scope]:
-    """The variables in each turn of a loop.  Raises NotConstant."""
-    generators = (
-        loop.generators
-        if isinstance(loop, ast.ListComp)
-        else [ast.comprehension(target=loop.target, iter=loop.iter, ifs=[], is_async=0)]
-    )
-    with _refusing(loop):
-        return list(_Evaluation(names, symbol).scopes(generators, scope))
-
-
-@contextmanager
-def _refusing(node: ast.AST) -> Iterator[None]:
-    """Raise NotConstant for whatever Python raises for a wrong operand, and for too deep a nest."""
-    try:
-        yield
-    except NotConstant:
-        raise
-    except Exception as error:
-        raise _not_constant(node) from error
-
-
-def _not_constant(node: ast.AST) -> NotConstant:
-    try:
-        return NotConstant(f"{one_line(ast.unparse(node), 60)} is not constant")
-    except RecursionError:
-        return NotConstant("an expression is nested too deep")
-
-
-class _Evaluation:
     def __init__(self, names: Mapping[str, ast.expr], symbol: Callable[[ast.expr], str | None]) -> None:
         self._names, self._symbol = names, symbol
         self._steps = 0
         self._open = set[str]()  # names whose value is being looked for
 
-    def of(self, node: ast.expr, scope: Scope) -> Any:
-        self._steps += 1
+    def value(self, node: ast.expr, scope: Scope = NO_LOOP) -> Any:
+        """The value of an expression.  Raises NotConstant."""
+        with self._refusing(node):
+            return self._value(node, scope)
+
+    def turns(self, loop: ast.For | ast.ListComp, scope: Scope = NO_LOOP) -> list[Scope]:
+        """The variables in each turn of a loop.  Raises NotConstant."""
+        generators = (
+            [ast.comprehension(target=loop.target, iter=loop.iter, ifs=[], is_async=0)]
+            if isinstance(loop, ast.For)
+            else loop.generators
+        )
+        with self._refusing(loop):
+            return list(self._turns(generators, scope))
+
+    @contextmanager
+    def _refusing(self, node: ast.AST) -> Iterator[None]:
+        """Raise NotConstant for whatever Python raises for a wrong operand, and for too deep a nest."""
+        self._steps = 0
+        self._open.clear()
+        try:
+            yield
+        except NotConstant:
+            raise
+        except Exception as error:
+            raise _not_constant(node) from error
+
+    def _value(self, node: ast.expr, scope: Scope) -> Any:
+        result = self._unbounded(node, scope)
+        weight = _weight(result)
+        self._steps += weight
         if self._steps > MAX_STEPS:
             raise NotConstant("an expression takes long to compute")
-        return _bounded(self._of(node, scope), node)
+        if weight > MAX_SIZE or (isinstance(result, int) and result.bit_length() > MAX_BITS):
+            raise _not_constant(node)
+        return result
 
-    def _of(self, node: ast.expr, scope: Scope) -> Any:
+    def _unbounded(self, node: ast.expr, scope: Scope) -> Any:
         match node:
             case ast.Constant(value=result):
                 return result
@@ -139,48 +127,43 @@ class _Evaluation:
                 return scope[name]
             case ast.Name(id=name) if name in self._names and name not in self._open:
                 self._open.add(name)
-                result = self.of(self._names[name], {})
+                result = self._value(self._names[name], NO_LOOP)
                 self._open.discard(name)
                 return result
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
                 kind = {ast.List: list, ast.Tuple: tuple, ast.Set: set}[type(node)]
                 return kind(self._spread(parts, scope))
             case ast.Dict(keys=keys, values=values) if None not in keys:
-                return {
-                    self.of(key, scope): self.of(each, scope) for key, each in zip(keys, values, strict=True) if key
-                }
+                pairs = zip(keys, values, strict=True)
+                return {self._value(key, scope): self._value(value, scope) for key, value in pairs if key}
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATIONS:
-                return _OPERATIONS[type(op)](self.of(operand, scope))
+                return _OPERATIONS[type(op)](self._value(operand, scope))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-                return self._operated(node, self.of(left, scope), self.of(right, scope))
+                return self._operated(node, self._value(left, scope), self._value(right, scope))
             case ast.BoolOp(op=op, values=values):
-                stop = isinstance(op, ast.Or)
                 for part in values:
-                    result = self.of(part, scope)
-                    if bool(result) is stop:
+                    result = self._value(part, scope)
+                    if bool(result) is isinstance(op, ast.Or):
                         break
                 return result
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATIONS:
-                sides = self.of(left, scope), self.of(right, scope)
+                sides = self._value(left, scope), self._value(right, scope)
                 if any(isinstance(side, Symbol) for side in sides):
                     raise _not_constant(node)
                 return _OPERATIONS[type(op)](*sides)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.of(body if self.of(test, scope) else orelse, scope)
+                return self._value(body if self._value(test, scope) else orelse, scope)
             case ast.Subscript(value=whole, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-                return self.of(whole, scope)[
-                    slice(*(bound and self.of(bound, scope) for bound in (lower, upper, step)))
-                ]
+                bounds = (bound and self._value(bound, scope) for bound in (lower, upper, step))
+                return self._value(whole, scope)[slice(*bounds)]
             case ast.Subscript(value=whole, slice=index):
-                return self.of(whole, scope)[self.of(index, scope)]
+                return self._value(whole, scope)[self._value(index, scope)]
             case ast.JoinedStr(values=parts):
-                return "".join(str(self.of(part, scope)) for part in parts)
+                return "".join(str(self._value(part, scope)) for part in parts)
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
-                return str(self.of(inner, scope))
-            case (
-                ast.ListComp(elt=element, generators=generators) | ast.GeneratorExp(elt=element, generators=generators)
-            ):
-                return [self.of(element, inner) for inner in self.scopes(generators, scope)]
+                return str(self._value(inner, scope))
+            case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
+                return [self._value(element, inner) for inner in self._turns(loops, scope)]
             case ast.Call(keywords=[]):
                 return self._called(node, scope)
         if (symbol := self._symbol(node)) is not None:
@@ -191,61 +174,91 @@ class _Evaluation:
         arguments = list(self._spread(node.args, scope))
         match node.func:
             case ast.Attribute(value=owner, attr=method) if self._symbol(node.func) is None:
-                of = self.of(owner, scope)
-                if method not in _METHODS.get(type(of), ()):
+                instance = self._value(owner, scope)
+                if method not in _METHODS.get(type(instance), ()):
                     raise _not_constant(node)
-                return getattr(of, method)(*arguments)
+                return list(getattr(instance, method)()) if isinstance(instance, dict) else getattr(instance, method)()
         name = self._symbol(node.func) or (node.func.id if isinstance(node.func, ast.Name) else "")
-        if name not in _FUNCTIONS:
-            raise _not_constant(node)
-        if name == "itertools.product" and math.prod(map(len, arguments)) > MAX_SIZE:
+        product = name == "itertools.product" and math.prod(map(len, arguments)) > MAX_SIZE
+        if name not in _FUNCTIONS or product:
             raise _not_constant(node)
         result = _FUNCTIONS[name](*arguments)
-        return result if isinstance(result, str | Collection) or not isinstance(result, Iterable) else list(result)
+        if isinstance(result, range) and len(result) > MAX_SIZE:
+            raise _not_constant(node)
+        return (
+            result
+            if isinstance(result, str | list | tuple | set | dict) or not isinstance(result, Iterable)
+            else list(result)
+        )
 
     def _operated(self, node: ast.BinOp, left: Any, right: Any) -> Any:
-        sizes = [len(side) if isinstance(side, str | list | tuple) else abs(side) for side in (left, right)]
-        number = isinstance(left, int | float)
-        shifts = isinstance(node.op, ast.LShift) and right > MAX_BITS
-        raises = isinstance(node.op, ast.Pow) and (abs(right) > MAX_BITS or abs(left) > 1 << 40)
-        grows = isinstance(node.op, ast.Mult) and not (number and isinstance(right, int | float))
-        if shifts or raises or (isinstance(left, str) and isinstance(node.op, ast.Mod)):
-            raise _not_constant(node)
-        if grows and math.prod(sizes) > MAX_SIZE:
+        """Apply an operator, unless its result may be much larger than its operands."""
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        match node.op:
+            case ast.LShift():
+                fits = numbers and right <= MAX_BITS
+            case ast.Pow():
+                fits = numbers and abs(right) <= MAX_BITS and abs(left) <= 1 << 40
+            case ast.Mult():  # of a list or text and a number
+                count = next((side for side in (left, right) if isinstance(side, int)), 0)
+                fits = numbers or max(_weight(left), _weight(right)) * count <= MAX_SIZE
+            case ast.Mod():
+                fits = numbers
+            case _:
+                fits = True
+        if not fits:
             raise _not_constant(node)
         return _OPERATIONS[type(node.op)](left, right)
 
     def _spread(self, parts: Iterable[ast.expr], scope: Scope) -> Iterator[Any]:
         for part in parts:
             if isinstance(part, ast.Starred):
-                yield from self.of(part.value, scope)
+                yield from self._value(part.value, scope)
             else:
-                yield self.of(part, scope)
+                yield self._value(part, scope)
 
-    def scopes(self, generators: list[ast.comprehension], scope: Scope) -> Iterator[Scope]:
-        if not generators:
+    def _turns(self, loops: list[ast.comprehension], scope: Scope) -> Iterator[Scope]:
+        if not loops:
             yield scope
             return
-        first, *rest = generators
-        for element in self.of(first.iter, scope):
+        first, *rest = loops
+        for element in self._value(first.iter, scope):
             inner = {**scope, **_bound(first.target, element)}
-            if all(self.of(test, inner) for test in first.ifs):
-                yield from self.scopes(rest, inner)
+            if all(self._value(test, inner) for test in first.ifs):
+                yield from self._turns(rest, inner)
 
 
 def _bound(target: ast.expr, element: Any) -> dict[str, Any]:
+    """The variables of a loop in a turn."""
     match target:
         case ast.Name(id=name):
             return {name: element}
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             pairs = zip(parts, element, strict=True)
-            return {name: bound for part, inner in pairs for name, bound in _bound(part, inner).items()}
+            return {name: value for part, inner in pairs for name, value in _bound(part, inner).items()}
     raise _not_constant(target)
 
 
-def _bounded(result: Any, node: ast.AST) -> Any:
-    if isinstance(result, int) and result.bit_length() > MAX_BITS:
-        raise _not_constant(node)
-    if isinstance(result, str | Collection) and len(result) > MAX_SIZE:
-        raise _not_constant(node)
-    return result
+def _weight(result: Any) -> int:
+    """About how much a value holds: characters, or things in lists of lists; no further than to the limit."""
+    total, waiting = 0, [result]
+    while waiting and total <= MAX_SIZE:
+        match waiting.pop():
+            case str() as text:
+                total += max(len(text), 1)
+            case dict() as table:
+                waiting += list(itertools.islice(table.values(), MAX_SIZE + 1))
+                total += 1
+            case (list() | tuple() | set()) as values:
+                waiting += list(itertools.islice(values, MAX_SIZE + 1))
+                total += 1
+            case _:
+                total += 1
+    return total
+
+
+def _not_constant(node: ast.AST) -> NotConstant:
+    try:
+        return NotConstant(f"`{one_line(ast.unparse(node), 60)}` is not constant")
+    except RecursionError:
+        return NotConstant("an expression is nested too deep")

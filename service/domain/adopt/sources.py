@@ -1,6 +1,7 @@
 """The Python files of a checkout as they are read here: their syntax, their names, and how each is imported."""
 
 import ast
+import itertools
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from service.domain.adopt import literals
+from service.domain.adopt.literals import NO_LOOP, Evaluator, NotConstant, Scope
 
 # A folder with such a module cannot be an import path: everything else would import it instead of the real one.
 _TAKEN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "helion", "pytest"}
 
-Element = tuple[ast.expr, literals.Scope]
+MAX_ELEMENTS = 200
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -46,16 +48,19 @@ class Module:
     def constants(self) -> Mapping[str, ast.expr]:
         """The names that the module assigns once, on no condition, and never changes, with their expressions."""
         assigned: dict[str, list[ast.expr | None]] = {}
+        certain = set(map(id, self.tree.body))
         for statement in self.statements:
+            pairs: list[tuple[ast.expr, ast.expr | None]] = []
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                    always = statement in self.tree.body
-                    assigned.setdefault(name, []).append(statement.value if always else None)
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                    always = statement in self.tree.body and len(targets) == len(values)
-                    for target, value in zip(targets, values, strict=False):
-                        if isinstance(target, ast.Name):
-                            assigned.setdefault(target.id, []).append(value if always else None)
+                    pairs = list(zip(targets, values, strict=True)) if len(targets) == len(values) else []
+                case ast.Assign(targets=targets, value=value):
+                    pairs = [(target, value) for target in targets]
+                case ast.AnnAssign(target=ast.Name() as target, value=value):
+                    pairs = [(target, value)]
+            for variable, expression in pairs:
+                if isinstance(variable, ast.Name):
+                    assigned.setdefault(variable.id, []).append(expression if id(statement) in certain else None)
         changed = {name for node in ast.walk(self.tree) for name in _changed(node)}
         return {
             name: values[0]
@@ -85,43 +90,62 @@ class Module:
                 return None if of is None else f"{of}.{attribute}"
         return None
 
-    def value(self, node: ast.expr, scope: literals.Scope = literals.EMPTY) -> Any:
-        """The value of a constant expression.  Raises NotConstant."""
-        return literals.value(node, self.constants, self.full_name, scope)
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.constants, self.full_name)
 
-    def elements(self, node: ast.expr | None, scope: literals.Scope = literals.EMPTY) -> Iterator[Element]:
+    def value(self, node: ast.expr, scope: Scope = NO_LOOP) -> Any:
+        """The value of a constant expression.  Raises NotConstant."""
+        return self._evaluator.value(node, scope)
+
+    def elements(self, node: ast.expr | None) -> list[tuple[ast.expr, Scope]]:
         """The expressions of a list, each with the variables of the loops around it.
 
         The list may be written out, be a comprehension, or grow in loops of the module.  Raises NotConstant.
         """
+        try:
+            elements = list(itertools.islice(self._elements(node, NO_LOOP, itertools.count()), MAX_ELEMENTS + 1))
+        except RecursionError:
+            raise NotConstant("a list is made of itself") from None
+        if len(elements) > MAX_ELEMENTS:
+            raise NotConstant(f"a list has more than {MAX_ELEMENTS} elements")
+        return elements
+
+    def _elements(self, node: ast.expr | None, scope: Scope, turns: Iterator[int]) -> Iterator[tuple[ast.expr, Scope]]:
         match node:
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 yield from ((element, scope) for element in elements)
             case ast.ListComp(elt=element):
-                yield from ((element, inner) for inner in literals.scopes(node, self.constants, self.full_name, scope))
+                yield from ((element, inner) for inner in self._evaluator.turns(node, scope))
             case ast.Name(id=name) if name in self.constants:
-                yield from self.elements(self.constants[name])
+                yield from self._elements(self.constants[name], NO_LOOP, turns)
             case ast.Name(id=name):
-                yield from self._grown(name, self.tree.body, scope)
+                yield from self._grown(name, self.tree.body, scope, turns)
             case ast.expr():
                 yield node, scope
 
-    def _grown(self, name: str, body: Sequence[ast.stmt], scope: literals.Scope) -> Iterator[Element]:
+    def _grown(
+        self, name: str, body: Sequence[ast.stmt], scope: Scope, turns: Iterator[int]
+    ) -> Iterator[tuple[ast.expr, Scope]]:
+        """What statements put into a list of this name; `turns` counts those of all loops."""
         for statement in body:
             match statement:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                    yield from self.elements(value, scope)
-                case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if target == name:
-                    yield from self.elements(value, scope)
+                case (
+                    ast.Assign(targets=[ast.Name(id=target)], value=value)
+                    | ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value)
+                ) if target == name:
+                    yield from self._elements(value, scope, turns)
                 case ast.Expr(
                     value=ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="append"), args=[element])
                 ) if target == name:
                     yield element, scope
-                case ast.For(body=inside) if any(_names(inside, name)):
-                    for inner in literals.scopes(statement, self.constants, self.full_name, scope):
-                        yield from self._grown(name, inside, inner)
-                case ast.If(test=test, body=inside, orelse=orelse) if any(_names([*inside, *orelse], name)):
-                    yield from self._grown(name, inside if self.value(test, scope) else orelse, scope)
+                case ast.For(body=inside) if _mentions(inside, name):
+                    for inner in self._evaluator.turns(statement, scope):
+                        if next(turns) > literals.MAX_SIZE:
+                            raise NotConstant("a loop takes long")
+                        yield from self._grown(name, inside, inner, turns)
+                case ast.If(test=test, body=inside, orelse=orelse) if _mentions([*inside, *orelse], name):
+                    yield from self._grown(name, inside if self.value(test, scope) else orelse, scope, turns)
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -139,8 +163,9 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(inner)
 
 
-def _names(body: Sequence[ast.stmt], name: str) -> Iterator[bool]:
-    return (isinstance(node, ast.Name) and node.id == name for statement in body for node in ast.walk(statement))
+def _mentions(body: Sequence[ast.stmt], name: str) -> bool:
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
 def _changed(node: ast.AST) -> Sequence[str]:

@@ -202,11 +202,30 @@ def test_configurations_may_be_made_in_loops(configurations):
     }
 
 
+@pytest.mark.parametrize(
+    ("configurations", "lacks"),
+    [
+        ("A = B\nB = A\nCONFIGS = A", "a list is made of itself"),
+        ("CONFIGS = []\nCONFIGS += CONFIGS", "a list is made of itself"),
+        ("CONFIGS = []\nfor i in range(300): CONFIGS.append(i)", "a list has more than 200 elements"),
+        (
+            "CONFIGS = []\nfor i in range(9999):\n  for j in range(9999):\n    if i < 0: CONFIGS.append(i)",
+            "a loop takes long",
+        ),
+        ("CONFIGS = make()", "its Benchmark is made by other code"),
+    ],
+)
+def test_configurations_that_have_no_end_are_left_to_the_reader(configurations, lacks):
+    benchmark = "@triton.testing.perf_report(CONFIGS)\ndef bench_it(N, provider): ..."
+    [candidate] = found({"bench": "\n".join(["import triton", configurations, benchmark])}).all
+    assert candidate.lacks == f"{lacks}; write line, cases, and plot if it has several"
+
+
 def test_lines_that_depend_on_what_is_installed_are_left_out():
     lines = '["triton"] + (["flash"] if HAS_FLASH else []) + OTHERS'
     [candidate] = found({"softmax": SOFTMAX.replace('["torch", "triton", "naive"]', lines)}).all
     assert candidate.entry["line"] == "triton"
-    assert candidate.notes == ["further lines are left out, because HAS_FLASH is not constant"]
+    assert candidate.notes == ["further lines are left out, because `HAS_FLASH` is not constant"]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +250,8 @@ def test_lines_and_sizes_are_chosen_by_plain_rules(before, after, entry):
 @pytest.mark.parametrize(
     ("before", "after", "lacks"),
     [
-        ("[128 * i for i in range(2, 100)]", "sizes()", "x_vals: sizes() is not constant; write cases"),
-        ('["torch", "triton", "naive"]', "LINES", "line_vals: LINES is not constant; write line"),
+        ("[128 * i for i in range(2, 100)]", "sizes()", "x_vals: `sizes()` is not constant; write cases"),
+        ('["torch", "triton", "naive"]', "LINES", "line_vals: `LINES` is not constant; write line"),
         (
             "triton.testing.Benchmark(",
             "configuration(",
