@@ -73,7 +73,7 @@ def init(
             + ("." if only_print else f" in {RECIPE}, and remove the # before it.")
         )
     if not only_print:
-        _tell_next(source, directory, len(candidates.taken), checked=check, to=told)
+        _tell_next(source, directory, candidates, checked=check, to=told)
     if shas:
         _check(
             source,
@@ -148,17 +148,19 @@ def _words(candidate: "Candidate") -> tuple[str | tuple[str, str], ...]:
     return (state, "yellow"), f"{'':{11 - len(state)}}{about}: {candidate.lacks}"
 
 
-def _tell_next(source: "Checkout", directory: Path, count: int, *, checked: bool, to: "Console") -> None:
+def _tell_next(source: "Checkout", directory: Path, candidates: "Candidates", *, checked: bool, to: "Console") -> None:
     from service.commands.output.console import line
+    from service.domain.adopt.candidates import CandidateKind
     from service.domain.text import counted
     from service.ledger.targets import RECIPE
 
-    line(f"\nWrote {source.root / RECIPE} with {counted(count, 'benchmark')}.", to=to)
-    where = "" if directory.resolve() == Path.cwd() else f" --checkout {directory}"
+    line(f"\nWrote {source.root / RECIPE} with {counted(len(candidates.taken), 'benchmark')}.", to=to)
+    tests = any(candidate.kind is CandidateKind.TEST for candidate in candidates.taken)
+    if needed := [*(["pytest"] if tests else []), *_dependencies(source)]:
+        line(f"The environment that measures needs, besides torch: {', '.join(needed)}.", to=to)
     if not checked:
-        line(f"Next: kernelwatch compare HEAD~1{where} --recipe {source.root / RECIPE}", to=to)
-    if needed := _dependencies(source):
-        line(f"The environment that measures needs what pyproject.toml names: {', '.join(needed)}.", to=to)
+        where = "" if directory.resolve() == Path.cwd() else f" --checkout {directory}"
+        line(f"Next: kernelwatch compare HEAD~1{where}", to=to)
     line("Then commit it, and watch the repository: kernelwatch target add NAME LOCATION", to=to)
 
 

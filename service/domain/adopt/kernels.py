@@ -154,7 +154,7 @@ def _example(module: Module, kernel: Function, place: str, examples: Sequence[Ex
     """Sizes, inputs, reference and cases of the example that runs a kernel.  Raises NotConstant."""
     for around, runs, reference, given in examples:
         if _runs(runs, kernel.name, around):
-            return _of_example(module, kernel, around, given, _reference(reference, module, place))
+            return _of_example(module, kernel, around, given, reference, place)
     raise NotConstant("no example of its file has its inputs")
 
 
@@ -173,95 +173,109 @@ def _assigned(around: Function) -> Iterator[tuple[str, ast.expr]]:
                 yield name, value
 
 
-def _reference(node: ast.expr, module: Module, place: str) -> dict[str, str]:
+def _reference(node: ast.expr, constants: Mapping[str, Any], module: Module, place: str) -> dict[str, str]:
+    """The reference of an example, if it can be called by name, and with the same names of constants."""
     name = module.full_name(node) or ""
     owner, _, function = name.rpartition(".")
     if name in module.functions:
-        return {"reference": f"{place}:{name}"}
-    return {"reference": f"{owner}:{function}"} if owner.startswith("torch") else {}
+        arguments = {each.arg for each in module.functions[name].args.args}
+        return {"reference": f"{place}:{name}"} if constants.keys() <= arguments else {}
+    return {"reference": f"{owner}:{function}"} if owner.startswith("torch") and not constants else {}
+
+
+class _Sizes:
+    """The names of numbers in the shapes of an example: the arguments of the function around it, or S0, S1, …"""
+
+    def __init__(self, module: Module, around: Function) -> None:
+        self._module, self._around = module, around
+        self._arguments = {each.arg: each.arg.upper() for each in around.args.args}
+        self._used = set[str]()
+        self._fixed = dict[int, str]()
+
+    def number(self, node: ast.expr) -> str | int:
+        """A size by its name, or a number.  Raises NotConstant."""
+        if isinstance(node, ast.Name) and node.id in self._arguments:
+            self._used.add(node.id)
+            return self._arguments[node.id]
+        return _whole(self._module.value(node), node)
+
+    def shape(self, parts: Sequence[ast.expr]) -> list[str | int]:
+        numbers = [self.number(part) for part in parts]
+        for number in numbers:
+            if isinstance(number, int):
+                self._fixed.setdefault(number, f"S{len(self._fixed)}")
+        return numbers
+
+    def finished(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of a function that are about its sizes."""
+        names = [name for name in self._arguments if name in self._used]
+        if names:
+            return {
+                "sizes": [self._arguments[name] for name in names],
+                "inputs": inputs,
+                "cases": spread(self._labels(names)),
+            }
+        named = {
+            name: {**each, "shape": [self._fixed[number] for number in each["shape"]]} for name, each in inputs.items()
+        }
+        return {"sizes": list(self._fixed.values()), "inputs": named, "cases": ["x".join(map(str, self._fixed))]}
+
+    def _labels(self, names: Sequence[str]) -> list[str]:
+        """The numbers with which the file calls the function around the example."""
+        positions = {each.arg: number for number, each in enumerate(self._around.args.args)}
+        labels = list[str]()
+        for node in ast.walk(self._module.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == self._around.name:
+                given = [keyword(node, name, positions[name]) for name in names]
+                numbers = [_whole(self._module.value(each), each) for each in given if each is not None]
+                labels += ["x".join(map(str, numbers))] if len(numbers) == len(names) else []
+        if not labels:
+            raise NotConstant(f"nothing calls {self._around.name} with numbers")
+        return list(dict.fromkeys(labels))
+
+
+def _whole(number: Any, node: ast.expr) -> int:
+    if not isinstance(number, int) or number < 1:
+        raise NotConstant(f"`{one_line(ast.unparse(node), 60)}` is no size")
+    return number
 
 
 def _of_example(
-    module: Module, kernel: Function, around: Function, given: Sequence[ast.expr], reference: Mapping[str, str]
+    module: Module, kernel: Function, around: Function, given: Sequence[ast.expr], reference: ast.expr, place: str
 ) -> dict[str, Any]:
     names = [each.arg for each in kernel.args.args]
+    if len(given) > len(names):
+        raise NotConstant("its example has other arguments")
     local = list(_assigned(around))
-    sizes = {each.arg: each.arg.upper() for each in around.args.args}
-    used = list[str]()
+    sizes = _Sizes(module, around)
     inputs, constants = dict[str, Any](), dict[str, Any]()
-    fixed = dict[int, str]()  # numbers in shapes, with the sizes that stand for them
     for name, argument in zip(names, given, strict=False):
         values = [value for variable, value in local if isinstance(argument, ast.Name) and variable == argument.id]
-        if len(values) == 1 and isinstance(values[0], ast.Call):
-            inputs[name] = _input(module, values[0], sizes, fixed, used)
-        elif not inputs or not isinstance(constant := module.value(argument), bool | int | float | str):
-            raise NotConstant(f"the example does not say what {name} is")
-        else:
+        if len(values) == 1 and isinstance(values[0], ast.Call) and not constants:  # which follow the inputs, by name
+            inputs[name] = _input(module, values[0], sizes)
+        elif inputs and isinstance(constant := module.value(argument), bool | int | float | str):
             constants[name] = constant
-    if not inputs or len(given) > len(names):
-        raise NotConstant("its example has other arguments")
-    parameters = [name for name in sizes if sizes[name] in used]
-    if parameters:
-        labels = _labels(module, around, parameters)
-    else:  # the numbers themselves are the only case
-        labels = ["x".join(map(str, fixed))]
-        for each in inputs.values():
-            each["shape"] = [fixed[number] for number in each["shape"]]
-    entry = {"sizes": [sizes[name] for name in parameters] or list(fixed.values()), "inputs": inputs}
-    return {**entry, **({"constants": constants} if constants else {}), **reference, "cases": spread(labels)}
+        else:
+            raise NotConstant(f"the example does not say what {name} is")
+    entry = sizes.finished(inputs)
+    labels = entry.pop("cases")
+    further = {"constants": constants} if constants else {}
+    return {**entry, **further, **_reference(reference, constants, module, place), "cases": labels}
 
 
-def _input(
-    module: Module, call: ast.Call, sizes: Mapping[str, str], fixed: dict[int, str], used: list[str]
-) -> dict[str, Any]:
+def _input(module: Module, call: ast.Call, sizes: _Sizes) -> dict[str, Any]:
     name, parts, values = (module.full_name(call.func) or "").removeprefix("torch."), call.args, dict[str, Any]()
     if name == "randint" and len(parts) == 3 and module.value(parts[0]) == 0:
-        below = sizes.get(parts[1].id) if isinstance(parts[1], ast.Name) else None
-        used += [below] if below else []
-        values, parts = {"values": "integers", "below": below or module.value(parts[1])}, parts[2:]
+        values, parts = {"values": "integers", "below": sizes.number(parts[1])}, parts[2:]
     elif name not in _DRAWN:
-        raise NotConstant(f"{one_line(ast.unparse(call), 60)} is no random tensor")
+        raise NotConstant(f"`{one_line(ast.unparse(call), 60)}` is no random tensor")
     elif _DRAWN[name] != "normal":
         values = {"values": _DRAWN[name]}
     if len(parts) == 1 and isinstance(parts[0], ast.List | ast.Tuple):
         parts = parts[0].elts
-    shape = list[str | int]()
-    for part in parts:
-        if isinstance(part, ast.Name) and part.id in sizes:
-            used.append(sizes[part.id])
-            shape.append(sizes[part.id])
-            continue
-        number = module.value(part)
-        if not isinstance(number, int) or number < 1:
-            raise NotConstant(f"{ast.unparse(part)} is no size")
-        shape.append(number)
-        fixed.setdefault(number, f"S{len(fixed)}")
     node = keyword(call, "dtype")
     dtype = module.value(node) if node is not None else Symbol("torch.int64" if "below" in values else "torch.float32")
     short = _DTYPES.get(dtype.name.rpartition(".")[2]) if isinstance(dtype, Symbol) else None
-    if short is None or not shape:
-        raise NotConstant(
-            f"the dtype of {one_line(ast.unparse(call), 60)} is not constant" if shape else "it has no shape"
-        )
-    return {"shape": shape, "dtype": short, **values}
-
-
-def _labels(module: Module, around: Function, parameters: Sequence[str]) -> list[str]:
-    """The sizes with which the file calls its example."""
-    positions = {each.arg: number for number, each in enumerate(around.args.args)}
-    labels = list[str]()
-    for node in ast.walk(module.tree):
-        match node:
-            case ast.Call(func=ast.Name(id=name)) if name == around.name:
-                numbers = [_size(module, keyword(node, each, positions[each])) for each in parameters]
-                labels.append("x".join(map(str, numbers)))
-    if not labels:
-        raise NotConstant(f"nothing calls {around.name} with numbers")
-    return list(dict.fromkeys(labels))
-
-
-def _size(module: Module, node: ast.expr | None) -> int:
-    number = module.value(node) if node is not None else None
-    if not isinstance(number, int) or number < 1:
-        raise NotConstant("its example is called with no numbers")
-    return number
+    if short is None or not parts:
+        raise NotConstant(f"`{one_line(ast.unparse(call), 60)}` has no plain {'dtype' if parts else 'shape'}")
+    return {"shape": sizes.shape(parts), "dtype": short, **values}

@@ -20,6 +20,7 @@ _DTYPE = re.compile(r"torch\.(b?float|u?int|complex)\d+\w*|torch\.(bool|half|dou
 _PATH = re.compile(r"[\w./-]+", re.ASCII)
 
 Parameters = Sequence[tuple[str, float]]  # ids with their sizes
+Fixtures = Mapping[str, tuple[Module, Function, ast.Call | None]]  # where each is, and its decorator if that is a call
 
 
 def tests(module: Module, modules: Mapping[str, Module]) -> Iterator[Candidate]:
@@ -32,13 +33,8 @@ def tests(module: Module, modules: Mapping[str, Module]) -> Iterator[Candidate]:
         if FIXTURE not in arguments or not function.name.startswith("test"):
             continue
         title = "::".join([*(parent.name for parent in parents), function.name])
-        candidate = Candidate(
-            CandidateKind.TEST,
-            module.path,
-            function.lineno,
-            title,
-            slug(title.replace("::", "-").removeprefix("test_")),
-        )
+        name = slug(title.replace("::", "-").removeprefix("test_"))
+        candidate = Candidate(CandidateKind.TEST, module.path, function.lineno, title, name)
         if not _PATH.fullmatch(module.path):
             yield replace(candidate, lacks="its path has characters other than letters, digits and _ . / -")
             continue
@@ -59,19 +55,19 @@ def _collected(module: Module) -> Iterator[tuple[list[ast.ClassDef], Function]]:
             yield from (([node], method) for method in node.body if isinstance(method, Function))
 
 
-def _fixtures(module: Module, modules: Mapping[str, Module]) -> dict[str, tuple[Module, Function, ast.Call | None]]:
-    """The fixtures of a test file and of the conftest.py above it, by name; the nearest counts."""
+def _fixtures(module: Module, modules: Mapping[str, Module]) -> Fixtures:
+    """The fixtures of a test file and of the conftest.py above it, and `pytest_generate_tests`; the nearest counts."""
     folders = [str(folder) for folder in PurePosixPath(module.path).parents]
     near = [modules.get("conftest.py" if folder == "." else f"{folder}/conftest.py") for folder in folders]
-    known: dict[str, tuple[Module, Function, ast.Call | None]] = {}
+    fixtures: dict[str, tuple[Module, Function, ast.Call | None]] = {}
     for file in reversed([module, *filter(None, near)]):
         for function in _functions(file):
             for name, call in decorators(function, file):
                 if name in ("pytest.fixture", "pytest_asyncio.fixture"):
-                    known[function.name] = file, function, call
+                    fixtures[function.name] = file, function, call
             if function.name == "pytest_generate_tests":
-                known[function.name] = file, function, None
-    return known
+                fixtures[function.name] = file, function, None
+    return fixtures
 
 
 def _functions(module: Module) -> Iterator[Function]:
@@ -84,7 +80,7 @@ def _cases(
     marked: Sequence[Function | ast.ClassDef],
     arguments: Sequence[str],
     module: Module,
-    fixtures: Mapping[str, tuple[Module, Function, ast.Call | None]],
+    fixtures: Fixtures,
 ) -> tuple[list[str], list[str]]:
     """The ids to measure, of all that the parameters make.  Raises NotConstant with what hides them."""
     if generating := fixtures.get("pytest_generate_tests"):
@@ -98,7 +94,7 @@ def _cases(
             names, ids = _ids(call, module)
             direct |= set(names)
             parameters.append(ids)
-    _refuse_hidden([one for one in arguments if one not in direct], fixtures)
+    _refuse_hidden([name for name in arguments if name not in direct], fixtures)
     if math.prod(map(len, parameters)) > MAX_PRODUCT:
         raise NotConstant(f"it has more than {MAX_PRODUCT:,} combinations of parameters")
     combined = [
@@ -148,14 +144,14 @@ def _ids(call: ast.Call, module: Module) -> tuple[list[str], Parameters]:
         raise NotConstant(f"code makes the ids of {', '.join(names)}")
     sets = list(_parameter_sets(values_node, module))
     ids = list[tuple[str, float]]()
-    for number, (given, values) in enumerate(sets):
-        one_each = [values] if isinstance(named, str) and len(names) == 1 else list(values)
-        if len(one_each) != len(names):
+    for number, (text, values) in enumerate(sets):
+        arguments = [values] if isinstance(named, str) and len(names) == 1 else list(values)
+        if len(arguments) != len(names):
             raise NotConstant(f"the values of {', '.join(names)} do not fit")
-        listed = own[number] if own is not None and number < len(own) else None
-        text = given if given is not None else listed
+        if text is None and own is not None and number < len(own):
+            text = own[number]
         if not isinstance(text, str):
-            text = "-".join(_id(value, name, number) for name, value in zip(names, one_each, strict=True))
+            text = "-".join(_id(value, name, number) for name, value in zip(names, arguments, strict=True))
         ids.append((text, math.prod(_numbers(values))))
     return names, ids
 

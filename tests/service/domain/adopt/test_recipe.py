@@ -93,9 +93,12 @@ HELION = """
     def lonely(x: torch.Tensor) -> torch.Tensor:
         return x
 
+    def reference(x, dim):
+        return torch.softmax(x, dim)
+
     def check(m: int, n: int) -> None:
         x = torch.randn([m, n], device=DEVICE, dtype=torch.bfloat16)
-        run_example({"helion": softmax}, torch.softmax, (x, -1))
+        run_example({"helion": softmax}, reference, (x, -1))
 
     def main() -> None:
         check(1024, 512)
@@ -338,7 +341,7 @@ def test_a_helion_kernel_gets_the_inputs_of_its_example():
             "sizes": ["M", "N"],
             "inputs": {"x": {"shape": ["M", "N"], "dtype": "bf16"}},
             "constants": {"dim": -1},
-            "reference": "torch:softmax",
+            "reference": "examples.softmax:reference",
             "cases": ["1024x512", "4096x2560"],
         }
     }
@@ -351,6 +354,8 @@ def test_a_helion_kernel_gets_the_inputs_of_its_example():
     ("before", "after", "entry"),
     [
         ("[m, n]", "1024, 512", {"sizes": ["S0", "S1"], "cases": ["1024x512"]}),
+        ("reference, (x, -1)", "torch.exp, (x,)", {"reference": "torch:exp"}),
+        ("check(4096, 2560)", "check(n=64, m=32)", {"cases": ["1024x512", "32x64"]}),
         (
             "torch.randn([m, n]",
             "torch.rand([m, n]",
@@ -366,6 +371,26 @@ def test_a_helion_kernel_gets_the_inputs_of_its_example():
 def test_inputs_of_helion(before, after, entry):
     chosen = entries(found({"softmax": HELION.replace(before, after)}))["softmax"]
     assert chosen | entry == chosen
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lacks"),
+    [
+        ("(x, -1)", "(-1, x)", "the example does not say what x is"),
+        ("(x, -1)", "(x, -1, 2)", "its example has other arguments"),
+        (
+            "torch.randn([m, n]",
+            "make([m, n]",
+            "`make([m, n], device=DEVICE, dtype=torch.bfloat16)` is no random tensor",
+        ),
+        ("dtype=torch.bfloat16", "dtype=None", "`torch.randn([m, n], device=DEVICE, dtype=None)` has no plain dtype"),
+        ("[m, n]", "[m, -n]", "`n` is not constant"),
+        ("check(1024, 512)\n", "check(size())\n", "`size()` is not constant"),
+    ],
+)
+def test_inputs_of_helion_that_are_left_to_the_reader(before, after, lacks):
+    [candidate, _] = found({"softmax": HELION.replace(before, after)}).all
+    assert candidate.lacks == f"{lacks}; write sizes, inputs and cases"
 
 
 def test_functions_that_can_be_called_as_a_norm_become_providers():
