@@ -16,7 +16,7 @@ from service.ledger import stored_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.changepoints import follow_up, scan
 from service.ledger.health.control import note_tick
-from service.ledger.intake import calibrations, deliveries, registry
+from service.ledger.intake import calibrations, deliveries, registry, second_sessions
 from service.ledger.notices import deliver
 from service.ledger.notices import happenings as silent_workers
 from service.ledger.notify import compose, outbox
@@ -118,6 +118,7 @@ class Throttled:
 _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
 _auto_start = Throttled(bisections.start_due, 10.0)
 _calibrate = Throttled(calibrations.plan_due, 60.0)
+_measure_twice = Throttled(second_sessions.plan_due, 60.0)
 _forget_logs = Throttled(stored_texts.forget_logs, 3600.0)
 _forget_code = Throttled(stored_texts.forget_code, 3600.0)
 _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
@@ -140,6 +141,7 @@ def run() -> None:
         scan.scan_due,
         _follow,
         advance.advance_due,
+        _measure_twice,  # before calibrations, which make the device busy
         _calibrate,
         _forget_logs,
         _forget_code,

@@ -31,7 +31,7 @@ from service.domain.states import Outcome
 from service.domain.stats.case_variances import MIN_SESSIONS
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
-from service.domain.verdicts.judge import CHANGES, Verdict, judge
+from service.domain.verdicts.judge import CHANGES, Verdict, judge, needs_second_session
 
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANTED = 0.1  # of the cases of a family that is not harmless
@@ -77,7 +77,8 @@ TRUTHS: dict[str, Truth] = {"harmless": harmless, "planted": planted, "edge": ed
 class Row:
     """One kind of families.  The worker knows `past` sessions, in which noise was `share` of what it is now.
 
-    With `part` that is so of this part of the cases only.
+    With `part` that is so of this part of the cases only.  A run has up to so many `sessions`: a second one where it
+    could decide.
     """
 
     noise: str
@@ -85,10 +86,11 @@ class Row:
     past: int = PAST
     share: float = 1.0
     part: float = 1.0
+    sessions: int = 1
 
     @property
     def key(self) -> str:
-        return f"{self.noise}:{self.size}:{self.past}:{self.share:g}:{self.part:g}"
+        return f"{self.noise}:{self.size}:{self.past}:{self.share:g}:{self.part:g}:{self.sessions}"
 
 
 def plan() -> list[tuple[Row, str]]:
@@ -101,6 +103,7 @@ def plan() -> list[tuple[Row, str]]:
     others = [Row(noise.name, size) for noise in NOISES[1:] for size in (6, CASES)]
     new = [Row(name, size, 0) for name in ("alike", *OFFSETS) for size in (6, CASES)]
     new += [Row(name, size, MIN_SESSIONS) for name in OFFSETS for size in (6, CASES)]
+    new += [Row(name, size, PAST, sessions=2) for name in ("offsets", "layouts", "both") for size in (6, CASES)]
     found += [(row, truth) for row in [*others, *new] for truth in ("harmless", "planted")]
     return [*found, (Row("offsets", 6, PAST, 0.25), "harmless")]
 
@@ -109,14 +112,21 @@ def score(row: Row, truth: str, seed: int, noise: Noise | None = None) -> Counte
     """What became of one family, in counts that add up over families."""
     family = Family(noise or NOISE[row.noise], [0.0] * row.size, seed)
     known = family.past(row.past, row.share, row.part) if row.past else NONE_KNOWN
-    return scored(family, TRUTHS[truth], known, seed)
+    return scored(family, TRUTHS[truth], known, seed, row.sessions)
 
 
-def scored(family: Family, truth: Truth, known: KnownVariances, seed: int) -> Counter[str]:
+def scored(family: Family, truth: Truth, known: KnownVariances, seed: int, sessions: int = 1) -> Counter[str]:
     smallest = [POLICY.smallest_change_at(name, us) for name, us in zip(family.names, family.took_us, strict=True)]
     family.effects = np.array(truth(smallest, seed))
     cells = Session(family, known).until_decided(POLICY)
     verdicts, count, false = judge(cells, POLICY, known), Counter[str](families=1), 0
+    if sessions > 1 and needs_second_session(verdicts):
+        first = {cell.name: (*cell.screened.effects(), *cell.confirmed.effects()) for cell in cells}
+        known = {metric: replace(variances, first=first) for metric, variances in known.items()}
+        family.begin()
+        cells = Session(family, known).until_decided(POLICY)
+        verdicts = judge(cells, POLICY, known)
+        count["seconds"] += 1
     for cell, effect, us, least in zip(cells, family.effects, family.took_us, smallest, strict=True):
         verdict = verdicts[cell.name]
         trials = len(cell.screened.candidate) + len(cell.confirmed.candidate)

@@ -139,7 +139,7 @@ class Family:
         else:
             self.took_us = np.exp(self._dice.uniform(math.log(10), math.log(1000), self.size))  # half below 100 us
             self.names = names(self.size)
-        self._begin()
+        self.begin()
 
     def _drawn(self) -> list[Donor]:
         """Cases of one source, which is drawn by its number of cases; each second case is long."""
@@ -150,8 +150,8 @@ class Family:
         pools = [lengths[kind] or lengths[1 - kind] for kind in kinds]
         return [pool[int(self._dice.integers(len(pool)))] for pool in pools]
 
-    def _begin(self) -> None:
-        """Draw what all trials of a session share."""
+    def begin(self) -> None:
+        """Draw what all trials of the next session share."""
         at_cases = self._dice.normal(size=(SIDES, self.size)) * self.noise.offset
         self._offsets = (at_cases + self._dice.normal(size=(SIDES, 1)) * self.noise.side) / math.sqrt(2)
         if self.noise.build or self.noise.build_side:
@@ -165,7 +165,7 @@ class Family:
         past = []
         shares = np.where(np.arange(self.size) < part * self.size, share, 1.0)
         for session in range(sessions):
-            self._begin()
+            self.begin()
             trials = [self.trial(np.arange(self.size)) for _ in range(POLICY.screening[0])]
             for place, name in enumerate(self.names):
                 for side, is_copy in ((2, True), (0, False)):
@@ -175,7 +175,7 @@ class Family:
                     ]
                     centre, own = fmean(effects), variance(effects)
                     past.append(PastComparison(session, (PROVIDER, name), centre, own, len(effects) - 1, is_copy))
-        self._begin()
+        self.begin()
         learned = learn(past, POLICY.screening[0] - 1)
         return {Metric.KERNEL: learned} if learned else NONE_KNOWN
 

@@ -88,6 +88,8 @@ def _says(one: Mapping[str, Any]) -> str:
     if "unit" in one:
         return str(one["unit"])
     known = f"{one['past']} sessions known" if one["past"] else "nothing known"
+    if one.get("sessions", 1) > 1:
+        known += ", a second session where it could decide"
     if one["share"] != 1:
         part = "" if one["part"] == 1 else "half of the cases "
         known += f", {part}{one['share']:g} as noisy"

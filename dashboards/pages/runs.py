@@ -126,6 +126,7 @@ def run(run_id: Key, session: Reading, filters: Filters) -> str:
         messages=messages,
         without_sota=notes.without_sota(found) or notes.functions_alone(found),
         provisional=notes.provisional(found),
+        second_session=notes.second_session(found),
         live=whole.state in OPEN_STATES,
         controls=controls.forms_of_run(whole),
         others=_others(session, whole),

@@ -52,6 +52,8 @@ class RunItem(Document):
     trusted: bool
     sandboxed: bool | None
     repeated: bool = Field(description="The controls of the first session failed, so it was measured again.")
+    awaits_second: bool = Field(description="A second session follows, which could decide what is open.")
+    second_of: int | None = Field(description="The run whose second session it is.")
     provisional: bool = Field(description="Its worker was not calibrated yet, so its times block nothing.")
     created_at: Moment
     started_at: Moment | None

@@ -383,6 +383,8 @@ class Run(Base):
     repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
     # Its worker was not calibrated: its times block nothing.
     provisional: Mapped[bool] = mapped_column(default=False, server_default=false())
+    awaits_second: Mapped[bool] = mapped_column(default=False, server_default=false())  # a session that could decide it
+    second_of: Mapped[int | None] = mapped_column(Key)  # the run whose open cases this session is to decide
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")

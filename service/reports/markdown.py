@@ -17,7 +17,7 @@ from service.domain.text import code, escaped, fenced, in_percent, last_lines, l
 from service.domain.verdicts.totals import Summary
 from service.reports import comment_head
 from service.reports.comment_head import from_to, times
-from service.reports.notes import conventions, provisional, without_sota
+from service.reports.notes import conventions, provisional, second_session, without_sota
 from service.reports.payloads import CheckPayload
 from service.reports.report import NOUNS, Report
 from service.reports.rows import AgainstSota, BaselineRow, Row
@@ -104,8 +104,7 @@ def _body(report: Report, most: int) -> list[str]:
         parts.append(fenced(last_lines(report.log or "")))
     if report.repeated:
         parts.append("Measured again, because the controls of the first session failed.")
-    if text := provisional(report):
-        parts.append(text)
+    parts += filter(None, (second_session(report), provisional(report)))
     if report.state is RunState.DONE and report.reason:
         parts.append(f"Note: {escaped(one_line(report.reason))}.")
     parts += _tables(report, most)

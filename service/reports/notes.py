@@ -17,12 +17,23 @@ def notes(report: Report) -> list[str]:
         found.append("Measured again, because the controls of the first session failed.")
     if lost := report.lost_repeatability:
         found.append(f"No longer repeatable: {listed([f'{row.case} ({row.provider})' for row in lost])}.")
-    if text := provisional(report):
-        found.append(text)
+    found += filter(None, (second_session(report), provisional(report)))
     found += conventions(report)
     if missing := without_sota(report) or functions_alone(report):
         found.append(missing)
     return [printable(one) for one in found]
+
+
+def second_session(report: Report) -> str:
+    """That a second session follows or that this is one; empty for other runs."""
+    if report.second_of is not None:
+        return f"Second session of run {report.second_of}: offsets of sessions and builds are averaged over both."
+    if report.awaits_second:
+        return (
+            "What offsets of earlier sessions or builds leave open here, a second session could decide: "
+            "it follows automatically when the device is idle."
+        )
+    return ""
 
 
 def provisional(report: Report) -> str:

@@ -114,6 +114,8 @@ class Report:
     public: bool = False  # anybody may read it, at an address that forges reach
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
     provisional: bool = False  # its worker was not calibrated yet: its times block nothing
+    awaits_second: bool = False  # a second session follows, which could decide what offsets of earlier ones leave open
+    second_of: int | None = None  # the run whose second session it is
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
         """The rows with these outcomes, the largest change first."""
@@ -390,6 +392,7 @@ class Report:
 # What a report repeats of its run, a row of its verdict, and a side of a row of its measurement.
 _OF_RUN = (
     *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "provisional"),
+    *("awaits_second", "second_of"),
     *("worker", "attempt", "max_attempts", "created_at", "started_at", "finished_at"),
 )
 _OF_VERDICT = (

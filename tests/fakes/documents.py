@@ -98,6 +98,8 @@ def run(*verdicts: dict[str, Any], measurements: tuple[dict[str, Any], ...] = ()
         "trusted": True,
         "sandboxed": True,
         "repeated": False,
+        "awaits_second": False,
+        "second_of": None,
         "provisional": False,
         "created_at": "2026-11-21T03:00:00Z",
         "started_at": "2026-11-21T03:01:00Z",

@@ -69,7 +69,7 @@ def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeed
 def test_all_tasks_run_on_an_empty_ledger(monkeypatch):
     failed = []
     monkeypatch.setattr(control.log, "exception", lambda *_, task, **__: failed.append(task))
-    for one in (control._follow, control._auto_start, control._calibrate):
+    for one in (control._follow, control._auto_start, control._calibrate, control._measure_twice):
         monkeypatch.setattr(one, "_next", 0.0)
     for _ in range(2):
         control.run()

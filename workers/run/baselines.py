@@ -89,10 +89,18 @@ class Baselines:
     def head(self) -> Environment:
         """The environment of the revision: in a calibration a fresh one, as its baseline is."""
         run = self._assignment.run
-        return self.build(run.revision.sha, -run.id if run.purpose is Purpose.CALIBRATION else None)
+        if run.purpose is Purpose.CALIBRATION:
+            return self.build(run.revision.sha, -run.id)
+        return self.build(run.revision.sha)
 
     def build(self, sha: str, apart: int | None = None) -> Environment:
-        """The environment of a revision; `apart` from others with another number.  Raises what building it raises."""
+        """The environment of a revision; `apart` from others with another number.  Raises what building it raises.
+
+        A second session has builds of its own, because it is to average what builds differ by.
+        """
+        run = self._assignment.run
+        if apart is None and run.second_of is not None:
+            apart = run.id
         return environments.build(
             self._source,
             sha,

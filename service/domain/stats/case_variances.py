@@ -8,7 +8,7 @@ trials of a session share grows with that level.  A calibration from a quieter h
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -64,7 +64,8 @@ class CaseVariances:
     `usual` is its logarithm and `error` the variance of this logarithm.  `spread` is the winsorised variance of a
     session's log-variance about it, for sample variances of `df` degrees of freedom.  `offset` is what the trials of a
     session share beyond that, for runs of too few cases to show it.  `build` is what two builds of one source differ by
-    beyond both, which no control of a session shows; None if too few sessions compared builds.
+    beyond both, which no control of a session shows; None if too few sessions compared builds.  `first` has the effects
+    of all trials of the first session of the comparison that is to be judged, where this is its second one.
     """
 
     usual: Mapping[Name, float]
@@ -73,6 +74,7 @@ class CaseVariances:
     df: int
     offset: Offset | None = None
     build: Offset | None = None
+    first: Mapping[Name, Sequence[float]] = field(default_factory=dict)
 
     def priors(self, run: Mapping[Name, RunVariance], df: int) -> dict[Name, Prior]:
         """A prior for each case of the run that is known, from sample variances with `df` degrees of freedom."""

@@ -32,12 +32,14 @@ class Estimate:
         prior: Prior | None = None,
         *,
         at_least: float = 0.0,
+        before: Self | None = None,
         offset: Offset | None = None,
     ) -> Self | None:
         """Estimate from one effect for each trial; None with fewer than two.
 
         The variance over trials is moderated by the `prior` of the family (Smyth 2004), then raised to `at_least`.
-        Without a prior it is the sample variance; if that is zero, only the size of the effect decides.  The variance
+        Without a prior it is the sample variance; if that is zero, only the size of the effect decides.  An estimate of
+        the session `before` counts as much as this one, because each session has its own offset.  The variance
         of the `offset` is added, because more trials do not average it out.  Its common part counts with the same
         degrees of freedom as the rest, although that is one draw for each provider.
         """
@@ -48,6 +50,8 @@ class Estimate:
         if prior is not None:
             spread, df = prior.moderate(spread, df)
         plain = cls(centre, math.sqrt(max(spread, at_least) / count), df, count)
+        if before is not None:
+            plain = plain.averaged(before)
         return plain if offset is None else plain.with_variance(offset.variance, offset.df)
 
     def with_variance(self, added: float, df: float) -> Self:
@@ -57,6 +61,13 @@ class Estimate:
         trials = self.error**2
         both = trials + added
         return self.with_error(math.sqrt(both), both**2 / (trials**2 / self.df + added**2 / df))
+
+    def averaged(self, before: Self) -> Self:
+        """The mean with the estimate of another session; the trials are those of this one."""
+        mine, theirs = self.error**2, before.error**2
+        parts = mine**2 / self.df + theirs**2 / before.df
+        df = (mine + theirs) ** 2 / parts if parts else min(self.df, before.df)
+        return type(self)((self.centre + before.centre) / 2, math.sqrt(mine + theirs) / 2, df, self.trials)
 
     def with_error(self, error: float, df: float) -> Self:
         return type(self)(self.centre, error, df, self.trials)

@@ -64,6 +64,10 @@ class Offset:
         added = self.relative * squared_error
         return replace(self, own=self.own + added, relative=0.0, learned=self.learned or added > self.own)
 
+    def of_two_sessions(self) -> Self:
+        """Of the mean over two sessions with fresh builds, each of which drew its own offsets."""
+        return replace(self, own=self.own / 2, common=self.common / 2, relative=self.relative / 2, build=self.build / 2)
+
     def with_build(self, build: Self) -> Self:
         """With what two builds differ by beyond the session's offsets."""
         if build.own == 0:

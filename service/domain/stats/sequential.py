@@ -53,21 +53,33 @@ class Decision:
     p: float | None = None
     q: float | None = None
     futile: bool = False  # open, and no number of trials could decide: the session's offset is too large
+    second: bool = False  # futile, but a second session with the same result would decide
 
     @property
     def trials(self) -> int:
         return self.estimate.trials if self.estimate else 0
 
 
-def screen(effects: Effects, limits: Limits, prior: Prior | None, offset: Offset | None = None) -> Decision:
-    """Test the screening trials after each step of the limits until one decides."""
+def screen(
+    effects: Effects,
+    limits: Limits,
+    prior: Prior | None,
+    offset: Offset | None = None,
+    before: Estimate | None = None,
+) -> Decision:
+    """Test the screening trials after each step of the limits until one decides.
+
+    `before` is the estimate of an earlier session; `offset` is then that of the mean over both.
+    """
     seen = Decision()
     for stop in stops(limits.steps, len(effects)):
-        estimate = Estimate.of(_measured(effects[: stop.trials]), prior, offset=offset)
+        estimate = Estimate.of(_measured(effects[: stop.trials]), prior, before=before, offset=offset)
         if estimate is not None:
             p = estimate.p_no_change()
             zone = _zone(estimate, p, limits, stop.share)
-            seen = Decision(zone, estimate, p, futile=zone is Zone.OPEN and _futile(estimate, limits, offset))
+            futile = zone is Zone.OPEN and _futile(estimate, limits, offset)
+            second = futile and offset is not None and not _futile(estimate, limits, offset.of_two_sessions())
+            seen = Decision(zone, estimate, p, futile=futile, second=second)
         if seen.zone is not Zone.OPEN or seen.futile:
             break
     return seen
@@ -100,6 +112,7 @@ class Suspect:
     prior: Prior | None
     offset: Offset | None = None
     typical: float = 0.0  # median effect of the provider's cases
+    before: Estimate | None = None  # of an earlier session; `offset` is then that of the mean over both
 
     def estimate(self, trials: int, *, offset: bool = True) -> Estimate | None:
         """Estimate from the first `trials` confirmation trials; the variance is at least that of all the case's trials.
@@ -107,8 +120,10 @@ class Suspect:
         A few cases of a family may vary several times as much as the rest, which three trials do not always show.
         Without a prior of the family, the prior is the variance of the case's own trials.
         """
-        added = self.offset.variance if offset and self.offset else 0.0
-        return self._estimate(trials, _measured(self.confirmation[:trials]), added)
+        effects = _measured(self.confirmation[:trials])
+        if not offset:
+            return replace(self, offset=None, before=None)._estimate(trials, effects, 0.0)
+        return self._estimate(trials, effects, self.offset.variance if self.offset else 0.0)
 
     def pooled(self) -> Estimate | None:
         """Estimate from all trials, for a case that they leave undecided.
@@ -138,6 +153,10 @@ class Suspect:
             return p
         return max(p, _beyond(estimate.less(self.typical), self))
 
+    def in_two_sessions(self) -> "Suspect":
+        """The same with the offsets of the mean over two sessions."""
+        return replace(self, offset=self.offset.of_two_sessions()) if self.offset else self
+
     def exceeds_common(self, estimate: Estimate) -> bool:
         """Whether the change is larger than the offset that all cases of the session share."""
         if self.offset is None or self.offset.common == 0:
@@ -150,7 +169,7 @@ class Suspect:
         screening = _measured(self.screening)
         own = pooled_variance(screening, _measured(self.confirmation[:trials]))
         prior = self.prior or (Prior(own, len(screening) - 1, math.inf) if own else None)
-        estimate = Estimate.of(effects, prior, at_least=own)
+        estimate = Estimate.of(effects, prior, at_least=own, before=self.before)
         if estimate is None or self.offset is None:
             return estimate
         return estimate.with_variance(offset_variance, self.offset.df)
@@ -194,7 +213,8 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
             if seen.zone is Zone.OPEN and not seen.futile and seen.estimate is not None and step < len(tests[place]):
                 zone = suspect.direction if q <= suspect.limits.alpha else Zone.OPEN
                 futile = zone is Zone.OPEN and _is_futile(seen.estimate, suspect)
-                decisions[place] = replace(seen, q=q, zone=zone, futile=futile)
+                second = futile and not _is_futile(seen.estimate, suspect.in_two_sessions())
+                decisions[place] = replace(seen, q=q, zone=zone, futile=futile, second=second)
     return decisions
 
 

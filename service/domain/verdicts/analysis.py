@@ -54,6 +54,7 @@ class Reading:
     fresh: Decision = field(default_factory=Decision)
     suspect: Suspect | None = None
     control: Estimate | None = None  # of the copy over its original, over all trials
+    before: Estimate | None = None  # of the first session, where this is the second
     offset: Offset | None = None  # of the session at cases of this kind
     off: bool = False  # the control is beyond its limit, and not by chance
     machine: bool = False  # most cases of the provider moved this way, and equal code with them
@@ -118,7 +119,8 @@ def readings(cells: Sequence[Cell], policy: Policy, past: KnownVariances = NONE_
         metric = metric_of(cell.case)
         offset_here = _with_known(offsets.get(_kind(cell, read[cell.name], own)), usual.get(metric))
         build = past[metric].build if metric in past else None
-        read[cell.name] = _first(read[cell.name], own, offset_here, build)
+        first = past[metric].first.get(cell.name, ()) if metric in past else ()
+        read[cell.name] = _first(read[cell.name], own, offset_here, build, first)
     typical = _typical(compared, read)
     for name in _moved_with_equal_code(compared, read):
         read[name] = replace(read[name], machine=True)
@@ -167,7 +169,9 @@ def _controlled(cell: Cell, screened: Effects, control: Effects, policy: Policy,
     return Reading(smallest_change, prior, screened, Decision(), control=estimate, off=off)
 
 
-def _first(reading: Reading, policy: Policy, offset: Offset | None, build: Offset | None) -> Reading:
+def _first(
+    reading: Reading, policy: Policy, offset: Offset | None, build: Offset | None, first_session: Sequence[float]
+) -> Reading:
     beta = policy.beta / PHASES
     limits = Limits(math.log1p(reading.smallest_change), policy.screening, beta, policy.alpha)
     if offset and offset.relative:
@@ -175,7 +179,11 @@ def _first(reading: Reading, policy: Policy, offset: Offset | None, build: Offse
         offset = offset.at(first.error**2) if first else offset
     if build is not None:
         offset = offset.with_build(build) if offset else build
-    return replace(reading, offset=offset, first=screen(reading.screened, limits, reading.prior, offset))
+    before = Estimate.of(first_session, reading.prior)
+    if before is not None and offset is not None:
+        offset = offset.of_two_sessions()
+    first_step = screen(reading.screened, limits, reading.prior, offset, before)
+    return replace(reading, offset=offset, before=before, first=first_step)
 
 
 def _with_known(offset: Offset | None, usual: Offset | None) -> Offset | None:
@@ -189,7 +197,7 @@ def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: floa
     beta, fdr = policy.beta / PHASES, _RULE.error_rate(policy)
     limits = Limits(math.log1p(reading.smallest_change), policy.confirmation, beta, fdr)
     first, offset = reading.first.zone, reading.offset
-    return Suspect(first, reading.screened, confirmed, limits, reading.prior, offset, typical)
+    return Suspect(first, reading.screened, confirmed, limits, reading.prior, offset, typical, reading.before)
 
 
 def _provider_metric(cell: Cell) -> tuple[str, Metric]:

@@ -56,6 +56,7 @@ class Verdict:
     q: float | None = None  # p corrected over all cases of the run
     smallest_change: float | None = None  # the smallest change that matters at this case, relative
     doubt: Doubt | None = None  # why equal code of the session leaves it inconclusive
+    second_decides: bool = False  # offsets of earlier sessions leave it open; with this result twice it would not be
     known_before: bool = False  # an earlier revision was invalid or failed at this case too
     quarantined_by: str | None = None  # who quarantines the case, if that makes a confirmed change inconclusive
     refuted: bool = False  # the confirmation trials speak against the suspicion, although they do not decide
@@ -82,6 +83,11 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
     doubted = [verdict for verdict in judged.values() if verdict.doubt not in (None, Doubt.EARLIER, Doubt.BUILD)]
     compared = sum(verdict.comparison is not None for verdict in judged.values())
     return any(verdict.suspected for verdict in doubted) or len(doubted) > MANY_DOUBTED * compared
+
+
+def needs_second_session(judged: Mapping[Name, Verdict]) -> bool:
+    """Whether a second session, with fresh builds, could decide a case that offsets of earlier sessions leave open."""
+    return any(verdict.second_decides for verdict in judged.values())
 
 
 def wanted(cells: Sequence[Cell], policy: Policy, variances: KnownVariances = NONE_KNOWN) -> Mapping[Name, Why]:
@@ -153,6 +159,7 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
         suspected=reading.suspected,
         smallest_change=reading.smallest_change,
         doubt=doubt,
+        second_decides=reading.last.second and doubt in (Doubt.EARLIER, Doubt.BUILD),
         session_offset=SessionOffset(reading.offset, _doubt(reading, reading.doubt) if reading.doubt else None),
     )
 

@@ -6,27 +6,30 @@ Equal code is compared by A/A controls, and in a calibration by two builds of on
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from sqlalchemy import ColumnElement, func, insert, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
 from service.db.engine import clock
-from service.db.models import Calibration, CalibrationTotals, Measurement, Run, RunTotals, Series, VerdictRow
+from service.db.models import Calibration, CalibrationTotals, Measurement, Run, RunTotals, Series, VerdictRow, unpack
 from service.domain import roofline
 from service.domain.metrics import SeriesKey, metric_of
 from service.domain.phases import seconds_by_phase
 from service.domain.policy.policy import Policy
-from service.domain.states import BaselineKind, CellState, Equal, Outcome, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, Equal, Outcome, Purpose, Rounds, RunState
 from service.domain.stats.case_variances import PastComparison, learn
 from service.domain.verdicts import calibration
 from service.domain.verdicts.analysis import NONE_KNOWN, KnownVariances
 from service.domain.verdicts.calibration import Compared, variance_of
+from service.domain.verdicts.samples import Name, Pairs
 from service.domain.verdicts.session_result import SessionResult
 from service.domain.verdicts.totals import CaseAgainstSota, JudgedCase, slower_than_wrong, totals
 from service.ledger.calibration import quarantines
 from service.ledger.targets import series_ids
 
+SIDES = (Role.HEAD, Role.PARENT)
 SESSIONS = 20  # the newest of the same target on the same worker, and so many calibrations
 MAX_AGE_S = 90 * 86400.0  # a worker's whole history is long, and an old session says little of the machine today
 _OF_SUITES = (Purpose.WATCH, Purpose.CALIBRATION)  # a bisection measures few cases, and would crowd out the others
@@ -137,8 +140,11 @@ def _earlier(run: Run) -> tuple[ColumnElement[bool], ...]:
     return *same, *lately, Run.state == RunState.DONE, Run.trusted.is_(True), Run.repeated.is_(False)
 
 
-def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariances:
+def known_variances(session: Session, run: Run, policy: Policy, baseline: str | None = None) -> KnownVariances:
     """By metric, from the comparisons of equal code in sessions that ended before this run began.
+
+    With the first session of the run, if this is its second one; `baseline` is what it is compared with, where that is
+    not stored yet.
 
     So the worker that asks for more trials, the judge, and a later replay know the same.  A run that was measured twice
     is left out: its rows are of the first session, maybe of another worker, whose controls were off.
@@ -170,4 +176,34 @@ def known_variances(session: Session, run: Run, policy: Policy) -> KnownVariance
             copy = kind is Equal.COPY
             past[metric].append(PastComparison(run_id, (provider, case), math.log(ratio), variance, trials - 1, copy))
     learned = {metric: learn(some, policy.screening[0] - 1) for metric, some in past.items()}
-    return {metric: variances for metric, variances in learned.items() if variances is not None}
+    first = _first_session(session, run, baseline or run.baseline)
+    return {
+        metric: replace(variances, first={name: own for name, own in first.items() if metric_of(name[1]) is metric})
+        for metric, variances in learned.items()
+        if variances is not None
+    }
+
+
+def _first_session(session: Session, run: Run, baseline: str | None) -> dict[Name, tuple[float, ...]]:
+    """The effects of all trials of the session that this one is the second of, on the same worker.
+
+    Of the cases that were compared with the same revision.
+    """
+    first = session.get(Run, run.second_of) if run.second_of is not None else None
+    if first is None or first.worker != run.worker:
+        return {}
+    of_parent = (VerdictRow.run_id == first.id, VerdictRow.baseline_kind == BaselineKind.PARENT)
+    verdicts = select(VerdictRow.provider, VerdictRow.case).where(*of_parent, VerdictRow.baseline == baseline)
+    names = {(provider, case) for provider, case in session.execute(verdicts)}
+    measured = select(Measurement.role, Measurement.provider, Measurement.case, Measurement.samples).where(
+        Measurement.run_id == first.id,
+        Measurement.role.in_(SIDES),
+        Measurement.state == CellState.MEASURED,
+    )
+    sides = defaultdict[Name, dict[str, tuple[Rounds, ...]]](dict)
+    for role, provider, case, samples in session.execute(measured):
+        if (provider, case) in names and samples is not None:
+            screened, confirmed, _ = unpack(samples)
+            sides[provider, case][role] = (*screened, *confirmed)
+    pairs = {name: Pairs(both[Role.HEAD], both[Role.PARENT]) for name, both in sides.items() if len(both) == len(SIDES)}
+    return {name: tuple(own.effects()) for name, own in pairs.items()}

@@ -183,8 +183,8 @@ def _count_loss(run: Run) -> None:
 def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
     run.lease_until, run.stage, run.worker = None, None, None
     now = clock(session)
-    if unwanted := _unwanted(session, run):
-        (run.state, run.reason), run.finished_at = unwanted, now
+    if ended := unwanted(session, run):
+        (run.state, run.reason), run.finished_at = ended, now
     elif run.attempt >= run.max_attempts or run.losses > MAX_LOSSES:
         run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
@@ -196,7 +196,7 @@ def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
         wake(session, run.device)
 
 
-def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
+def unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
     """The final state and reason of a pull request's run that is not needed any more; None where it is."""
     pull = pull_of(session, run.target_id, run.pull) if run.pull is not None else None
     if pull is None:

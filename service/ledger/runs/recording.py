@@ -191,7 +191,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     cells = _cells(session, run, result, policy)
-    variances = known_variances(session, run, policy)
+    variances = known_variances(session, run, policy, result.baseline)
     judged = judge.judge(cells, policy, variances)
     sessions.compared(session, run, result, policy, variances)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
@@ -199,6 +199,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
         return run
     _store(session, run, result)
     known = sessions.calibrations_before(session, run)
+    run.awaits_second = run.purpose is Purpose.WATCH and run.second_of is None and judge.needs_second_session(judged)
     run.provisional = run.purpose is Purpose.WATCH and is_provisional(known, policy.calibrate)
     stored_texts.keep_log(session, run.id, result.build_log)
     stored_texts.keep_code(session, run.target_id, result.texts, run_id=run.id)

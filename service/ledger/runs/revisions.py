@@ -264,6 +264,33 @@ def run_of_revision(
     return run
 
 
+def second_session(session: Session, first: Run) -> Run:
+    """Queue the second session of a run that was measured, behind what people wait for."""
+    run = Run(
+        dedupe=_one_more(session, first.dedupe.partition("+")[0]),
+        target_id=first.target_id,
+        revision_id=first.revision_id,
+        recipe_id=first.recipe_id,
+        baseline=first.baseline,
+        push_id=first.push_id,
+        pull=first.pull,
+        device=first.device,
+        suite=first.suite,
+        only_cases=first.only_cases,
+        trusted=first.trusted,
+        second_of=first.id,
+        priority=Priority.BISECTION,
+        state=RunState.QUEUED,
+        attempt=0,
+        max_attempts=ATTEMPTS,
+        created_at=clock(session),
+    )
+    session.add(run)
+    session.flush()
+    wake(session, run.device)
+    return run
+
+
 def _is_approved(run: Run) -> bool:
     """Whether the code of its revision may run: it is trusted, or somebody approved it."""
     return run.trusted or run.attempt > 0 or run.state in (RunState.QUEUED, RunState.LEASED, RunState.DONE)

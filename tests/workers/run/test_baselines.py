@@ -14,6 +14,7 @@ from service.ledger import targets
 from service.ledger.intake import deliveries
 from service.ledger.reading.queries import found_in
 from service.ledger.runs import internal_runs, queue
+from service.ledger.runs.revisions import second_session
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, Norms
@@ -172,14 +173,40 @@ def test_a_last_good_revision_that_cannot_be_built_is_a_note(repository, monkeyp
     assert outcomes(after, "last_good") == {}
 
 
-def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(repository):
-    run = repository.push()
+def builds() -> int:
+    return sum((folder / "whole").exists() for folder in (settings().state / "environments").iterdir())
+
+
+def calibrated(repository: Repository, run: Run, night: str) -> Run:
     with transaction() as database:
         revision = database.get_one(Revision, run.revision_id)
         target = database.get_one(Target, run.target_id)
         names = {"device": "cpu", "suite": "two", "baseline": revision.sha}
-        internal_runs.internal_run(database, target, revision, Purpose.CALIBRATION, key="tonight", **names)
-    calibration = repository.measure()
+        internal_runs.internal_run(database, target, revision, Purpose.CALIBRATION, key=night, **names)
+    return repository.measure()
+
+
+def test_each_calibration_of_a_revision_compares_two_fresh_builds(repository):
+    run = repository.push()
+    before = builds()
+    for number in (1, 2):
+        calibrated(repository, run, f"night {number}")
+        assert builds() == before + 2 * number
+
+
+def test_a_second_session_has_builds_of_its_own(repository):
+    repository.push()
+    run = repository.push()
+    before = builds()
+    with transaction() as database:
+        second_session(database, database.get_one(Run, run.id))
+    second = repository.measure()
+    assert (second.second_of, second.state) == (run.id, RunState.DONE)
+    assert builds() == before + len({"head", "parent"})
+
+
+def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(repository):
+    calibration = calibrated(repository, repository.push(), "tonight")
     assert set(took_part(calibration)) == {"head", "parent", "control"}
     assert outcomes(calibration, "parent") == {CASE: "steady", WIDE: "steady"}
 
