@@ -9,7 +9,7 @@ from kernels.cases import Role
 from service.db.models import KernelTextRow
 from service.domain.codefacts.comparison import MAX_SHOWN, TextComparison, compared
 from service.domain.codefacts.measured import comparable, mix, normalised
-from service.domain.codefacts.texts import BASELINES, NAMES, paired
+from service.domain.codefacts.texts import BASELINES, NAMES, TRACE, paired
 
 MAX_KERNELS = 6  # that differ, on one page
 
@@ -34,6 +34,12 @@ class CodeSides:
         """The kinds of which there are texts."""
         found = (KindOfCode(kind, name, *self._counted(kind)) for kind, name in NAMES.items())
         return [one for one in found if one.kernels]
+
+    @property
+    def traces(self) -> list[tuple[str, str]]:
+        """The traces that are stored, by side: `baseline` or `head`, and the hash of the text."""
+        sides = (("baseline", self.before), ("head", self.after))
+        return [(side, one.text.sha256) for side, texts in sides for one in texts if one.kind == TRACE]
 
     def pairs(self, kind: str) -> list[tuple[KernelTextRow | None, KernelTextRow | None]]:
         sides = ([one for one in side if one.kind == kind] for side in (self.before, self.after))

@@ -11,6 +11,7 @@ from .pool import ContenderProcess, ContenderProcesses, mapping
 
 OF_TARGET = (Role.HEAD, Role.PARENT, Role.LAST_GOOD, Role.PINNED)
 KERNEL_KINDS = ("ttgir", "ptx", "sass")
+TRACE = "trace"  # of a few calls, `kernels.facts.timeline`
 MAX_KERNELS = 8  # of a call
 MAX_NAME = 200
 ANSWER_S = 30.0  # to disassemble a kernel takes a quarter of a second
@@ -22,7 +23,7 @@ Place = tuple[int, str, str]  # which kernel of the call, its name, the kind of 
 
 @dataclass(frozen=True)
 class CompiledText:
-    """A text of one kernel of a contender, or of all the code that Inductor generated for its call."""
+    """A text of one kernel of a contender, of all the code that Inductor generated, or of the trace of its call."""
 
     number: int
     kernel: str
@@ -86,7 +87,7 @@ def places(facts: Mapping[str, Any]) -> list[Place]:
     for number, kernel in enumerate(listed):
         name = str(mapping(kernel).get("name") or "")[:MAX_NAME]
         found += [(number, name, kind) for kind in KERNEL_KINDS]
-    return found
+    return [*found, (0, "", TRACE)]
 
 
 def _code(facts: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@
 | `free` | `ok` |
 | `telemetry` | state of the device and of the host |
 | `compile` with case and the next cases, if the device is an architecture (`sm_90`) | `state`, `reason`, `facts` |
-| `texts` with case, kernel (its index) and kind (sass, ttgir, ptx, generated), once compiled or prepared | `text` |
+| `texts` with case, kernel (its index) and kind (sass, ttgir, ptx, generated, trace) | `text` |
 
 An answer to `prepare` or `check` with `inexact` is invalid for its numbers alone: the contender is ready for turns.
 Any answer may be `{"error": reason}` instead.  `broken` in an answer: the process cannot be used any more.
@@ -179,7 +179,7 @@ def compile(case: Case, ahead: Sequence[Case] = ()) -> dict[str, Any]:
 
 
 def texts(case: AnyCase, kernel: int, kind: str) -> dict[str, Any]:
-    """The code of a kernel of the compiled or prepared case; `kind` is "sass", "ttgir", "ptx" or "generated"."""
+    """The code of a kernel of the compiled or prepared case; `kind`: sass, ttgir, ptx, generated or trace."""
     return {"do": "texts", "case": str(case), "kernel": kernel, "kind": kind}
 
 

@@ -16,6 +16,7 @@ from ..checks.outputs import Wrong
 from ..errors import format_exception
 from ..facts import gather
 from ..facts.texts import observed_text
+from ..facts.timeline import KIND, timeline
 from ..facts.trace import Seen
 from ..functions import Form, Input, Values, evaluated
 from ..metrics.bench import OTHER_NUMBERS, Bench, CpuAudit
@@ -153,7 +154,13 @@ class PreparedFunction:
         }
 
     def text(self, kernel: int, kind: str) -> str:
-        """The code of a kernel that the call launched.  Raises KeyError or IndexError where it was not observed."""
+        """The code of a kernel that the call launched, or the timeline of a few calls.
+
+        Raises KeyError or IndexError where the code was not observed.
+        """
+        if kind == KIND:
+            with self.bench.working(), self._gradients():
+                return timeline(self.sets[0].call, self.bench.stream)
         return observed_text(self._seen, kernel, kind)
 
     def turn(self, warm: int, timed: int) -> list[float]:

@@ -33,6 +33,7 @@ from ..checks.outputs import (
 from ..errors import INVALID, MAX_REASON
 from ..facts import gather
 from ..facts.texts import observed_text
+from ..facts.timeline import KIND, timeline
 from ..facts.trace import Seen
 from ..metrics import caching, clock_of
 from ..metrics.bench import OTHER_NUMBERS, Bench, CpuAudit, Prepared
@@ -166,7 +167,13 @@ class PreparedCase:
         }
 
     def text(self, kernel: int, kind: str) -> str:
-        """The code of a kernel that the call launched.  Raises KeyError or IndexError where it was not observed."""
+        """The code of a kernel that the call launched, or the timeline of a few calls.
+
+        Raises KeyError or IndexError where the code was not observed.
+        """
+        if kind == KIND:
+            with self.bench.working():
+                return timeline(restored(self.calls[0]), self.bench.stream)
         return observed_text(self._seen, kernel, kind)
 
     @property

@@ -315,7 +315,7 @@ class KernelTextItem(Document):
     arch: str | None = Field(description="Architecture of a facts check; null where the device compiled it.")
     number: int = Field(description="Which kernel of the call, from 0.")
     kernel: str | None = Field(description="Its name; null for the code of the whole call.")
-    kind: str = Field(examples=["ttgir", "ptx", "sass", "generated"])
+    kind: str = Field(examples=["ttgir", "ptx", "sass", "generated", "trace"])
     sha256: str = Field(description="Of the text; equal texts have the same.")
     bytes: int
 

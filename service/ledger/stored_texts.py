@@ -19,6 +19,7 @@ from service.domain.codefacts.texts import (
     MAX_PACKED,
     MAX_TEXTS,
     NAMES,
+    TRACE,
     KernelText,
     packed,
     plain_case,
@@ -52,7 +53,7 @@ def keep_code(
     )
     now, ids, left, rows = clock(session), dict[str, int](), MAX_PACKED, list[KernelTextRow]()
     for text in texts:
-        small = packed(text.text) if text.kind in NAMES else None
+        small = packed(text.text) if text.kind in (*NAMES, TRACE) else None
         if small is None or len(rows) >= MAX_TEXTS or len(small.packed) > left:
             continue
         if small.sha256 not in ids:

@@ -13,6 +13,7 @@ from kernels.cases import Metric, Role, parse_case
 from service.domain.text import printable
 
 NAMES = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS", "generated": "Generated code"}  # in the order of compilation
+TRACE = "trace"  # of a few calls, by torch's profiler: no code, and stored beside it
 MAX_BYTES = 1 << 20  # of a text; a longer one is not stored
 MAX_TEXTS = 2000  # of one run or check
 MAX_PACKED = 64 << 20  # bytes of them, compressed

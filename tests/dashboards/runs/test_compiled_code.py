@@ -110,6 +110,8 @@ def test_the_page_of_a_case_has_it_too_and_equal_code_is_not_stored(story: Story
         run_id = session.get_one(RegressionRow, regression).run_id
     page = api.at(f"/runs/{run_id}/cases/{WIDE}?provider=norms")
     assert links(page.text, "/code/ptx")
+    traces = [json.loads(api.at(link).text) for link in links(page.text, "/api/v1/runs/[0-9]+/code/[0-9a-f]{64}")]
+    assert [len(trace["traceEvents"]) for trace in traces] == [1, 1], "of the baseline and of the head"
 
     sha = story.push("another case alone", fast=99.0)
     story.settle()

@@ -1,5 +1,7 @@
 """Functions of a recipe in real contender processes on the CPU: right ones, wrong ones, and benchmarks that exist."""
 
+import json
+
 import pytest
 
 from kernels.arena import protocol
@@ -206,6 +208,14 @@ def test_a_function_is_measured_and_compared_with_its_reference(own, case):
     assert (state, reason) == ("measured", "")
     assert max(prepared["errors"].values()) < 0.01
     assert "reference" in prepared["facts"]
+
+
+def test_a_call_has_a_trace_for_perfetto(own):
+    own.ask(protocol.prepare(parse_case("softmax/8x64"), 1), 60)
+    trace = json.loads(own.ask(protocol.texts(parse_case("softmax/8x64"), 0, "trace"), 60)["text"])
+    own.ask(protocol.FREE, 60)
+
+    assert [event["name"] for event in trace["traceEvents"]].count("aten::exp") == 3
 
 
 @pytest.mark.parametrize("case", ["report/graph/16x128", "add_into/8x64", "several/8x64", "tested/64"])

@@ -1,5 +1,7 @@
 """Functions of a recipe on a GPU: Triton kernels, benchmarks that exist, and calls that no graph can hold."""
 
+import json
+
 import pytest
 
 from kernels.arena import protocol
@@ -104,6 +106,16 @@ def test_a_triton_kernel_has_facts(open_contender, tree):
 
     assert head.facts["kind"] == "triton"
     assert head.facts["triton"][0]["name"] == "_softmax"
+
+
+def test_the_trace_of_a_call_has_its_kernel(open_contender, tree):
+    channel, case = open_contender(PYTHONPATH=str(tree)), parse_case("softmax/4096x1024")
+    channel.ask(protocol.start(PROVIDER, "cuda", 4, None), 120)
+    channel.ask(protocol.prepare(case, 1), 120)
+    trace = json.loads(channel.ask(protocol.texts(case, 0, "trace"), 60)["text"])
+
+    kernels = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    assert kernels == ["_softmax"] * 3
 
 
 def test_what_no_graph_holds_is_measured_eagerly(open_contender, tree):
