@@ -223,7 +223,7 @@ def _of_test(place: str, label: str) -> Captured:
             "a test is run by pytest, which this environment does not have; add it to the stack"
         ) from None
     file, _, name = place.partition("::")
-    path = Path(os.environ.get(CHECKOUT, "."), file)
+    root = Path(os.environ.get(CHECKOUT, "."))
 
     class Plugin(_Plugin):
         @pytest.fixture
@@ -233,7 +233,8 @@ def _of_test(place: str, label: str) -> Captured:
     plugin = Plugin(label)
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:pytest-benchmark", "-o", "addopts=")
     try:
-        pytest.main([*options, "--rootdir", str(path.parent), f"{path}::{name}"], plugins=[plugin])
+        # Of the folders below the root, pytest reads every conftest.py above the file.
+        pytest.main([*options, "--rootdir", str(root), f"{root / file}::{name}"], plugins=[plugin])
     except BaseException as error:
         raise Broken(f"pytest cannot run {place}: {format_exception(error)}") from error
     if plugin.trouble:

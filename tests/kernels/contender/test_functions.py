@@ -111,8 +111,8 @@ from functions import softmax, wrong
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-def test_softmax(benchmark, columns):
-    x = torch.randn(8, columns)
+def test_softmax(benchmark, rows, columns):
+    x = torch.randn(rows, columns)
     y = benchmark(softmax, x, dim=-1)
     torch.testing.assert_close(y, torch.softmax(x, -1))
 
@@ -124,6 +124,15 @@ def test_wrong(benchmark):
 
 def test_nothing(benchmark):
     pass
+"""
+
+ABOVE = """
+import pytest
+
+
+@pytest.fixture
+def rows():
+    return 8
 """
 
 
@@ -168,7 +177,8 @@ PROVIDER = protocol.targets_own("functions", {}, functions=FUNCTIONS)
 def tree(tmp_path_factory):
     folder = tmp_path_factory.mktemp("functions")
     (folder / "tests").mkdir()
-    for name, text in (("functions.py", MODULE), ("reports.py", REPORT), ("tests/test_speed.py", TESTS)):
+    files = {"functions.py": MODULE, "reports.py": REPORT, "tests/test_speed.py": TESTS, "conftest.py": ABOVE}
+    for name, text in files.items():
         (folder / name).write_text(text)
     return folder
 
