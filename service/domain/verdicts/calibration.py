@@ -29,7 +29,7 @@ SURE = 0.05  # probability that one check quarantines a case at twice the nomina
 # A lying case is quiet now and then.  Each release must have waited twice as long as the one before; with these numbers
 # a case at four times the nominal rate is let go 0.6 times in 1,000 comparisons (simulated, test_calibrating.py).
 FIRST_RELEASE = 2
-# Without any, offsets of sessions and builds are in no interval: with an sd of 0.3 % each, 9 % of harmless runs of six
+# Without any, offsets of sessions and builds are in no interval: with an sd of 0.3 % each, 13 % of harmless runs of six
 # cases have a false report (docs/statistics.md).
 MIN_CALIBRATIONS = MIN_SESSIONS
 MAX_PATIENCE = 16
