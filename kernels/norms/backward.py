@@ -220,8 +220,8 @@ def _backward(
     t = _Tensors(
         dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=DRESIDUAL, dx=DX, narrow_dx=NARROW_DX, dw=DW, db=DB, M=M,
         dy_stride=dy_stride * CONFIG.UNIT, x_stride=x_stride * CONFIG.UNIT,
-        dresidual_stride=dresidual_stride * CONFIG.UNIT, heads=heads, x_tokens=tiles.elements(x_tokens, CONFIG),
-        dresidual_tokens=tiles.elements(dresidual_tokens, CONFIG), dy_tokens=tiles.elements(dy_tokens, CONFIG),
+        dresidual_stride=dresidual_stride * CONFIG.UNIT, heads=heads, x_tokens=x_tokens,
+        dresidual_tokens=dresidual_tokens, dy_tokens=dy_tokens,
     )  # fmt: skip
     w = cols  # a placeholder where the weight is loaded with each tile
     if CONFIG.WEIGHTS == "held":

@@ -167,7 +167,7 @@ def _forward(
     t = _Tensors(
         x=X, residual=RESIDUAL, w=W, b=B, y=Y, residual_out=RESIDUAL_OUT, mean=MEAN, rstd=RSTD, M=M,
         x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT, heads=heads,
-        x_tokens=tiles.elements(x_tokens, CONFIG), residual_tokens=tiles.elements(residual_tokens, CONFIG),
+        x_tokens=x_tokens, residual_tokens=residual_tokens,
     )  # fmt: skip
     if SLOTS is not None:
         _forward_dynamic(team, teams, rank, cols, t, WORKSPACE, SLOTS, eps, CONFIG)

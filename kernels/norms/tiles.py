@@ -41,11 +41,11 @@ def load(
     """[rows, columns] in their own dtype, zero out of bounds.  REUSED: ask the cache to keep them.
 
     TOKENS: the stride of every HEADS rows, where rows have two; a constant, since a model has a few of them.  Longer
-    sequences have `heads` rows and the stride `tokens`.
+    sequences have `heads` rows and the stride `tokens`, divided by UNIT.
     """
     POLICY: tl.constexpr = "evict_last" if REUSED else "evict_first"
     if tokens is not None:
-        begin = (rows // heads).to(tl.int64) * tokens + (rows % heads).to(tl.int64) * stride
+        begin = (rows // heads).to(tl.int64) * (tokens * CONFIG.UNIT) + (rows % heads).to(tl.int64) * stride
         at = P + begin[:, None] + cols[None, :]
     elif TOKENS == 0:
         at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
@@ -57,12 +57,6 @@ def load(
     else:
         values = tl.load(at, eviction_policy=POLICY)
     return values
-
-
-@triton.jit
-def elements(stride, CONFIG: tl.constexpr):
-    """A stride that was divided by UNIT; None if it is."""
-    return None if stride is None else stride * CONFIG.UNIT
 
 
 @triton.jit
