@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from benchmarks.kernels.trials import say
 from kernels.arena.protocol import built_in
-from kernels.cases import Case
+from kernels.cases import Case, Direction
 from kernels.checks.inputs import make
 from kernels.metrics.call import CallClock
 from kernels.norms import launching
@@ -66,7 +66,7 @@ def main() -> None:
         return
     measured = {}
     for rows, cols in SHAPES:
-        for what, sides in calls(rows, cols):
+        for what, sides in calls(rows, cols, torch.device("cuda", torch.cuda.current_device())):
             measured[f"{what}, {rows}x{cols}"] = in_turns(sides, chosen.rounds)
     text = table(measured)
     say(text)
@@ -79,15 +79,16 @@ def main() -> None:
 # -- what is called ---------------------------------------------------------------------------------------------------
 
 
-def calls(rows: int, cols: int) -> Iterator[tuple[str, dict[str, Function]]]:
+def calls(rows: int, cols: int, device: torch.device) -> Iterator[tuple[str, dict[str, Function]]]:
     """(what, calls by side) in bf16, with weights of bf16."""
+    torch.compiler.reset()  # after eight shapes and modes of a function it would run eagerly
     torch.manual_seed(0)
-    x, residual, dy = torch.randn(3, rows, cols, device="cuda", dtype=torch.bfloat16).unbind()
-    weight, bias = torch.randn(2, cols, device="cuda", dtype=torch.bfloat16).unbind()
+    x, residual, dy = torch.randn(3, rows, cols, device=device, dtype=torch.bfloat16).unbind()
+    weight, bias = torch.randn(2, cols, device=device, dtype=torch.bfloat16).unbind()
     given = Tensors(x, residual, weight, bias, dy)
     for norm in ("RMSNorm", "LayerNorm"):
         functions = rms_functions() if norm == "RMSNorm" else layer_functions()
-        yield f"{norm}, op", ops(norm.lower(), rows, cols)
+        yield f"{norm}, op", ops(norm.lower(), rows, cols, device)
         yield f"{norm}, function", right({name: plain(each, given) for name, each in functions.items()})
         yield f"{norm}, module", right({name: plain(each, given) for name, each in modules(norm, given).items()})
         yield f"{norm}, forward and backward", right({name: step(each, given) for name, each in functions.items()})
@@ -100,13 +101,15 @@ def calls(rows: int, cols: int) -> Iterator[tuple[str, dict[str, Function]]]:
             )
 
 
-def ops(norm: str, rows: int, cols: int) -> dict[str, Function]:
+def ops(norm: str, rows: int, cols: int, device: torch.device) -> dict[str, Function]:
     """What the metric `.call` times of each provider."""
-    case, device = Case(norm, "fwd", rows, cols, "bf16", "bf16"), torch.device("cuda", torch.cuda.current_device())
+    case = Case(norm, Direction.FWD, rows, cols, "bf16", "bf16")
     inputs, sides = make(case, device, 1), {}
     for name, provider in PROVIDERS.items():
-        with suppress(Exception):
+        try:
             sides[name] = open_provider(built_in(provider)).ready(case, device)(inputs)
+        except Exception as error:
+            say(f"the op of {name} is left out: {type(error).__name__}: {str(error)[:200]}")
     return right(sides)
 
 
@@ -159,20 +162,20 @@ def layer_functions() -> dict[str, Function]:
 
 def modules(norm: str, given: Tensors) -> dict[str, Function]:
     """f(x, residual or None, …) through a module with the same parameters."""
-    cols = given.x.shape[-1]
+    cols, device = given.x.shape[-1], given.x.device
     made: dict[str, Any] = {
-        OURS: (RMSNorm if norm == "RMSNorm" else LayerNorm)(cols, eps=EPS, device="cuda", dtype=torch.bfloat16),
-        "eager": getattr(nn, norm)(cols, eps=EPS, device="cuda", dtype=torch.bfloat16),
+        OURS: (RMSNorm if norm == "RMSNorm" else LayerNorm)(cols, eps=EPS, device=device, dtype=torch.bfloat16),
+        "eager": getattr(nn, norm)(cols, eps=EPS, device=device, dtype=torch.bfloat16),
     }
     with suppress(ImportError, AttributeError):
         if norm == "RMSNorm":
             quack: Any = importlib.import_module("quack.rmsnorm")
-            made["quack"] = quack.QuackRMSNorm(cols, eps=EPS).to("cuda", torch.bfloat16)
+            made["quack"] = quack.QuackRMSNorm(cols, eps=EPS).to(device, torch.bfloat16)
     with suppress(ImportError, AttributeError):
         liger: Any = importlib.import_module(
             f"liger_kernel.transformers.{'rms_norm' if norm == 'RMSNorm' else 'layer_norm'}"
         )
-        made["liger"] = getattr(liger, f"Liger{norm}")(cols, eps=EPS).to("cuda", torch.bfloat16)
+        made["liger"] = getattr(liger, f"Liger{norm}")(cols, eps=EPS).to(device, torch.bfloat16)
     for module in made.values():
         values = {"weight": given.weight, "bias": given.bias}
         module.load_state_dict({name: values[name] for name, _ in module.named_parameters()})
@@ -193,13 +196,14 @@ def step(function: Function, given: Tensors, residual: bool = False) -> Function
         tensor.detach().clone().requires_grad_() for tensor in (given.x, given.residual, given.weight, given.bias)
     )
     arguments = (x, added if residual else None, weight, bias)
+    leaves = [each for each in arguments if each is not None]
 
     def call() -> Any:
         with torch.enable_grad():
             outputs = function(*arguments)
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            leaves = [each for each in (x, added if residual else None, weight) if each is not None]
-            return (*outputs, *torch.autograd.grad(outputs, leaves, [given.dy] * len(outputs)))
+            gradients = torch.autograd.grad(outputs, leaves, [given.dy] * len(outputs), allow_unused=True)
+            return (*outputs, *(gradient for gradient in gradients if gradient is not None))
 
     return call
 
@@ -277,7 +281,7 @@ def parts() -> Iterator[tuple[str, float]]:
         "the call again": lambda: again(*tensors),
         "FORWARD.again": lambda: launching.FORWARD.again(tensors, *others),
         "forward()": lambda: forward(x, weight, eps=EPS, center=False),
-        "the launch by Triton": lambda: launch._function[(8,)](
+        "the launch by Triton": lambda: launch._function[launch._launch.args[1]](
             *pointers, *launch.constants, num_warps=launch._compiled.metadata.num_warps
         ),
         "rms_norm(), no gradient": lambda: rms_norm(x, weight, eps=EPS),

@@ -15,7 +15,7 @@ check() { timeout 200 "$PYTHON" docs/measurements/2026-11-29-h200-host-time/chec
 parts() { timeout 100 "$PYTHON" -m benchmarks.kernels.host_time --parts 2>&1 | tee "$OUT/parts.txt"; }
 turns() { timeout 400 "$PYTHON" -m benchmarks.kernels.host_time --out "$OUT" 2>&1 | tee "$OUT/turns.txt"; }
 tests() {
-    timeout 500 "$PYTHON" -m pytest -q -p no:cacheprovider -n 8 tests/kernels/gpu/test_gpu_norm_modules.py \
+    timeout 500 "$PYTHON" -m pytest -q -p no:cacheprovider -p no:benchmark -n 8 tests/kernels/gpu/test_gpu_norm_modules.py \
         tests/kernels/gpu/test_gpu_norms.py > "$OUT/tests.txt" 2>&1
     tail -15 "$OUT/tests.txt"
 }
