@@ -112,6 +112,9 @@ class Settings(BaseSettings):
     log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
     build_logs_days: float = Field(90, gt=0, description="Days for which build logs are kept.")
     code_texts_days: float = Field(365, gt=0, description="Days for which texts of compiled code are kept.")
+    samples_days: float = Field(400, gt=0, description="Days for which every sample is kept; medians stay.")
+    facts_days: float = Field(400, gt=0, description="Days for which facts of measured code are kept; causes stay.")
+    deliveries_days: float = Field(90, gt=0, description="Days for which webhooks and answers to commands are kept.")
     environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments; the oldest are evicted.")
 
     allowed_roots: list[Path] = Field(

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.db import schema
 from service.db.engine import describe, transaction
-from service.ledger import stored_texts
+from service.ledger import retention, stored_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.changepoints import follow_up, scan
 from service.ledger.health.control import note_tick
@@ -102,6 +102,15 @@ def _claim(on: str) -> queue.Lease | None:
         return lease
 
 
+PRUNE_S = 5.0  # of one pass; the next goes on
+
+
+def prune() -> None:
+    """Delete some of what has expired."""
+    end = time.monotonic() + PRUNE_S
+    retention.prune(lambda: time.monotonic() < end and not stopping.is_set())
+
+
 class Throttled:
     """A task that runs at most every `every_s` seconds, because it costs something even with nothing to do."""
 
@@ -125,6 +134,7 @@ _note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
 _note_starting_workers = Throttled(silent_workers.note_starting, 3600.0)  # once a day for each worker
 _note_tick = Throttled(note_tick, 10.0)
 _forget_notices = Throttled(deliver.forget_due, 3600.0)
+_prune = Throttled(prune, 600.0)
 _clean_mirrors = Throttled(registry.clean_due, 3600.0)
 _clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
 
@@ -145,6 +155,7 @@ def run() -> None:
         _calibrate,
         _forget_logs,
         _forget_code,
+        _prune,
         _clean_mirrors,
         compose.notify_due,
         outbox.deliver_due,

@@ -32,6 +32,7 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
+from service.db.size import sizes
 from service.domain.states import BaselineKind, Purpose
 from service.domain.text import DAY_S
 from service.ledger import phases
@@ -233,6 +234,11 @@ def _families(session: Session) -> Iterator[Metric]:
         .group_by(Series.device)
     ):
         quarantined.add_metric((device,), n)
+    tables = GaugeMetricFamily(
+        "kernelwatch_table_bytes", "Size of a table with its indexes; of PostgreSQL.", labels=("table",)
+    )
+    for size_of in sizes(session) if session.get_bind().dialect.name == "postgresql" else ():
+        tables.add_metric((size_of.table,), size_of.bytes)
     mirrors = GaugeMetricFamily("kernelwatch_mirror_bytes", "Size of a target's mirror.", labels=("target",))
     failing = GaugeMetricFamily(
         "kernelwatch_target_poll_failures", "Failed polls of a target in a row.", labels=("target",)
@@ -258,5 +264,6 @@ def _families(session: Session) -> Iterator[Metric]:
         regressions,
         quarantined,
         mirrors,
+        tables,
         failing,
     )

@@ -27,6 +27,7 @@ from sqlalchemy import (
     false,
     select,
     text,
+    true,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DontWrapMixin
@@ -316,6 +317,9 @@ _UNNOTIFIED = text("notified_state <> state")
 UNSCANNED = text("scanned_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 
+_HAS_SAMPLES, _HAS_FACTS = text("has_samples"), text("has_facts")
+
+
 class Run(Base):
     """One revision to be measured on one device.  This row is the queue."""
 
@@ -332,6 +336,8 @@ class Run(Base):
         Index("ix_runs_ended", "state", "finished_at"),  # what failed lately
         Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
         Index("ix_runs_finished", "finished_at"),
+        Index("ix_runs_samples", "finished_at", sqlite_where=_HAS_SAMPLES, postgresql_where=_HAS_SAMPLES),
+        Index("ix_runs_facts", "finished_at", sqlite_where=_HAS_FACTS, postgresql_where=_HAS_FACTS),
         Index("ix_runs_target", "target_id", "device", "purpose", "state", "id"),  # the newest of a target
         Index("ix_runs_pull", "target_id", "pull", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
         Index("ix_runs_pulls", "target_id", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
@@ -386,6 +392,9 @@ class Run(Base):
     awaits_second: Mapped[bool] = mapped_column(default=False, server_default=false())  # a session that could decide it
     second_of: Mapped[int | None] = mapped_column(Key)  # the run whose open cases this session is to decide
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
+    # Whether its measurements still have them: see service.ledger.retention.
+    has_samples: Mapped[bool] = mapped_column(default=True, server_default=true())
+    has_facts: Mapped[bool] = mapped_column(default=True, server_default=true())
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
     recipe: Mapped[RecipeRow] = relationship(lazy="raise")

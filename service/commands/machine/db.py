@@ -63,6 +63,26 @@ def check(
         return views.machine.database(checks.check(session.connection()))
 
 
+@db_app.verb("prune")
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
+) -> View:
+    """Delete what has expired now; control does so as well.  Medians, verdicts and regressions stay."""
+    from service.ledger import retention
+
+    return views.machine.pruned(retention.due() if dry_run else retention.prune(), dry_run=dry_run)
+
+
+@db_app.verb("size")
+def size() -> View:
+    """Print the tables by size."""
+    from service.db.engine import reading
+    from service.db.size import sizes
+
+    with reading() as session:
+        return views.machine.table_sizes(sizes(session))
+
+
 def _print_problems(problems: Sequence[str]) -> None:
     for problem in problems:
         err.print(f"Problem: {problem}.", markup=False, soft_wrap=True)

@@ -17,6 +17,8 @@ from service.domain.text import counted, in_bytes, lasted, listed
 
 if TYPE_CHECKING:  # both import Alembic, which an installation without the extra `server` lacks
     from service.db.check import Checked
+    from service.db.size import TableSize
+    from service.ledger.retention import Pruned
     from service.ops.doctor import Check
 
 
@@ -42,6 +44,21 @@ class TableItem(BaseModel):
     """A table of the database."""
 
     table: str
+    rows: int
+
+
+class SizeItem(BaseModel):
+    """How large a table of the database is."""
+
+    table: str
+    bytes: int
+
+
+class PrunedItem(BaseModel):
+    """How much of a kind has expired."""
+
+    kind: str
+    days: float
     rows: int
 
 
@@ -99,6 +116,31 @@ TABLES = Columns(
     Column("rows", lambda one: f"{one.rows:,}", right=True),
     Column("table", lambda one: one.table),
 )
+
+
+SIZES = Columns(
+    SizeItem,
+    Column("size", lambda one: in_bytes(one.bytes), right=True),
+    Column("table", lambda one: one.table),
+)
+PRUNED = Columns(
+    PrunedItem,
+    Column("rows", lambda one: f"{one.rows:,}", right=True),
+    Column("kind", lambda one: one.kind),
+    Column("older than", lambda one: f"{one.days:g} days"),
+)
+
+
+def table_sizes(found: "Sequence[TableSize]") -> View:
+    """Tables with their indexes, the largest first."""
+    items = [SizeItem(table=one.table, bytes=one.bytes) for one in found]
+    return View(items, [SIZES.table(items), text(f"{in_bytes(sum(one.bytes for one in items))} in all.")])
+
+
+def pruned(found: "Sequence[Pruned]", *, dry_run: bool) -> View:
+    """What was emptied or deleted, or would be."""
+    items = [PrunedItem(kind=one.kind, days=one.days, rows=one.rows) for one in found]
+    return View(items, [PRUNED.table(items), *([text("Nothing was deleted: --dry-run.")] if dry_run else [])])
 
 
 def database(found: "Checked") -> View:
