@@ -66,7 +66,7 @@ def init(
     if only_print:
         print(text, end="")  # noqa: T201
     else:
-        target.write_text(text)
+        _write(target, text, replace=force)
     if not candidates.taken:
         raise BadInput(
             "Nothing can be measured yet: fill in what is missing"
@@ -85,6 +85,17 @@ def init(
 
 
 init_app = single(init, where=Where.HERE)
+
+
+def _write(target: Path, text: str, *, replace: bool) -> None:
+    """Write a file that is not there; a link of the checkout, which may lead anywhere, is not followed."""
+    try:
+        if replace:
+            target.unlink(missing_ok=True)
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadInput(f"{target} cannot be written: {error.strerror}.") from None
 
 
 def _two_commits(source: "Checkout") -> tuple[str, str]:
@@ -170,8 +181,11 @@ def _dependencies(source: "Checkout") -> list[str]:
 
     from packaging.requirements import InvalidRequirement, Requirement
 
+    from service.sources.source import read_beneath
+
     try:
-        listed = tomllib.loads((source.root / "pyproject.toml").read_text()).get("project", {}).get("dependencies", [])
+        text = (read_beneath(source.root, "pyproject.toml", MAX_SOURCE) or b"").decode()
+        listed = tomllib.loads(text).get("project", {}).get("dependencies", [])
         return [name for name in (Requirement(each).name for each in listed) if name not in ("torch", "triton")]
     except (OSError, ValueError, AttributeError, TypeError, InvalidRequirement):
         return []  # what is no plain list is no help

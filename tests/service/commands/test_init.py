@@ -104,3 +104,14 @@ def test_files_that_git_does_not_track_or_that_are_links_are_not_read(checkout: 
     (checkout.folder / "broken.py").unlink()
     done = kernelwatch("init", checkout.folder, "--print")
     assert len(tomllib.loads(done.stdout)["function"]) == 1
+
+
+def test_a_link_in_place_of_the_recipe_is_not_followed(checkout: Repository, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.toml"
+    checkout.link("kernelwatch.toml", str(outside))
+    with pytest.raises(BadInput, match="cannot be written: File exists"):
+        kernelwatch("init", checkout.folder)
+    outside.write_text("theirs")
+    kernelwatch("init", checkout.folder, "--force")
+    assert outside.read_text() == "theirs"
+    assert not (checkout.folder / "kernelwatch.toml").is_symlink()
