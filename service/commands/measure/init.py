@@ -1,6 +1,7 @@
 """`kernelwatch init`: find the benchmarks of a checkout, and write a recipe that measures them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from service.sources.checkout import Checkout
 
 MAX_SOURCE = 1 << 20  # bytes of a file that is read
-MAX_SOURCES = 20_000
 CHECKED_CASES = 2
 
 
@@ -66,7 +66,7 @@ def init(
     if only_print:
         print(text, end="")  # noqa: T201
     else:
-        _write(target, text, replace=force)
+        _write(target, text, force=force)
     if not candidates.taken:
         raise BadInput(
             "Nothing can be measured yet: fill in what is missing"
@@ -87,10 +87,10 @@ def init(
 init_app = single(init, where=Where.HERE)
 
 
-def _write(target: Path, text: str, *, replace: bool) -> None:
+def _write(target: Path, text: str, *, force: bool) -> None:
     """Write a file that is not there; a link of the checkout, which may lead anywhere, is not followed."""
     try:
-        if replace:
+        if force:
             target.unlink(missing_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -112,8 +112,11 @@ def _candidates(source: "Checkout", directory: Path) -> "Candidates":
 
     paths = source.tracked("*.py")
     within = directory.resolve().relative_to(source.root.resolve()).as_posix()
-    sources = dict(_sources(source, paths))
+    texts = dict(_sources(source, paths))
+    sources = {path: text for path, text in texts.items() if text is not None}
+    large = {path: f"it has more than {MAX_SOURCE >> 20} MiB" for path, text in texts.items() if text is None}
     candidates = find(sources, paths, "" if within == "." else within)
+    candidates = replace(candidates, unreadable={**candidates.unreadable, **large})
     if candidates.all:
         return candidates
     unread = "".join(f"\n{path} could not be read: {why}" for path, why in candidates.unreadable.items())
@@ -125,16 +128,17 @@ def _candidates(source: "Checkout", directory: Path) -> "Candidates":
     )
 
 
-def _sources(source: "Checkout", paths: list[str]) -> Iterator[tuple[str, str]]:
+def _sources(source: "Checkout", paths: list[str]) -> Iterator[tuple[str, str | None]]:
+    """The text of each file; None of one that is too large."""
     from service.sources.source import read_beneath
 
-    for path in paths[:MAX_SOURCES]:
+    for path in paths:
         try:
             content = read_beneath(source.root, path, MAX_SOURCE)
         except OSError:  # deleted, or behind a link
             continue
-        if content is not None and len(content) <= MAX_SOURCE:
-            yield path, content.decode(errors="replace")
+        if content is not None:
+            yield path, content.decode(errors="replace") if len(content) <= MAX_SOURCE else None
 
 
 def _tell(candidates: "Candidates", to: "Console") -> None:

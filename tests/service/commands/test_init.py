@@ -96,14 +96,15 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert not (folder / "kernelwatch.toml").exists()
 
 
-def test_files_that_git_does_not_track_or_that_are_links_are_not_read(checkout: Repository, tmp_path: Path) -> None:
+def test_untracked_linked_and_large_files_are_not_read(checkout: Repository, tmp_path: Path) -> None:
     (tmp_path / "test_secret.py").write_text(PERF)
     checkout.link("test_link.py", str(tmp_path / "test_secret.py"))
-    checkout.commit("a link")
+    checkout.commit("a link, and a large file", {"test_large.py": PERF + "#" * (1 << 20)})
     (checkout.folder / "test_untracked.py").write_text(PERF)
     (checkout.folder / "broken.py").unlink()
     done = kernelwatch("init", checkout.folder, "--print")
     assert len(tomllib.loads(done.stdout)["function"]) == 1
+    assert "not read   test_large.py: it has more than 1 MiB" in done.stderr
 
 
 def test_a_link_in_place_of_the_recipe_is_not_followed(checkout: Repository, tmp_path: Path) -> None:
