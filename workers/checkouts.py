@@ -88,6 +88,8 @@ def measured(wanted: Wanted, say: Callable[[str], None]) -> int:
         if stopping.is_set():
             stopping.clear()
             raise KeyboardInterrupt
+    with transaction() as session:  # no calibration follows: the ledger is of this comparison alone
+        session.get_one(Run, run_id).provisional = False
     return run_id
 
 

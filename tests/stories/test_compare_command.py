@@ -142,6 +142,7 @@ def test_a_function_of_the_recipe_is_compared_with_its_parent(checkout: Checkout
     assert done.returncode == 1, done.stderr
     assert "scale/512x512 is " in done.stdout.splitlines()[0], done.stdout
     assert "Functions of a recipe have no SOTA" in done.stdout
+    assert "Provisional" not in done.stdout, "no calibration follows on a checkout"
 
 
 def test_a_benchmark_that_a_repository_has_gets_its_first_verdict(tmp_path: Path) -> None:
