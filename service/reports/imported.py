@@ -103,7 +103,9 @@ def imported_series(points: Sequence[ImportedPoint]) -> ImportedSeries:
         ImportedRevision(revision, some[0].at, median(point.value for point in some if point.value is not None))
         for revision, some in values.items()
     ]
-    seen = [Seen(place, revision.value) for place, revision in enumerate(revisions) if revision.value > 0]
+    seen = [
+        Seen(place, revision.value, at=revision.at) for place, revision in enumerate(revisions) if revision.value > 0
+    ]
     steps = changes(seen)
     edges = [0, *(step.ordinal for step in steps), len(revisions)]
     levels = [

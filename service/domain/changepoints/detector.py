@@ -31,6 +31,7 @@ from service.domain.changepoints.step_test import (
     spread,
     unpredicted,
 )
+from service.domain.text import DAY_S
 
 LONGEST = 120  # revisions before the end of a slope that are compared
 SHORTEST = 40  # revisions that can show a slope
@@ -38,6 +39,8 @@ MIN_RISING = 16  # revisions of a slope; a shorter one is a step
 NEAR = 8  # revisions on both sides of a place that show what happens there
 MAX_STEP = 0.5  # of the rise at one place; with more it is a step
 GRID = 4  # revisions between two slopes that are tried
+PAUSE_S = 14 * DAY_S  # between two measurements, after which a machine may have drifted
+USUAL_PAUSES = 10  # times the usual time between two; who measures once a week makes no pause
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,14 @@ class Epoch:
     levels: Levels
 
     def changes(self, limits: HistoryLimits) -> list[Change]:
-        """The steps and leaks, oldest first; a step that is a part of a leak is in its course."""
+        """The steps and leaks, oldest first; a step that is a part of a leak is in its course.
+
+        A step after a pause may be the machine's drift meanwhile, unless SOTA was measured on both sides.
+        """
         found = rises(self.levels, limits)
-        parts = {part for rise in found for part in rise.parts}
+        left_out = {part for rise in found for part in rise.parts} | pauses(self.seen)
         pairs = zip(self.levels.starts, self.levels.steps, strict=True)
-        steps = [self._change(start, step, limits) for start, step in pairs if start not in parts]
+        steps = [self._change(start, step, limits) for start, step in pairs if start not in left_out]
         return sorted([*steps, *map(self._leak, found)], key=lambda change: change.ordinal)
 
     def _leak(self, rise: Rise) -> Change:
@@ -205,6 +211,23 @@ class Epoch:
         blocks = start in self.levels.certain and abs(step.shift) >= math.log1p(limits.block)
         before, after = self.seen[start - 1].ordinal, self.seen[start].ordinal
         return change_of(step, after, before, Level.BLOCK if blocks else Level.NOTIFY)
+
+
+def pauses(seen: Sequence[Seen]) -> set[int]:
+    """The indices of revisions that follow a pause in the measurements, and that have no SOTA on both sides."""
+    gaps = {
+        number: after.at - before.at
+        for number, (before, after) in enumerate(pairwise(seen), start=1)
+        if before.at is not None and after.at is not None
+    }
+    if not gaps:
+        return set()
+    longest = max(PAUSE_S, USUAL_PAUSES * float(np.median(list(gaps.values()))))
+    return {
+        number
+        for number, gap in gaps.items()
+        if gap > longest and None in (seen[number - 1].reference, seen[number].reference)
+    }
 
 
 def change_of(step: Step, ordinal: int, before: int, level: Level) -> Change:

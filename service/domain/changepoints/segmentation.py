@@ -21,6 +21,7 @@ class Seen:
     value: float  # in the unit of the metric, > 0
     reference: float | None = None  # SOTA's value of the same session, for the control variate
     stack: int | None = None  # id of the stack; an epoch ends where it changes
+    at: float | None = None  # when it was measured, in seconds since the epoch
 
     def __post_init__(self) -> None:
         for name, number in (("value", self.value), ("reference", self.reference)):

@@ -41,6 +41,7 @@ class Histories:
     references: Table  # SOTA's, in the same unit
     stacks: NDArray[np.int64]  # 0 where the stack is not known
     runs: NDArray[np.int64]  # the run that measured the value; 0 for none
+    at: tuple[float, ...] = ()  # of each column, when it was measured, in seconds since the epoch; none if not known
 
     @cached_property
     def row_of(self) -> Mapping[Name, int]:
@@ -49,15 +50,19 @@ class Histories:
     def seen(self, row: int, since: int = 0) -> list[Seen]:
         """One series as input of the detector, from the place `since` on; its ordinals are places.
 
-        Bytes and counts have no reference, because they do not follow the machine.
+        Bytes and counts have neither a reference nor a time, because they do not follow the machine.
         """
         measured = np.flatnonzero(self.runs[row])
-        at = measured[measured >= since - self.first]
-        references = self.references[row, at] if varies(self.names[row]) else np.full(len(at), np.nan)
-        columns = (at + self.first, self.values[row, at], references, self.stacks[row, at])
+        here = measured[measured >= since - self.first]
+        follows = varies(self.names[row])
+        references = self.references[row, here] if follows else np.full(len(here), np.nan)
+        times = [self.at[column] for column in here] if self.at and follows else [None] * len(here)
+        columns = (here + self.first, self.values[row, here], references, self.stacks[row, here])
         return [
-            Seen(place, value, None if math.isnan(reference) else reference, stack or None)
-            for place, value, reference, stack in zip(*(column.tolist() for column in columns), strict=True)
+            Seen(place, value, None if math.isnan(reference) else reference, stack or None, at)
+            for (place, value, reference, stack), at in zip(
+                zip(*(column.tolist() for column in columns), strict=True), times, strict=True
+            )
         ]
 
     def shifts(self, row: int, change: Change) -> tuple[float, float]:

@@ -198,11 +198,12 @@ def _by_place(
     shape = len(names), len(set(places))
     at_place, shared = np.full(shape, np.nan), np.full(shape, np.nan)
     stacks, runs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    ended = {place: run.at for run, place in zip(counted, places, strict=True)}
     for number, (run, place) in enumerate(zip(counted, places, strict=True)):
         here, at = ~np.isnan(values[:, number]), place - first  # of one revision the newest comes last, and stays
         at_place[here, at], shared[here, at] = values[here, number], references[here, number]
         stacks[here, at], runs[here, at] = run.stack, run.run_id
-    return Histories(names, first, at_place, shared, stacks, runs)
+    return Histories(names, first, at_place, shared, stacks, runs, tuple(ended[place] for place in sorted(ended)))
 
 
 _NEWEST = (Revision.committed_at, ChangePoint.id)

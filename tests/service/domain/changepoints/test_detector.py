@@ -101,6 +101,48 @@ def test_a_new_stack_is_no_change_and_no_bridge():
     assert len(changes(seen(old + new))) == 1
 
 
+DAY_S = 86_400.0
+
+
+def dated(days: Sequence[float], references: Sequence[float | None], size: float = 1.05) -> list[Seen]:
+    """A step of `size` after 40 revisions."""
+    values = noisy((40, 100), (len(days) - 40, 100 * size))
+    told = zip(values, references, days, strict=True)
+    return [Seen(n, value, reference, at=day * DAY_S) for n, (value, reference, day) in enumerate(told)]
+
+
+DAILY = [*range(40), *range(60, 100)]  # three weeks pass between the fortieth and the next
+
+
+@pytest.mark.parametrize(
+    ("days", "references", "found"),
+    [
+        (DAILY, [None] * 80, 0),
+        (DAILY, [50.0] * 80, 1),  # SOTA shows that the machine did not move
+        (DAILY, [50.0] * 40 + [None] * 40, 0),
+        (range(80), [None] * 80, 1),
+        ([*range(40), *range(50, 90)], [None] * 80, 1),  # ten days
+        ([7 * day for day in range(40)] + [7 * day for day in range(43, 83)], [None] * 80, 1),  # once a week
+    ],
+)
+def test_a_step_after_a_pause_may_be_drift_unless_sota_was_measured(days, references, found):
+    assert len(changes(dated(days, references))) == found
+
+
+def test_irregular_dates_with_drift_have_few_changes():
+    """12,000 revisions, five a day, of a machine that forgets in a month; three weeks pass after one in 40."""
+    random, false = np.random.default_rng(5), 0
+    for _ in range(30):
+        gaps = np.where(random.random(400) < 1 / 40, 21.0, 0.2)
+        drift = [random.normal()]
+        for memory in np.exp(-gaps[1:] / 30):
+            drift.append(memory * drift[-1] + math.sqrt(1 - memory**2) * random.normal())
+        values = np.exp(0.01 * np.array(drift) + random.normal(0, 0.002, 400))
+        pairs = zip(values.tolist(), np.cumsum(gaps).tolist(), strict=True)
+        false += len(changes([Seen(place, value, at=day * DAY_S) for place, (value, day) in enumerate(pairs)]))
+    assert false <= 60
+
+
 def test_each_epoch_answers_as_if_it_were_alone():
     old, new = noisy((40, 100), (40, 105)), noisy((40, 120), (40, 110), seed=2)
     alone = [*changes(seen(old, stack=1)), *changes(seen(new, stack=2, first=80))]
