@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from benchmarks.detect.score import MARGIN, Labelled
 from service.domain.changepoints import Change, HistoryLimits, Level
+from service.domain.changepoints.detector import LONGEST
 from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint
-from service.domain.changepoints.scan import LONG, SHORT, scan_series, select_series
+from service.domain.changepoints.scan import scan_series, select_series
 from service.domain.changepoints.series_table import Histories
+from service.domain.changepoints.step_test import NEAR
 from service.domain.states import PointState
 from service.domain.verdicts.samples import Name
 
@@ -57,9 +59,9 @@ def replayed(values: Sequence[float], *, steady: Collection[int]) -> list[Report
                 for n, one in enumerate(points)
             ]
         }
-        table = _newest(series[:, :count], SHORT)
+        table = _newest(series[:, :count], NEAR)
         selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
-        close = _newest(series[:, :count], LONG if selected else 0)
+        close = _newest(series[:, :count], LONGEST if selected else 0)
         found = scan_series(close, table, known, limits, steady=of_machine)
         if NAME not in found:
             continue

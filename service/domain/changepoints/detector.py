@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, Levels, Part, Seen, levels_of
 from service.domain.changepoints.step_test import (
+    FEW,
     MIN_ERROR,
+    NEAR,
     OUTLIER,
+    SUSPICIOUS,
     UNKNOWN,
     Logs,
     Slope,
@@ -33,10 +36,7 @@ from service.domain.changepoints.step_test import (
 )
 from service.domain.text import DAY_S
 
-LONGEST = 120  # revisions before the end of a slope that are compared
-SHORTEST = 40  # revisions that can show a slope
-MIN_RISING = 16  # revisions of a slope; a shorter one is a step
-NEAR = 8  # revisions on both sides of a place that show what happens there
+LONGEST = 120  # revisions that show a slope, and newest places that are scanned; a third of them may be enough
 MAX_STEP = 0.5  # of the rise at one place; with more it is a step
 GRID = 4  # revisions between two slopes that are tried
 PAUSE_S = 14 * DAY_S  # between two measurements, after which a machine may have drifted
@@ -77,19 +77,19 @@ def rises(levels: Levels, limits: HistoryLimits) -> list[Rise]:
 def _rises_between(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> list[Rise]:
     """The leaks between two revisions, oldest first, in windows from the newest on."""
     rises = list[Rise]()
-    while end - begin >= SHORTEST:
+    while end - begin >= LONGEST // 3:
         rise = _rise(levels, max(begin, end - LONGEST), end, limits)
         if rise is not None:  # once more with all of it in the window
             rise = _rise(levels, max(begin, rise.end + 1 - LONGEST), rise.end + 1, limits) or rise
             rises.insert(0, rise)
-        end = rise.begin if rise is not None else end - (LONGEST - SHORTEST)
+        end = rise.begin if rise is not None else end - (LONGEST - LONGEST // 3)
     return rises
 
 
 def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise | None:
     """The rise of the revisions from `begin` to `end`; None unless a slope explains them better than levels do."""
-    begin += (end - begin) % NEAR  # so that few shapes are kept
-    means, least = levels.logs[begin:end].reshape(-1, NEAR).mean(axis=1), math.log1p(limits.block)
+    begin += (end - begin) % FEW  # so that few shapes are kept
+    means, least = levels.logs[begin:end].reshape(-1, FEW).mean(axis=1), math.log1p(limits.block)
     if means.max() - means.min() < MAX_STEP * least:  # too flat for any slope
         return None
     logs = _pulled_in(levels.logs[begin:end])
@@ -115,7 +115,7 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
 @lru_cache(maxsize=LONGEST)
 def _shapes(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], Logs]:
     """Every slope between two flat parts, from 0 to 1, about its mean."""
-    ends_of = [(begin, end) for begin in range(0, count, GRID) for end in range(begin + MIN_RISING, count + 1, GRID)]
+    ends_of = [(begin, end) for begin in range(0, count, GRID) for end in range(begin + 2 * FEW, count + 1, GRID)]
     begins, ends = np.array(ends_of).T
     shapes = np.clip((np.arange(count) - begins[:, None]) / (ends - begins)[:, None], 0, 1)
     shapes -= shapes.mean(axis=1)[:, None]
@@ -138,7 +138,7 @@ def _best_step(logs: Logs) -> int:
 
 def _jump(logs: Logs, place: int) -> float:
     """The rise at one place."""
-    return median(logs[place : place + NEAR]) - median(logs[max(place - NEAR, 0) : place])
+    return median(logs[place : place + FEW]) - median(logs[max(place - FEW, 0) : place])
 
 
 def _about_levels(logs: Logs, starts: Sequence[int]) -> Logs:
@@ -151,11 +151,8 @@ def _criterion(left: Logs, parameters: int) -> float:
 
 
 SUSPECTS = 2  # newest revisions that must all be outliers
-OUTLIER_SIGMAS = 3.5  # standard deviations between each of them and those before
-WINDOW = 30  # revisions before them from which level and deviation are estimated
-MIN_WINDOW = 8
-MIN_NEWEST_CHANGE = 0.01  # relative; two revisions cannot show less
 DEFAULTS = HistoryLimits()
+MIN_NEWEST_CHANGE = 0.01  # relative; two revisions cannot show less
 
 
 def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> list[Change]:
@@ -265,14 +262,14 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope
         return None
     _check_order(seen)
     level = newest_epoch(seen)
-    if len(level) < MIN_WINDOW + SUSPECTS:
+    if len(level) < FEW + SUSPECTS:
         return None
     logs = logs_of(level, device)
-    usual = logs[-WINDOW - SUSPECTS : -SUSPECTS]
+    usual = logs[-NEAR - SUSPECTS : -SUSPECTS]
     middle, sigma = middle_and_spread(usual)
     shifts = logs - middle
     sizes = shifts * np.sign(shifts[-1])
-    odd = (sizes > OUTLIER_SIGMAS * sigma) & (sizes >= math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)))
+    odd = (sizes > SUSPICIOUS * sigma) & (sizes >= math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)))
     last_usual = int(np.flatnonzero(~odd)[-1])  # there is one: half of those before are not beyond their median
     if last_usual >= len(level) - SUSPECTS:
         return None

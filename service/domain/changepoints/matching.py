@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from service.domain.changepoints import Change
-from service.domain.changepoints.detector import Epoch
-from service.domain.changepoints.step_test import Step, ratio_of
+from service.domain.changepoints.detector import LONGEST, Epoch
+from service.domain.changepoints.step_test import FEW, MIN_SIDE, Step, ratio_of
 from service.domain.states import PointState
 
 SAME = 2  # largest distance, in places, between two sightings of one event in different series
-REFOUND = 4  # in one series, whose levels have at least five revisions
-LEAK_REACH = 8  # places before the fitted beginning of a leak at which it may have begun
 MAX_REFUTED = 3  # successive scans with evidence against an open point before it is closed
 REFUTED_ALPHA = 0.01  # largest p of half of the reported step, with the data of today
-AWAY = 40  # revisions between a place and both ends of a series, with which a step there would show
 HELD = 30  # places after which a faster level is accepted without an explanation
 REACH = 4  # places that a bisection adds on both sides of a point: its place is uncertain, and a leak spans several
 SAME_HOURS = 6.0  # within which a change of the machine shows in all targets that it measures
@@ -26,7 +23,6 @@ BROAD = 0.25  # share of the measured series that a change of the machine shifts
 # A step of so many standard deviations of the noise cannot be placed one revision off: its first value would have to be
 # an outlier of half as many.
 EXACT_SIGMAS = 4.0
-INTERVAL_ERRORS = 2 * 1.96  # standard errors in a 95 % interval
 
 Item = TypeVar("Item")
 
@@ -81,10 +77,10 @@ class Matched:
 def match(points: Sequence[KnownPoint], changes: Sequence[Change], epochs: Sequence[Epoch]) -> Matched:
     """Match stored points and found changes.
 
-    Steps are matched one to one: nearest first, within `REFOUND` places, in the same direction.  A leak is matched with
-    a stored leak, whatever its state, or else with the first unexplained step of its course; the other unexplained
-    points of its course are parts of it.  A point that was not found again is kept unless the values of `epochs` speak
-    against it.
+    Steps are matched one to one: nearest first, nearer than the shortest level is long, in the same direction.  A leak
+    is matched with a stored leak, whatever its state, or else with the first unexplained step of its course; the other
+    unexplained points of its course are parts of it.  A point that was not found again is kept unless the values of
+    `epochs` speak against it.
     """
     leaks = [change for change in changes if change.is_leak]
     again: dict[int, Change] = {}
@@ -130,7 +126,7 @@ def _steps_again(points: Sequence[KnownPoint], changes: Sequence[Change]) -> dic
         (abs(point.place - change.ordinal), point.id, number)
         for point in points
         for number, change in enumerate(changes)
-        if abs(point.place - change.ordinal) <= REFOUND and (point.ratio > 1) == (change.ratio > 1)
+        if abs(point.place - change.ordinal) < MIN_SIDE and (point.ratio > 1) == (change.ratio > 1)
     )
     again: dict[int, int] = {}
     for _, point, number in near:
@@ -142,7 +138,7 @@ def _steps_again(points: Sequence[KnownPoint], changes: Sequence[Change]) -> dic
 def _in_course(point: KnownPoint, leak: Change) -> bool:
     """Whether a point is of a leak: its beginning is uncertain, and a known leak goes on."""
     last = point.place if point.until is None else point.until
-    return point.ratio > 1 and leak.before - LEAK_REACH < last and point.place <= leak.course[-1].ordinal
+    return point.ratio > 1 and leak.before - FEW < last and point.place <= leak.course[-1].ordinal
 
 
 def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:
@@ -168,7 +164,7 @@ def _steps_at(point: KnownPoint, epochs: Sequence[Epoch]) -> list[Step]:
 def _is_lost(point: KnownPoint, epoch: Epoch) -> bool:
     """Whether an epoch has enough revisions around a place to test a step, and another change next to it."""
     before = sum(revision.ordinal < point.place for revision in epoch.seen)
-    return min(before, len(epoch.seen) - before) >= AWAY and not epoch.steps_near(point.place, SAME)
+    return min(before, len(epoch.seen) - before) >= LONGEST // 3 and not epoch.steps_near(point.place, SAME)
 
 
 def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:
@@ -237,7 +233,7 @@ def is_exact(low: float, high: float, revisions: int) -> bool:
     if low <= 0 or math.isinf(high):
         return False
     shift = abs(math.log(high) + math.log(low)) / 2
-    sigma = (math.log(high) - math.log(low)) / INTERVAL_ERRORS * math.sqrt(revisions) / 2
+    sigma = (math.log(high) - math.log(low)) / (2 * 1.96) * math.sqrt(revisions) / 2
     return shift >= EXACT_SIGMAS * sigma
 
 

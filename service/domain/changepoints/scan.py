@@ -16,7 +16,7 @@ from operator import itemgetter
 import numpy as np
 
 from service.domain.changepoints.detector import Epoch, change_of, epochs_of, newest
-from service.domain.changepoints.matching import REFOUND, SAME, KnownPoint, Matched, match, refutation
+from service.domain.changepoints.matching import SAME, KnownPoint, Matched, match, refutation
 from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, levels_of
 from service.domain.changepoints.series_table import (
     Histories,
@@ -44,14 +44,10 @@ from service.domain.verdicts.samples import Name
 
 MIN_SIBLINGS = 5
 MAX_TESTED = 20  # siblings whose values are tested for the step of one series
-MIN_REVISIONS = 2 * MIN_SIDE  # of a series that takes part
 FDR = 0.05  # of the siblings that are said to have a step; the step itself passes the usual test
 MAX_WEIGHT = 4.0  # of a quiet series, relative to the median one
-ANY_SIZE = HistoryLimits(notify=0.0, block=0.0)  # the mean of many series moves by less than those that have the step
 
 Family = tuple[str, str, str]
-SHORT = 30  # newest places from which series are selected
-LONG = 120  # newest places of a selected series that are scanned
 ONE_IN = 100  # of all series are scanned in any case,
 ONE_IN_OPEN = 10  # and of those with an open point
 
@@ -78,7 +74,7 @@ def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits], device:
         return {}
     families: dict[Family, list[_Member]] = {}
     for name, logs in zip(table.names, table.adjusted(device), strict=True):
-        if np.count_nonzero(~np.isnan(logs)) >= MIN_REVISIONS:
+        if np.count_nonzero(~np.isnan(logs)) >= 2 * MIN_SIDE:
             families.setdefault(family_of(name), []).append(_Member(name, logs, limits[name]))
     changes: dict[Name, list[Change]] = {}
     for members in families.values():
@@ -125,11 +121,12 @@ def _steps_of(members: Sequence[_Member]) -> Iterator[tuple[Name, int, int, Step
     """
     together = _together(np.vstack([member.logs for member in members]))
     measured = np.flatnonzero(~np.isnan(together))
-    if len(measured) < MIN_REVISIONS:
+    if len(measured) < 2 * MIN_SIDE:
         return
     from scipy.stats import false_discovery_control  # not above: every command would wait for it
 
-    levels = levels_of(together[measured], ANY_SIZE)
+    # Of any size: the mean of many series moves by less than those that have the step.
+    levels = levels_of(together[measured], HistoryLimits(notify=0.0, block=0.0))
     edges = [int(measured[start]) for start in (0, *levels.starts)] + [len(together)]
     for step, (begin, (place, end)) in zip(levels.steps, zip(edges, pairwise(edges[1:]), strict=False), strict=True):
         steps = [(member, _step_at(member.logs, begin, place, end)) for member in members]
@@ -220,7 +217,7 @@ def scan_series(
     steps = dict[Name, list[Change]]()
     for name in names:
         steps[name] = [change for epoch in epochs[name] for change in epoch.changes(limits[name])]
-        steps[name] += _others(steps[name], shared.get(name, ()), REFOUND)
+        steps[name] += _others(steps[name], shared.get(name, ()), MIN_SIDE - 1)
     suspected = _suspected(table, [name for name in odd if name in steps], since, limits, steps, device)
     of_machine = steady(suspected) if suspected else ()
     scans = {}

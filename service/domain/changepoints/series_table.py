@@ -13,7 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.changepoints import Change, HistoryLimits, Seen
-from service.domain.changepoints.step_test import MAD_TO_SIGMA, Slope, device_slope, row_counts, row_medians
+from service.domain.changepoints.step_test import (
+    FEW,
+    MAD_TO_SIGMA,
+    MEAN_TO_SIGMA,
+    MIN_ERROR,
+    NEAR,
+    OUTLIER,
+    SUSPICIOUS,
+    Slope,
+    device_slope,
+    row_counts,
+    row_medians,
+)
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
@@ -21,13 +33,6 @@ from service.domain.verdicts.samples import Name
 Table = NDArray[np.float64]  # a row for each series, a column for each place; NaN where nothing was measured
 
 RECENT = (5, 10, 15)  # numbers of newest values that may form a new level
-MIN_BEFORE = 8  # values needed to estimate the level before
-SHIFT_ERRORS = 3.5  # standard errors between two levels; low, because the detector decides
-OUTLIER_SIGMAS = 3.0  # standard deviations between the newest value and those before
-MEDIAN_TO_MEAN = 1.2533  # the standard error of a median over that of a mean, for normal values
-MIN_SIGMA = 1e-9  # in log units, for series that do not vary at all
-NEAR = 30  # values on either side of a change from which the shift there is estimated
-FEW_NEAR = 8  # at least, on either side of a leak, which may still go on
 MAX_NOTIFY = 0.49  # half of the largest threshold of a block
 
 
@@ -68,14 +73,14 @@ class Histories:
     def shifts(self, row: int, change: Change) -> tuple[float, float]:
         """The log-ratios by which a series and its reference shifted over a change, from medians of `NEAR` values.
 
-        For a leak, those are the values before it began and after it ended, at least `FEW_NEAR` on each side.
+        For a leak, those are the values before it began and after it ended, at least `FEW` on each side.
         """
         measured = np.flatnonzero(self.runs[row])
         last = change.course[-1].ordinal if change.is_leak else change.ordinal
         begin = int(np.searchsorted(measured, change.before - self.first, side="right"))
         end = int(np.searchsorted(measured, last - self.first))
         if change.is_leak:
-            begin, end = max(begin, FEW_NEAR), min(end, len(measured) - FEW_NEAR)
+            begin, end = max(begin, FEW), min(end, len(measured) - FEW)
         before, after = measured[max(0, begin - NEAR) : begin], measured[end : end + NEAR]
         own, reference = (
             float(np.log(_median(values[row, after]) / _median(values[row, before])))
@@ -125,12 +130,12 @@ def outlier_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> 
     """Select the series whose value at the last place of the table is an outlier."""
     logs = _aligned(table, np.log(table.values), since)
     outliers = np.zeros(len(logs), dtype=bool)
-    rows = np.flatnonzero((row_counts(logs) > MIN_BEFORE) & (table.runs[:, -1] > 0))
+    rows = np.flatnonzero((row_counts(logs) > FEW) & (table.runs[:, -1] > 0))
     before, last = logs[rows, :-1], logs[rows, -1]
     middle = row_medians(before)
     sigma = MAD_TO_SIGMA * row_medians(np.abs(before - middle[:, None]))
     shift = np.abs(last - middle)
-    outliers[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER_SIGMAS * sigma)
+    outliers[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER * sigma)
     return outliers
 
 
@@ -182,15 +187,15 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
     mask = np.zeros(len(logs), dtype=bool)
     counts = row_counts(logs)
     for recent in RECENT:
-        rows = np.flatnonzero(counts >= recent + MIN_BEFORE)
+        rows = np.flatnonzero(counts >= recent + FEW)
         if not len(rows):
             break
         before, after = logs[rows, :-recent], logs[rows, -recent:]
         shift = np.abs(row_medians(after) - row_medians(before))
         # From differences of neighbours, so that a step or a drift does not count as noise.
         sigma = MAD_TO_SIGMA / math.sqrt(2) * row_medians(np.abs(np.diff(logs[rows], axis=1)))
-        error = MEDIAN_TO_MEAN * (sigma + MIN_SIGMA) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
-        mask[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SHIFT_ERRORS * error)
+        error = MEAN_TO_SIGMA * (sigma + MIN_ERROR) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
+        mask[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SUSPICIOUS * error)
     return mask
 
 

@@ -22,6 +22,9 @@ MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations, 
 MEAN_TO_SIGMA = 1.2533
 RUNNING = 11  # revisions of the running median: it follows a level of 6
 MIN_SIDE = 5  # revisions of the shortest level
+FEW = 8  # values, or series, from which a level or a deviation can be estimated
+SUSPICIOUS = 3.5  # standard deviations, or errors, from what is usual
+NEAR = 30  # values that show what is usual near a place; the newest as many places select the series to scan
 
 
 def middle_and_spread(logs: Logs) -> tuple[float, float]:
@@ -71,7 +74,7 @@ def row_counts(rows: Table) -> NDArray[np.int64]:
     return np.asarray((~np.isnan(rows)).sum(axis=1))
 
 
-WINDOW = 100  # revisions of each side that are compared; values further away have drifted
+WINDOW = 200  # revisions of each side that are compared; values further away have drifted
 MEMORIES = (1, 4)  # revisions: without a step, a value follows from the last one, or from the mean of the last four
 MAX_AUTOCORRELATION = 0.95
 MIN_ERROR = 1e-9  # in log units, for a series that does not vary at all (bytes); far below any change
@@ -179,14 +182,9 @@ def _pulled_in(sides: Sequence[Logs]) -> list[Logs]:
     ]
 
 
-# Revisions of a mean.  A step is tested with means, so the slope is that of means: noise of single values, which
-# averages out, would hide what the machine does to both.
-BLOCK = 8
-OUTLYING = 3.0  # robust standard deviations from the slope beyond which a difference of means is left out
 ROUNDS = 4  # of leaving out and estimating again
 MAX_THETA = 1.2
 MIN_RELIABILITY = 0.5
-MIN_SERIES = 8  # that show how unlike the series of a device are
 MIN_VARIANCE = 1e-6  # of a slope; one series that follows SOTA exactly must not decide for all
 
 
@@ -230,7 +228,7 @@ def device_slope(values: Table, references: Table, cases: Sequence[str]) -> Slop
     reliability = _reliability(references, cases)
     thetas, variances = _slopes(values, references, reliability)
     measured = np.isfinite(variances) & (row_medians(np.abs(_moves(values))) > 0)
-    if measured.sum() < MIN_SERIES:
+    if measured.sum() < FEW:
         return UNKNOWN
     thetas = np.clip(thetas[measured], -MAX_THETA, 2 * MAX_THETA)
     variances = np.maximum(variances[measured], MIN_VARIANCE)
@@ -268,7 +266,8 @@ def _slopes(values: Table, references: Table, reliability: float) -> tuple[Logs,
     """The slope of each row over its reference and its variance, which is infinite if a row says nothing.
 
     Differences of neighbouring means do not count a change of level twice, and one that only one side makes is far from
-    the slope and left out.
+    the slope and left out.  Means of `FEW` values, since a step is tested with means: noise of single values, which
+    averages out, would hide what the machine does to both.
     """
     ours, others = _moves(values), _moves(references)
     measured = ~np.isnan(ours) & ~np.isnan(others)
@@ -279,15 +278,15 @@ def _slopes(values: Table, references: Table, reliability: float) -> tuple[Logs,
             theta = np.nan_to_num(np.sum(kept * ours * others, axis=1) / np.sum(kept * others**2, axis=1))
             left = ours - theta[:, None] * others
             sigma = MAD_TO_SIGMA * row_medians(np.where(measured, np.abs(left), np.nan))
-            kept = measured & (np.abs(left) <= OUTLYING * sigma[:, None])
-        blocks = measured.sum(axis=1) / BLOCK  # differences overlap; so many have no common value
+            kept = measured & (np.abs(left) <= OUTLIER * sigma[:, None])
+        blocks = measured.sum(axis=1) / FEW  # differences overlap; so many have no common value
         variance = np.sum(kept * left**2, axis=1) / np.sum(kept * others**2, axis=1) / blocks
     return theta / reliability, np.where(np.isnan(variance) | (blocks < 1), np.inf, variance / reliability**2)
 
 
 def _moves(rows: Table) -> Table:
     """Differences between the means of neighbouring blocks, one at each place."""
-    if rows.shape[1] < 2 * BLOCK:
+    if rows.shape[1] < 2 * FEW:
         return np.full((len(rows), 0), np.nan)
-    means = sliding_window_view(rows, BLOCK, axis=1).mean(axis=2)
-    return np.asarray(means[:, BLOCK:] - means[:, :-BLOCK])
+    means = sliding_window_view(rows, FEW, axis=1).mean(axis=2)
+    return np.asarray(means[:, FEW:] - means[:, :-FEW])

@@ -18,9 +18,11 @@ from kernels.cases import Metric, Role
 from service.db.engine import clock, reading, transaction
 from service.db.models import UNSCANNED, ChangePoint, Measurement, Revision, Run, Series, Target, VerdictRow
 from service.domain.changepoints import Change, Level
+from service.domain.changepoints.detector import LONGEST
 from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint, Refutation
-from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of, scan_series, select_series
+from service.domain.changepoints.scan import SeriesScan, limits_of, scan_series, select_series
 from service.domain.changepoints.series_table import Histories
+from service.domain.changepoints.step_test import NEAR
 from service.domain.metrics import SeriesKey, metric_of
 from service.domain.states import BaselineKind, Outcome, PointReason, PointState
 from service.domain.verdicts.samples import Name
@@ -108,14 +110,14 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     measured = mainline(session, target_id, device)
     policy = policy_of(session, session.get_one(Target, target_id), device)
     points = known_points(session, measured)
-    table = histories(session, measured, newest=SHORT)
+    table = histories(session, measured, newest=NEAR)
     limits = limits_of(table, policy)
     recent = {run.run_id for run in measured.runs if measured.place_of[run.revision_id] >= table.first}
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
         selected = select_series(table, points, limits, key=runs[-1])
-        close = histories(session, measured, newest=LONG, only=selected)
+        close = histories(session, measured, newest=LONGEST, only=selected)
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
