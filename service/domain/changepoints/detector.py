@@ -51,7 +51,7 @@ class Rise:
     half: int  # at which half of the rise has passed
     end: int  # the last revision of the rise
     step: Step  # its size and error
-    parts: tuple[int, ...]  # where its levels may change
+    parts: tuple[int, ...]  # the changes of level that it explains, or where there may be some
 
 
 def rises(levels: Levels, limits: HistoryLimits) -> list[Rise]:
@@ -102,14 +102,15 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
         return None
     left = away - rise * shapes[best]
     step = effect(away, left, rise, float(squares[best]), parameters=4)  # both ends, the level before and the rise
-    stepped, places = [_best_step(logs)], [start - begin for start in levels.starts if begin < start < end]
+    parts = [start for start in levels.starts if begin < start < end]
+    stepped, places = [_best_step(logs)], [part - begin for part in parts]
     if step.searched_p > limits.fdr or max(_jump(logs, place) for place in stepped + places) > MAX_STEP * rise:
         return None
     if min(_criterion(_about_levels(logs, at), 2 * len(at) + 1) for at in (stepped, places)) <= _criterion(left, 4):
         return None
     first, last = int(begins[best]), int(ends[best])
-    parts = tuple(start for start in levels.candidates if begin < start < end)
-    return Rise(begin + first, begin + (first + last) // 2, begin + min(last, len(logs) - 1), step, parts)
+    parts = parts or [start for start in levels.candidates if begin < start < end]
+    return Rise(begin + first, begin + (first + last) // 2, begin + min(last, len(logs) - 1), step, tuple(parts))
 
 
 @lru_cache(maxsize=LONGEST)

@@ -161,7 +161,8 @@ def _predicted(residuals: Logs) -> tuple[float, float]:
     best = total, 0.0
     for memory in MEMORIES:
         earlier = sums[-len(residuals) : end] - sums[-len(residuals) - memory : end - memory]
-        earlier /= np.minimum(ages, memory)
+        if memory > 1:
+            earlier /= np.minimum(ages, memory)
         common, squares = float(earlier @ later), float(earlier @ earlier) + MIN_ERROR**2
         slope = min(max(common / squares, 0.0), 1.0)
         best = min(best, (total - slope * (2 * common - slope * squares), slope))
