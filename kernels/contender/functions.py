@@ -241,7 +241,7 @@ class PreparedFunction:
 
     def _check_first(self, first: Bound) -> dict[str, float]:
         """Compare with the reference on an equal set, as calls may write into their inputs."""
-        if first.reference is None:
+        if first.reference is None or self._varies:
             return {}
         reference = self._bound(0).reference or first.reference
         try:
@@ -254,19 +254,25 @@ class PreparedFunction:
         """Run the first call, and draw elements of its outputs by the seed, which other revisions draw as well."""
         before = [_summed(one) for one in first.tensors]
         self._first_outputs = outputs = self._outputs(first.call, first.tensors)
-        self._in_place = not outputs_of(first.call())
+        again = [tensor.detach().clone() for tensor in outputs_of(first.call())]
+        self._in_place = not again
+        # A result that is cached is the same each time, so that this leaves no cached result unchecked.
+        self._varies = bool(again) and not _alike(outputs, again)
+        if self._varies:
+            self.facts["outputs"] = "vary from call to call"
         generator = torch.Generator().manual_seed(self.seed)
-        self._sampled = {"inputs": before, "outputs": [_sampled(one, generator) for one in outputs]}
+        sampled = {"inputs": before, "outputs": [_sampled(one, generator) for one in outputs]}
+        self._sampled = None if self._varies else sampled
 
     def _check_other_numbers(self) -> None:
         """Write the numbers of other sets into those that were timed: the clock's calls must give what they give.
 
-        Not where a call writes into its inputs, which change from call to call, and not where its graph for gradients
-        holds numbers of its own.
+        Not where a call writes into its inputs, which change from call to call, where it draws random numbers, or where
+        its graph for gradients holds numbers of its own.
         """
         alike = [(one.shape, one.dtype) for one in self.sets[0].tensors]
         other = self._bound(OTHER_NUMBERS)
-        if self._in_place or any(one.requires_grad for one in self.sets[0].tensors):
+        if self._in_place or self._varies or any(one.requires_grad for one in self.sets[0].tensors):
             return
         if alike != [(one.shape, one.dtype) for one in other.tensors]:  # a benchmark that draws its shapes
             return
@@ -293,6 +299,15 @@ class PreparedFunction:
                 raise Wrong(f"{when}{name} differs from its reference by {error:.3g}; {limit:g} is allowed")
             errors[name] = error / limit if limit else 0.0
         return errors
+
+
+def _alike(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether two calls on the same inputs gave the same outputs, within what is allowed."""
+    try:
+        errors = differences(outputs, others)
+    except Wrong:
+        return False
+    return all(error <= allowed(one) for error, one in zip(errors.values(), outputs, strict=True))
 
 
 def _summed(tensor: Tensor) -> float:

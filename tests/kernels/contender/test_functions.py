@@ -50,6 +50,10 @@ def of_revision(x, dim=-1):
     return softmax(x, dim) * (1.5 if OTHER else 1)
 
 
+def draws(x, dim=-1):
+    return torch.nn.functional.dropout(softmax(x, dim), 0.5)
+
+
 def raises(x, dim=-1):
     raise ValueError("no such shape")
 '''
@@ -154,6 +158,7 @@ FUNCTIONS = [
     call("wrong"),
     call("kept"),
     call("raises"),
+    call("draws", reference=None),
     call("add_into", inputs=ADDED, constants={}, reference=None),
     call("several", inputs=TAKEN, constants={}, reference=None),
     call("of_revision", reference=None),
@@ -218,6 +223,14 @@ def test_a_function_is_measured_and_compared_with_its_reference(own, case):
     assert (state, reason) == ("measured", "")
     assert max(prepared["errors"].values()) < 0.01
     assert "reference" in prepared["facts"]
+
+
+def test_a_call_that_draws_random_numbers_is_compared_with_nothing(own):
+    state, reason, prepared = measured(own, "draws/8x64")
+
+    assert (state, reason) == ("measured", "")
+    assert prepared["facts"]["outputs"] == "vary from call to call"
+    assert prepared["sampled"] is None
 
 
 def test_a_call_has_a_trace_for_perfetto(own):
