@@ -6,6 +6,7 @@ The ledger is thrown away; environments and the commits stay in a cache, so that
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -127,8 +128,12 @@ def _cache(root: Path) -> Path:
 
 def _name(folder: str) -> str:
     """The folder's name as a target may be called."""
-    kept = "".join(one if one.isalnum() or one in "._-" else "-" for one in folder)
-    return kept.strip("._-")[:60] or "checkout"
+    name = re.sub(r"[^a-z0-9._]+", "-", folder.lower()).strip("._-")[:60].rstrip("._-") or "checkout"
+    try:
+        targets.check_name(name)
+    except BadInput:  # a word of the dashboard
+        return f"checkout-{name}"
+    return name
 
 
 @contextmanager

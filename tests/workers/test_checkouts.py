@@ -4,11 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.errors import BadInput
+from service.ledger.targets import check_name
 from service.settings import settings
 from service.sources.checkout import Checkout
 from tests.fakes.repository import Repository
+from workers import checkouts
 from workers.checkouts import BASE, HEAD, Wanted, prepared
 
 RECIPE = (
@@ -79,3 +83,21 @@ def test_a_partial_clone_does_not_name_the_program_that_fetches_the_rest(norms: 
     with pytest.raises(BadInput, match="git could not copy the commits"):
         copied(norms)
     assert not (tmp_path / "executed").exists()
+
+
+@given(st.text())
+def test_any_folder_gives_the_name_of_a_target(folder: str) -> None:
+    check_name(checkouts._name(folder))
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("FlagAttention", "flagattention"),
+        ("my kernels (2)", "my-kernels-2"),
+        ("new", "checkout-new"),
+        ("…", "checkout"),
+    ],
+)
+def test_a_folder_keeps_what_a_name_may_have(folder: str, name: str) -> None:
+    assert checkouts._name(folder) == name

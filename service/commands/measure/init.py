@@ -1,5 +1,6 @@
 """`kernelwatch init`: find the benchmarks of a checkout, and write a recipe that measures them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -146,11 +147,13 @@ def _tell(candidates: "Candidates", to: "Console") -> None:
     from service.commands.output.console import line
 
     for taken in (True, False):
-        for candidate in candidates.all:
-            if candidate.taken is taken:
-                line(*_words(candidate), to=to)
-                for note in candidate.notes if taken else ():
-                    line(f"    {note}", to=to)
+        of_state = [candidate for candidate in candidates.all if candidate.taken is taken]
+        alike = Counter(map(_words, of_state))
+        for candidate in {_words(one): one for one in of_state}.values():
+            count = alike[words := _words(candidate)]
+            line(*words, *([f" ({count} of them)"] if count > 1 else []), to=to)
+            for note in candidate.notes if taken else ():
+                line(f"    {note}", to=to)
     for path, why in candidates.unreadable.items():
         line(f"not read   {path}: {why}", to=to)
 
