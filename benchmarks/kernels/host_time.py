@@ -29,6 +29,7 @@ from kernels.cases import Case, Direction
 from kernels.checks.inputs import make
 from kernels.metrics.call import CallClock
 from kernels.norms import launching
+from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
 from kernels.providers import open_provider
@@ -265,6 +266,7 @@ def parts() -> Iterator[tuple[str, float]]:
     with torch.no_grad():
         rms_norm(x, weight, eps=EPS)
         module(x)
+        rstd = forward(x, weight, eps=EPS, center=False, statistics=True).rstd
     y = rms_norm(leaf, weight, eps=EPS)
     torch.autograd.grad(y, leaf, x)
     tensors, others = (x, weight, None, None), (EPS, False, 0.0, False)
@@ -287,8 +289,11 @@ def parts() -> Iterator[tuple[str, float]]:
         "rms_norm(), no gradient": lambda: rms_norm(x, weight, eps=EPS),
         "RMSNorm, no gradient": lambda: module(x),
         "nn.RMSNorm, no gradient": partial(nn.RMSNorm(4096, eps=EPS, device="cuda", dtype=torch.bfloat16), x),
+        "backward()": lambda: backward(x, x, weight, rstd, weight_wanted=False),
     }
     differentiated: dict[str, Function] = {
+        "an empty autograd.Function": lambda: Empty.apply(leaf),
+        "an empty autograd.Function and its gradient": lambda: torch.autograd.grad(Empty.apply(leaf), leaf, x),
         "rms_norm() for a gradient": lambda: rms_norm(leaf, weight, eps=EPS),
         "F.rms_norm for a gradient": lambda: F.rms_norm(leaf, (4096,), weight, EPS),
         "rms_norm() and its gradient": lambda: torch.autograd.grad(rms_norm(leaf, weight, eps=EPS), leaf, x),
@@ -298,6 +303,18 @@ def parts() -> Iterator[tuple[str, float]]:
         with torch.set_grad_enabled(grad):
             for name, function in functions.items():
                 yield name, host_us(function)
+
+
+class Empty(torch.autograd.Function):
+    """What autograd takes for two calls of Python, without launches."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(_: Any, dy: Tensor) -> Tensor:
+        return dy
 
 
 def host_us(function: Function, calls: int = 200) -> float:
