@@ -311,8 +311,8 @@ def test_a_replay_knows_no_more_than_the_session_knew(house):
 def test_worker_judge_and_replay_know_the_same(house, monkeypatch):
     knew = list[object]()
 
-    def noted(session: Session, run: Run, policy: Policy) -> object:
-        knew.append(known_variances(session, run, policy))
+    def noted(session: Session, run: Run, policy: Policy, baseline: str | None = None) -> object:
+        knew.append(known_variances(session, run, policy, baseline))
         return knew[-1]
 
     for place in range(1, 7):
