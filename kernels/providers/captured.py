@@ -25,7 +25,7 @@ from .base import Broken, Unsupported
 TIMERS = ("do_bench", "do_bench_cudagraph")  # of triton.testing
 DEEPEST = 5  # containers and closures in which tensors of a call are looked for
 MAX_OUTPUTS = 64
-_TUNER = "triton.runtime"  # its autotuner times candidates with do_bench
+_TUNERS = ("triton.runtime", "torch._inductor")  # whose autotuners time candidates with do_bench
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _watched(timer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(timer)
     def reached(fn: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         caller = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if _captured_calls is None or caller.startswith(_TUNER):
+        if _captured_calls is None or caller.startswith(_TUNERS):
             return timer(fn, *arguments, **options)
         _captured_calls.append((fn, options.get("grad_to_none") or ()))
         quantiles = options.get("quantiles") or ()
