@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dashboards.drawing import Figure, Scale, bars, dots, line, micros, place, ticks
 from service.domain.case_names import case_name
-from service.domain.roofline import Work, attainable_tflop_s, work
+from service.domain.roofline import Work, attainable_tflop_s
 from service.reports.charts.board import BoardCase, BoardCell, BoardRun, other_time
 
 _LEAST = 3  # cases, below which there is no figure
@@ -47,7 +47,7 @@ class _Mark:
 
 def draw(cells: Iterable[BoardCell], run: BoardRun, against: str, link: Callable[[BoardCase], str]) -> Rooflines | None:
     """Both figures; None without the ceiling of a copy, or with too few cases.  A case leads to its `link`."""
-    placed = [(cell, found) for cell in cells if (found := work(cell.case.case))]
+    placed = [(cell, found) for cell in cells if (found := run.least_work(cell.case.case))]
     if not run.copy_gb_s or len(placed) < _LEAST:
         return None
     copy_gb_s, product = run.copy_gb_s, run.matmul_tflop_s
@@ -64,7 +64,7 @@ def draw(cells: Iterable[BoardCell], run: BoardRun, against: str, link: Callable
         add(family, "in-cache" if cell.case.in_cache else "own", found, cell.case.own.median, cell.name.shape)
         if other := other_time(cell.case, against):
             add(family, "other", found, other.median)
-    blocks = [(one, found) for one in run.blocks if (found := work(one.case))]
+    blocks = [(one, found) for one in run.blocks if (found := run.least_work(one.case))]
     for one, found in blocks:
         add("Blocks", "blocks", found, one.own.median, case_name(one.case).shape)
     families = [

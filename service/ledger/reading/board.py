@@ -190,7 +190,15 @@ def board(session: Session, target: Target, device: str, revision: str = "") -> 
         cases=cases,
         blocks=blocks,
         instead_of=instead_of,
+        of_functions=_of_functions(target),
     )
+
+
+def _of_functions(target: Target) -> dict[str, roofline.Work]:
+    """The least work of the functions of the recipe, by case, where it has formulas of bytes and of operations."""
+    recipe = readable(target.recipe.text) if target.recipe else None
+    cases = [one.case(text) for one in (recipe.function if recipe else ()) for text in one.cases]
+    return {str(case): roofline.Work(case.flops, case.least_bytes) for case in cases if case.flops and case.least_bytes}
 
 
 @dataclass(frozen=True)

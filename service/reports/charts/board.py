@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.case_names import CaseName, case_name
+from service.domain.roofline import Work, work
 from service.domain.text import short
 from service.reports.charts.trends import day
 
@@ -59,6 +60,11 @@ class BoardRun:
     cases: Sequence[BoardCase]
     blocks: Sequence[BoardCase] = ()  # cases of the metric block
     instead_of: str = ""  # a later revision, which was not measured on this device
+    of_functions: Mapping[str, Work] = field(default_factory=dict)  # by case, what the formulas of the recipe say
+
+    def least_work(self, case: str) -> Work | None:
+        """The least work of a case; None where it is not known."""
+        return work(case) or self.of_functions.get(case)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelwatch.documents.figures import FigureDocument
 from service.domain.case_names import trend_path
-from service.domain.roofline import Work, attainable_tflop_s, work
+from service.domain.roofline import Work, attainable_tflop_s
 from service.domain.text import short
 from service.reports.charts.board import BEST, BoardCell, BoardRun, other_time
 from service.reports.figures.frame import (
@@ -34,7 +34,7 @@ def board_figure(
 ) -> FigureDocument:
     """Draw the ratio of each case to another provider by its least bytes; a triangle is behind."""
     kinds = defaultdict[str, list[tuple[BoardCell, Work]]](list)
-    for cell, least in _placed(cells):
+    for cell, least in _placed(cells, run):
         if cell.ratio is not None:
             kinds[cell.kind].append((cell, least))
     traces = []
@@ -63,8 +63,8 @@ def roofline_figure(
     cells: Sequence[BoardCell], run: BoardRun, target: str, device: str, against: str, commit: Commit
 ) -> FigureDocument:
     """Draw GB/s by the least bytes of a call, and below it TFLOP/s by FLOP per byte; lines are measured ceilings."""
-    placed = _placed(cells)
-    blocks = [(one, least) for one in run.blocks if (least := work(one.case))]
+    placed = _placed(cells, run)
+    blocks = [(one, least) for one in run.blocks if (least := run.least_work(one.case))]
     others = [(least, one.median) for cell, least in placed if (one := other_time(cell.case, against))]
     traces = list[dict[str, Any]]()
     for cached, name, symbol in ((False, target, "circle"), (True, f"{target}, data in the L2 cache", "circle-open")):
@@ -95,9 +95,9 @@ def roofline_figure(
     )
 
 
-def _placed(cells: Sequence[BoardCell]) -> _Placed:
+def _placed(cells: Sequence[BoardCell], run: BoardRun) -> _Placed:
     """The cases of which the least work is known."""
-    return [(cell, least) for cell in cells if (least := work(cell.case.case))]
+    return [(cell, least) for cell in cells if (least := run.least_work(cell.case.case))]
 
 
 def _marks(name: str, points: Sequence[tuple[float, float | None]], look: dict[str, Any]) -> dict[str, Any]:

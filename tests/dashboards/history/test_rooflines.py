@@ -1,9 +1,12 @@
 """The roofline: where cases, ceilings and the other provider are drawn."""
 
+from dataclasses import replace
+
 import pytest
 
 from dashboards import boards, rooflines
 from kernels.cases import Case
+from service.domain.roofline import Work
 from service.reports.charts.board import BoardCase, BoardRun, Timed
 from tests.dashboards.inspection import Drawn, places
 
@@ -54,6 +57,19 @@ def test_a_case_as_fast_as_a_copy_is_at_the_roof_and_none_beyond_it() -> None:
     assert found.families[0][:2] == ("RMSNorm forward", pytest.approx(1.0, rel=1e-2))
     assert found.families[-1][1:] == (pytest.approx(13 / 6, rel=1e-2), pytest.approx(13 / 6 * COPY / 1e3, rel=1e-2))
     assert found.ridge == 200
+
+
+def test_a_function_stands_where_its_formulas_say() -> None:
+    cases = [BoardCase("functions", f"softmax/{rows}x1024", Timed(rows / 100, 1000.0)) for rows in (8192, 16384, 32768)]
+    works = {one.case: Work(flops=5 * 1024, bytes=4 * 1024) for one in cases}
+    run = BoardRun(1, "a" * 40, "", 0.0, 1, COPY, PRODUCT, L2, cases, of_functions=works)
+    board = boards.compose(cases, "SOTA", "SOTA", COPY, "mine")
+
+    found = rooflines.draw(board.cells, run, "SOTA", lambda one: f"#{one.case}")
+
+    assert found
+    assert rows(Drawn(found.by_op)) == ["softmax, 1.2 FLOP per byte"]
+    assert rooflines.draw(board.cells, replace(run, of_functions={}), "SOTA", lambda one: "#") is None
 
 
 def test_cases_with_the_same_share_stand_on_each_other() -> None:
