@@ -109,14 +109,16 @@ def _emptied(kind: Kept, runs: Select[Any], goes_on: Callable[[], bool]) -> int:
 
 
 def _deleted(kind: Kept, table: type[Delivery | OutboxMessage], now: float, goes_on: Callable[[], bool]) -> int:
-    """Rows are stored in the order of their time: those after the first part without any are newer."""
-    count, after, gone = 0, 0, 1
-    while gone and goes_on():
+    """Rows are stored in the order of their time, and some are kept: a part that begins with a newer row is the end."""
+    stored_at = Delivery.received_at if kind is Kept.DELIVERIES else OutboxMessage.created_at
+    count, after = 0, 0
+    while goes_on():
         with transaction() as session:
-            next_ids = select(table.id).where(table.id > after).order_by(table.id).limit(ROWS_AT_ONCE)
-            part = session.scalars(next_ids).all()
-            expired = delete(table).where(table.id.in_(part), *_expired(kind, now))
+            next_rows = select(table.id, stored_at).where(table.id > after).order_by(table.id).limit(ROWS_AT_ONCE)
+            part = session.execute(next_rows).all()
+            if not part or part[0][1] >= now - _days(kind) * DAY_S:
+                break
+            expired = delete(table).where(table.id.in_([row.id for row in part]), *_expired(kind, now))
             done = session.execute(expired.execution_options(synchronize_session=False))
-            gone = done.rowcount  # type: ignore[attr-defined]
-            count, after = count + gone, max(part, default=after)
+            count, after = count + done.rowcount, part[-1].id  # type: ignore[attr-defined]
     return count

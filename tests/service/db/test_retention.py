@@ -108,6 +108,21 @@ def test_old_webhooks_and_answers_go_and_comments_stay(either: str) -> None:
     assert sorted(kinds) == ["answer"] * 2 + ["comment"] * 3 + ["reaction"] * 2
 
 
+def test_answers_go_that_are_stored_after_many_comments(either: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 2)
+    target = world.target()
+    with transaction() as session:
+        old = clock(session) - (settings().deliveries_days + 1) * DAY_S
+        for number, kind in enumerate(["comment"] * 5 + ["answer"] * 3):
+            message = OutboxMessage(key=f"{number}", kind=kind, target_id=target.id, payload={}, created_at=old)
+            message.state = OutboxState.SENT
+            session.add(message)
+
+    done = pruned(retention.prune())
+
+    assert done[Kept.ANSWERS] == 3
+
+
 def test_the_size_of_tables(old_and_new: tuple[list[int], list[int]]) -> None:
     with reading() as session:
         by_table = {one.table: one.bytes for one in sizes(session)}
