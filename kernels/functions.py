@@ -19,6 +19,7 @@ from .cases import DTYPE_BYTES, FUNCTION_NAME, FunctionCase, Metric
 DTYPES = ("bf16", "fp16", "fp32", "fp64", "fp8", "int8", "uint8", "int32", "int64", "bool")
 METRICS = (Metric.KERNEL, Metric.CALL, Metric.MEMORY)
 MAX_SIZE = 1 << 40
+MAX_WORK = (1 << 63) - 1  # what a database stores as a whole number
 MAX_FORMULA = 200  # characters
 WHOLE = "-"  # the label of a test without parameters
 
@@ -149,12 +150,8 @@ class Function:
         for size in self.sizes:
             if not _SIZE.fullmatch(size):
                 raise ValueError(f"{self.name}: sizes: {size!r} is no name of a number")
-        for name, one in self.inputs.items():
-            for formula in one.formulas:
-                _require_formula(f"{self.name}: inputs: {name}", formula, self.sizes)
-        for key, work in (("bytes", self.bytes), ("flops", self.flops)):
-            if work is not None:
-                _require_formula(f"{self.name}: {key}", work, (*self.sizes, "element"))
+        if twice := [size for size in self.sizes if self.sizes.count(size) > 1]:
+            raise ValueError(f"{self.name}: sizes: {twice[0]!r} is listed twice; rename one")
 
     @property
     def form(self) -> Form:
@@ -172,9 +169,13 @@ class Function:
         if self.form is not Form.CALL:
             return case
         numbers, dtype = self.numbers(case.label)
-        given = {**numbers, "element": DTYPE_BYTES.get(dtype or "", 0)}
-        work = [round(evaluated(one, given)) if one is not None else 0 for one in (self.bytes, self.flops)]
-        return FunctionCase(case.function, case.label, case.metric, *work)
+        for name, tensor in self.inputs.items():
+            for formula in tensor.formulas:
+                _size(f"{self.name}: inputs: {name}", formula, numbers)
+        numbers["element"] = DTYPE_BYTES.get(dtype or "", 0)
+        least_bytes = _size(f"{self.name}: bytes", self.bytes or 0, numbers)
+        flops = _size(f"{self.name}: flops", self.flops or 0, numbers)
+        return FunctionCase(case.function, case.label, case.metric, least_bytes, flops)
 
     def numbers(self, label: str) -> tuple[dict[str, int], str | None]:
         """The sizes of a label such as `8x512x4096.bf16`, and its dtype.  Raises ValueError."""
@@ -249,8 +250,12 @@ def _value(node: ast.AST, numbers: Mapping[str, float]) -> float:
             raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula; write for example 2 * M * N")
 
 
-def _require_formula(where: str, formula: int | str, names: tuple[str, ...]) -> None:
+def _size(where: str, formula: int | str, numbers: Mapping[str, float]) -> int:
+    """A formula of a case as a whole number.  Raises ValueError."""
     try:
-        evaluated(formula, dict.fromkeys(names, 1))
+        size = evaluated(formula, numbers)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+    if not 0 <= size <= MAX_WORK:  # infinity and NaN are not
+        raise ValueError(f"{where}: {formula!r} is not from 0 to 2**63 - 1; correct it")
+    return round(size)

@@ -30,6 +30,15 @@ def test_a_case_has_the_work_that_its_formulas_say():
     assert (str(call), call.metric) == ("softmax/8x512.bf16.call", Metric.CALL)
 
 
+def test_a_formula_is_computed_with_the_sizes_of_each_case():
+    taps = {"x": Input(("M // (N - 1)",), "bf16")}
+    function = Function("taps", ("8x3",), call="taps:taps", sizes=("M", "N"), inputs=taps)
+
+    assert function.case("8x3").label == "8x3"
+    with pytest.raises(ValueError, match="is no formula"):
+        function.case("8x1")
+
+
 def test_a_function_reaches_a_contender_as_json():
     assert Function.of(json.loads(json.dumps(SOFTMAX.as_json))) == SOFTMAX
 
@@ -77,6 +86,11 @@ def test_what_is_no_case_is_refused(text):
         ({"bytes": "M ** N"}, "softmax: bytes: 'M ** N' is not allowed in a formula"),
         ({"bytes": "open('x')"}, "is not allowed in a formula"),
         ({"inputs": {"x": Input(("M", "2 *"))}}, "softmax: inputs: x: '2 *' is no formula"),
+        ({"bytes": "1e999 * M"}, "softmax: bytes: '1e999 * M' is not from 0 to 2**63 - 1; correct it"),
+        ({"flops": "*".join(["1000000"] * 24)}, "is not from 0 to 2**63 - 1; correct it"),
+        ({"bytes": "M - N"}, "softmax: bytes: 'M - N' is not from 0 to 2**63 - 1; correct it"),
+        ({"inputs": {"x": Input(("M - 9",))}}, "softmax: inputs: x: 'M - 9' is not from 0 to 2**63 - 1"),
+        ({"sizes": ("M", "M")}, "softmax: sizes: 'M' is listed twice; rename one"),
         ({"sizes": ()}, 'softmax: a call needs sizes = ["M", …] and inputs = {x = {shape = ["M", …]}}'),
         ({"reference": "softmax"}, "softmax: reference = 'softmax' is not of the form module:function"),
     ],
