@@ -17,6 +17,8 @@ def differing_outputs(head: object, parent: object) -> str | None:
     if not theirs or mine.get("inputs") != theirs.get("inputs"):
         return None
     ours, right = mine.get("outputs"), theirs.get("outputs")
+    if ours is None and isinstance(right, list):
+        return "its outputs vary from call to call, and those of its parent do not"
     if not isinstance(ours, list) or not isinstance(right, list):
         return None
     if len(ours) != len(right):

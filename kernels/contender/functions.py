@@ -241,28 +241,37 @@ class PreparedFunction:
 
     def _check_first(self, first: Bound) -> dict[str, float]:
         """Compare with the reference on an equal set, as calls may write into their inputs."""
-        if first.reference is None or self._varies:
+        if first.reference is None:
             return {}
         reference = self._bound(0).reference or first.reference
         try:
             right = self._outputs(reference.run, reference.tensors)
+            right_again = self._outputs(reference.run, reference.tensors) if self._varies else []
         except Exception as error:
             raise Broken(f"its reference {self._function.reference} raised {format_exception(error)}") from error
-        return self._compared(self._first_outputs, right, "")
+        if not self._varies:
+            return self._compared(self._first_outputs, right, "")
+        if self._alike(right, right_again):  # a race, and no random numbers
+            raise Wrong("its outputs vary from call to call, and those of its reference do not")
+        return {}
 
     def _sample(self, first: Bound) -> None:
         """Run the first call, and draw elements of its outputs by the seed, which other revisions draw as well."""
         before = [_summed(one) for one in first.tensors]
         self._first_outputs = outputs = self._outputs(first.call, first.tensors)
+        writes = repr(before) != repr([_summed(tensor) for tensor in first.tensors])  # as text, NaN equals NaN
         again = [tensor.detach().clone() for tensor in outputs_of(first.call())]
-        self._in_place = not again
         # A result that is cached is the same each time, so that this leaves no cached result unchecked.
-        self._varies = bool(again) and not _alike(outputs, again)
+        self._varies = bool(again) and not self._alike(outputs, again)
+        self._in_place = not again or (self._varies and writes)
+        if self._varies and writes:  # then the second call had other inputs
+            equal = self._bound(0)
+            self._varies = not self._alike(outputs, self._outputs(equal.call, equal.tensors))
         if self._varies:
             self.facts["outputs"] = "vary from call to call"
         generator = torch.Generator().manual_seed(self.seed)
-        sampled = {"inputs": before, "outputs": [_sampled(one, generator) for one in outputs]}
-        self._sampled = None if self._varies else sampled
+        samples = [_sampled(output, self._limit(output), generator) for output in outputs]
+        self._sampled = {"inputs": before, "outputs": None if self._varies else samples}
 
     def _check_other_numbers(self) -> None:
         """Write the numbers of other sets into those that were timed: the clock's calls must give what they give.
@@ -294,34 +303,38 @@ class PreparedFunction:
         except Wrong as wrong:
             raise Wrong(f"{when}{wrong}") from None
         for (name, error), output in zip(errors.items(), outputs, strict=True):
-            limit = self._function.error if self._function.error is not None else allowed(output)
+            limit = self._limit(output)
             if not error <= limit:
                 raise Wrong(f"{when}{name} differs from its reference by {error:.3g}; {limit:g} is allowed")
             errors[name] = error / limit if limit else 0.0
         return errors
 
+    def _alike(self, outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+        """Whether two calls gave the same outputs, within what is allowed."""
+        try:
+            self._compared(outputs, others, "")
+        except Wrong:
+            return False
+        return True
 
-def _alike(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether two calls on the same inputs gave the same outputs, within what is allowed."""
-    try:
-        errors = differences(outputs, others)
-    except Wrong:
-        return False
-    return all(error <= allowed(one) for error, one in zip(errors.values(), outputs, strict=True))
+    def _limit(self, output: Tensor) -> float:
+        return self._function.error if self._function.error is not None else allowed(output)
 
 
 def _summed(tensor: Tensor) -> float:
     return float(tensor.double().sum())
 
 
-def _sampled(tensor: Tensor, generator: torch.Generator) -> dict[str, Any]:
+def _sampled(tensor: Tensor, limit: float, generator: torch.Generator) -> dict[str, Any]:
     flat = tensor.flatten()
     places = torch.randint(max(1, flat.numel()), (min(SAMPLED, flat.numel()),), generator=generator)
-    size = float(flat.double().square().mean().sqrt()) if flat.numel() else 0.0
+    numbers = flat.double()
+    finite = numbers[numbers.isfinite()]  # as in `differences`: masked scores are -inf
+    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     return {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "size": size if math.isfinite(size) else 0.0,
-        "limit": allowed(tensor),
-        "values": flat[places.to(flat.device)].double().tolist(),
+        "limit": limit,
+        "values": numbers[places.to(flat.device)].tolist(),
     }

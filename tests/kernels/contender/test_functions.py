@@ -42,6 +42,20 @@ def add_into(x, y):
     x.add_(y)
 
 
+def add_and_return(x, y):
+    return x.add_(y)
+
+
+def add_wrongly(x, y):
+    x.add_(y)
+    x[3, 5] += 9
+    return x
+
+
+def masked(x):
+    return x.masked_fill(x > 1, float("-inf"))
+
+
 def several(x, index):
     return {"rows": x[index], "count": index.numel(), "none": None}
 
@@ -52,6 +66,10 @@ def of_revision(x, dim=-1):
 
 def draws(x, dim=-1):
     return torch.nn.functional.dropout(softmax(x, dim), 0.5)
+
+
+def races(x, dim=-1):
+    return softmax(x, dim) + 0.1 * torch.rand_like(x)
 
 
 def raises(x, dim=-1):
@@ -159,7 +177,14 @@ FUNCTIONS = [
     call("kept"),
     call("raises"),
     call("draws", reference=None),
+    call("draws/too", call="functions:draws", reference="functions:draws"),
+    call("races"),
+    call("softmax/error", call="functions:softmax", reference=None, error=0.25),
     call("add_into", inputs=ADDED, constants={}, reference=None),
+    call("add_and_return", inputs=ADDED, constants={}, reference="torch:add"),
+    call("add_wrongly", inputs=ADDED, constants={}, reference="torch:add"),
+    call("add_and_return/parent", call="functions:add_and_return", inputs=ADDED, constants={}, reference=None),
+    call("masked", constants={}, reference=None),
     call("several", inputs=TAKEN, constants={}, reference=None),
     call("of_revision", reference=None),
     call("missing"),
@@ -215,6 +240,7 @@ def measured(channel, text):
         "report/ours/8x64",
         "report/grad/8x64",
         "operator/1",
+        "add_and_return/8x64",
     ],
 )
 def test_a_function_is_measured_and_compared_with_its_reference(own, case):
@@ -225,12 +251,13 @@ def test_a_function_is_measured_and_compared_with_its_reference(own, case):
     assert "reference" in prepared["facts"]
 
 
-def test_a_call_that_draws_random_numbers_is_compared_with_nothing(own):
-    state, reason, prepared = measured(own, "draws/8x64")
+@pytest.mark.parametrize("case", ["draws/8x64", "draws/too/8x64"])
+def test_a_call_that_draws_random_numbers_is_compared_with_nothing(own, case):
+    state, reason, prepared = measured(own, case)
 
     assert (state, reason) == ("measured", "")
     assert prepared["facts"]["outputs"] == "vary from call to call"
-    assert prepared["sampled"] is None
+    assert prepared["sampled"]["outputs"] is None
 
 
 def test_a_call_has_a_trace_for_perfetto(own):
@@ -241,7 +268,9 @@ def test_a_call_has_a_trace_for_perfetto(own):
     assert [event["name"] for event in trace["traceEvents"]].count("aten::exp") == 3
 
 
-@pytest.mark.parametrize("case", ["report/graph/16x128", "add_into/8x64", "several/8x64", "tested/64"])
+@pytest.mark.parametrize(
+    "case", ["report/graph/16x128", "add_into/8x64", "several/8x64", "tested/64", "add_and_return/parent/8x64"]
+)
 def test_without_a_reference_samples_go_to_the_driver(own, case):
     state, reason, prepared = measured(own, case)
 
@@ -250,10 +279,26 @@ def test_without_a_reference_samples_go_to_the_driver(own, case):
     assert all(output["values"] for output in prepared["sampled"]["outputs"])
 
 
+def test_the_error_of_the_recipe_is_the_limit_of_samples_too(own):
+    _, _, prepared = measured(own, "softmax/error/8x64")
+
+    assert [output["limit"] for output in prepared["sampled"]["outputs"]] == [0.25]
+
+
+def test_the_size_of_an_output_is_that_of_its_finite_elements(own):
+    _, _, prepared = measured(own, "masked/8x64")
+
+    [output] = prepared["sampled"]["outputs"]
+    assert None in output["values"]
+    assert 0.1 < output["size"] < 2
+
+
 @pytest.mark.parametrize(
     ("case", "state", "reason"),
     [
         ("wrong/8x64", "invalid", "output 0 differs from its reference by 0."),
+        ("add_wrongly/8x64", "invalid", "output 0 differs from its reference by"),
+        ("races/8x64", "invalid", "its outputs vary from call to call, and those of its reference do not"),
         ("kept/8x64", "invalid", "after the timing, with other numbers in its inputs: output 0 differs"),
         ("raises/8x64", "failed", "ValueError: no such shape"),
         ("missing/8x64", "failed", "functions has no missing that can be called; correct the recipe or define it"),
@@ -308,6 +353,9 @@ NAN = float("nan")
         (sampled([1.0], shape=(4,)), sampled([1.0]), "has the shape [4], and that of its parent [8]"),
         (sampled([9.0], inputs=[2.0]), sampled([1.0]), None),  # the revision changed the inputs of its benchmark
         ({"inputs": [1.0], "outputs": []}, sampled([1.0]), "returned 0 outputs, and its parent 1"),
+        ({"inputs": [1.0], "outputs": None}, sampled([1.0]), "its outputs vary from call to call"),
+        ({"inputs": [2.0], "outputs": None}, sampled([1.0]), None),
+        (sampled([1.0]), {"inputs": [1.0], "outputs": None}, None),  # both vary, or its parent did
         ("nonsense", sampled([1.0]), None),
         (sampled([1.0]), None, None),
     ],
