@@ -88,4 +88,4 @@ def test_code_is_read_where_the_head_differs_from_a_baseline(codes: dict[Role, s
     ],
 )
 def test_facts_say_which_texts_there_are(facts: dict[str, object], expected: list[object]) -> None:
-    assert places(facts) == expected
+    assert places(facts) == [*expected, (0, "", "trace")]
