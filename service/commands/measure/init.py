@@ -194,7 +194,7 @@ def _dependencies(source: "Checkout") -> list[str]:
         text = (read_beneath(source.root, "pyproject.toml", MAX_SOURCE) or b"").decode()
         listed = tomllib.loads(text).get("project", {}).get("dependencies", [])
         return [name for name in (Requirement(each).name for each in listed) if name not in ("torch", "triton")]
-    except (OSError, ValueError, AttributeError, TypeError, InvalidRequirement):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError, InvalidRequirement):
         return []  # what is no plain list is no help
 
 

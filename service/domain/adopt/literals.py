@@ -4,6 +4,7 @@ import ast
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from service.domain.text import one_line
 
 MAX_STEPS = 200_000  # of one expression: half a second
+MAX_STEPS_OF_FILE = 10 * MAX_STEPS  # a loop may compute an expression in each turn
 MAX_SIZE = 10_000  # things in lists of lists, or characters of a text: nobody writes more benchmarks
 MAX_BITS = 128  # of a number
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
@@ -49,6 +51,7 @@ _METHODS: Mapping[type[Any], Collection[str]] = {
     dict: ("items", "keys", "values"),
     str: ("lower", "upper", "strip"),
 }
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # half of a character, which no file can contain
 
 Scope = Mapping[str, Any]  # the values of the variables of loops around an expression
 NO_LOOP: Scope = {}
@@ -80,6 +83,7 @@ class Evaluator:
     def __init__(self, names: Mapping[str, ast.expr], symbol: Callable[[ast.expr], str | None]) -> None:
         self._names, self._symbol = names, symbol
         self._steps = 0
+        self._steps_of_file = 0
         self._open = set[str]()  # names whose value is being looked for
 
     def value(self, node: ast.expr, scope: Scope = NO_LOOP) -> Any:
@@ -115,12 +119,17 @@ class Evaluator:
         self._steps += weight
         if self._steps > MAX_STEPS:
             raise NotConstant("an expression takes long to compute")
+        self._steps_of_file += weight
+        if self._steps_of_file > MAX_STEPS_OF_FILE:
+            raise NotConstant("the expressions of its file take long to compute")
         if weight > MAX_SIZE or (isinstance(result, int) and result.bit_length() > MAX_BITS):
             raise _not_constant(node)
         return result
 
     def _unbounded(self, node: ast.expr, scope: Scope) -> Any:
         match node:
+            case ast.Constant(value=str() as text) if _NO_TEXT.search(text):
+                raise _not_constant(node)
             case ast.Constant(value=result):
                 return result
             case ast.Name(id=name) if name in scope:

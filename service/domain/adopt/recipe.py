@@ -15,16 +15,17 @@ from service.domain.adopt.benchmarks import operators, perf_reports
 from service.domain.adopt.candidates import Candidate, CandidateKind, slug
 from service.domain.adopt.kernels import helion_kernels, norms
 from service.domain.adopt.pytest_tests import tests
-from service.domain.adopt.sources import Layout, Module, parsed
+from service.domain.adopt.sources import TOO_DEEP, Layout, Module, parsed
 from service.domain.text import one_line
 
 MAX_TAKEN = 24  # functions; with four cases each a revision takes minutes
+# With no end to the distance, "def test(" written 100,000 times would have taken minutes.
 _WORDS: Mapping[Any, re.Pattern[str]] = {
     perf_reports: re.compile("perf_report"),
     operators: re.compile("BenchmarkOperator"),
-    tests: re.compile(r"def test\w*\([^)]*\bbenchmark\b"),
+    tests: re.compile(r"def test\w*\([^)]{0,1000}\bbenchmark\b"),
     helion_kernels: re.compile(r"@helion\."),
-    norms: re.compile(r"def [^(]*(rms|layer_?norm)", re.IGNORECASE),
+    norms: re.compile(r"def [^(]{0,200}(rms|layer_?norm)", re.IGNORECASE),
 }
 _TESTS = re.compile(r"(^|/)(tests?|docs?)/|(^|/)(test_|bench)[^/]*$|_test\.py$")  # kernels in these are not the product
 SUITE = "first"  # of a recipe with norms, because the built-in suites have other ops than it
@@ -61,13 +62,15 @@ def find(sources: Mapping[str, str], paths: Sequence[str], within: str = "") -> 
     looks = {path: _looks(path, text) for path, text in sorted(sources.items())}
     read = {path: parsed(path, sources[path]) for path in looks if looks[path] or path.endswith("conftest.py")}
     modules = {path: module for path, module in read.items() if isinstance(module, Module)}
-    candidates = [
-        candidate
-        for path, module in modules.items()
-        if PurePosixPath(path).is_relative_to(within or ".")
-        for look in looks[path]
-        for candidate in (tests(module, modules) if look is tests else look(module, layout))
-    ]
+    candidates = list[Candidate]()
+    for path, module in modules.items():
+        if not PurePosixPath(path).is_relative_to(within or "."):
+            continue
+        try:
+            for look in looks[path]:
+                candidates += tests(module, modules) if look is tests else look(module, layout)
+        except RecursionError:  # a sum of a thousand terms parses, and cannot be walked
+            read[path] = TOO_DEEP
     candidates = [_fitting(candidate) for candidate in _named(_bounded(candidates))]
     folders = {candidate.folder for candidate in candidates if candidate.taken and candidate.folder}
     return Candidates(

@@ -17,6 +17,7 @@ from service.domain.adopt.literals import NO_LOOP, Evaluator, NotConstant, Scope
 _TAKEN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "helion", "pytest"}
 
 MAX_ELEMENTS = 200
+TOO_DEEP = "it is nested too deep"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -189,7 +190,7 @@ def parsed(path: str, text: str) -> Module | str:
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         return f"{line}{error.msg if isinstance(error, SyntaxError) else error}"
     except (RecursionError, MemoryError):
-        return "it is nested too deep"
+        return TOO_DEEP
 
 
 def decorators(function: Function | ast.ClassDef, module: Module) -> Iterator[tuple[str, ast.Call | None]]:

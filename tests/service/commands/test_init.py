@@ -107,6 +107,12 @@ def test_untracked_linked_and_large_files_are_not_read(checkout: Repository, tmp
     assert "not read   test_large.py: it has more than 1 MiB" in done.stderr
 
 
+def test_a_project_that_is_nested_too_deep_has_no_packages_to_name(checkout: Repository) -> None:
+    checkout.commit("deep", {"pyproject.toml": f"[project]\ndependencies = {'[' * 5000}{']' * 5000}"})
+    done = kernelwatch("init", checkout.folder)
+    assert "The environment that measures needs, besides torch: pytest." in done.stdout
+
+
 def test_a_link_in_place_of_the_recipe_is_not_followed(checkout: Repository, tmp_path: Path) -> None:
     outside = tmp_path / "outside.toml"
     checkout.link("kernelwatch.toml", str(outside))

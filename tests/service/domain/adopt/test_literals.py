@@ -90,6 +90,8 @@ def test_a_constant_expression_has_a_value(expression, expected):
         "sum([[1]], [])",
         "'a'.replace('a', 'b' * 9999)",
         "len([x for x in range(9999) for y in BATCHES for z in range(9)])",
+        r"'\ud800'",
+        r"f'a\ud800{1}'",
         "1 / 0",
         "[1][7]",
         "(lambda: 1)()",

@@ -215,6 +215,10 @@ def test_configurations_may_be_made_in_loops(configurations):
             "CONFIGS = []\nfor i in range(9999):\n  for j in range(9999):\n    if i < 0: CONFIGS.append(i)",
             "a loop takes long",
         ),
+        (
+            "CONFIGS = []\nfor i in range(9999):\n  if sum([j for j in range(9999)]) < 0: CONFIGS.append(i)",
+            "the expressions of its file take long to compute",
+        ),
         ("CONFIGS = make()", "its Benchmark is made by other code"),
     ],
 )
@@ -449,6 +453,18 @@ def test_what_does_not_parse_is_named_and_the_rest_is_found():
     candidates = found({"broken": "# perf_report\ndef (:", "softmax": SOFTMAX})
     assert candidates.unreadable == {"broken.py": "line 2: invalid syntax"}
     assert len(candidates.taken) == 1
+
+
+def test_what_is_nested_too_deep_is_named_and_the_rest_is_found():
+    deep = f"pytestmark = {'a + ' * 600}a\ndef test_a(benchmark): ..."
+    candidates = found({"test_deep": deep, "softmax": SOFTMAX})
+    assert candidates.unreadable == {"test_deep.py": "it is nested too deep"}
+    assert len(candidates.taken) == 1
+
+
+@pytest.mark.parametrize("word", ["def test(", "def test_a(benchmark", "def ", "def rm", "helion.", "perf_repor"])
+def test_a_large_file_of_one_word_is_looked_through(word):
+    assert not found({"large": word * 100_000}).taken
 
 
 def test_only_the_named_folder_is_looked_in():
