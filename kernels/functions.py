@@ -125,8 +125,9 @@ class Function:
             raise ValueError(f"{self.name}: cases is empty; name at least one")
         if self.error is not None and not 0 < self.error < 1:
             raise ValueError(f"{self.name}: error = {self.error:g} must be above 0 and below 1")
-        for text in self.cases:
-            self.case(text)
+        cases = [self.case(text) for text in self.cases]
+        if twice := [case for case in cases if cases.count(case) > 1]:  # storing a second result of a run fails
+            raise ValueError(f"{self.name}: cases: {str(twice[0])!r} is listed twice; remove one")
 
     def _check_keys(self) -> None:
         of_form = {

@@ -77,6 +77,7 @@ def test_what_is_no_case_is_refused(text):
         ({"call": "softmax"}, "softmax: call = 'softmax' is not of the form module:name"),
         ({"line": "ours"}, "softmax: line has no meaning beside call = …; remove it"),
         ({"cases": ()}, "softmax: cases is empty; name at least one"),
+        ({"cases": ("8x512.bf16", "8x512.bf16")}, "softmax: cases: 'softmax/8x512.bf16' is listed twice; remove one"),
         ({"cases": ("8.bf16",)}, "softmax: '8.bf16' is not MxN as numbers from 1"),
         ({"cases": ("8x512",)}, "softmax: '8x512' ends without the dtype of x: write 8x512.bf16"),
         ({"cases": ("8x512.fp31",)}, "unknown dtype 'fp31'; known: bf16"),

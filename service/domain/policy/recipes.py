@@ -30,6 +30,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OPTION = re.compile(r"(?=.{1,100}$)[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII)
 _DEEPEST = 8  # dots in the name of an option
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_NAME_RULE = "names are lower-case letters, digits, - and _, at most 40"
 LAST_RELEASE = "last-release"
 FUNCTIONS = "functions"  # the suite of all cases of [[function]]
 _BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
@@ -219,7 +220,7 @@ class Recipe(_Part):
     def _plain_names(cls, table: Mapping[str, Any]) -> Mapping[str, Any]:
         for name in table:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r}: names are lower-case letters, digits, - and _, at most 40")
+                raise ValueError(f"{name!r}: {_NAME_RULE}")
         return table
 
     @field_validator("suites")
@@ -258,6 +259,8 @@ class Recipe(_Part):
             raise ValueError("a recipe needs a table [providers.NAME] or [[function]]: what is measured")
         if twice := [name for name, count in Counter(one.name for one in self.function).items() if count > 1]:
             raise ValueError(f"function: {twice[0]!r} is the name of two; rename one")
+        if unfit := [one.provider for one in self.function if not _NAME.fullmatch(one.provider)]:
+            raise ValueError(f"function: provider = {unfit[0]!r}: {_NAME_RULE}")
         return self
 
     @model_validator(mode="after")
@@ -350,6 +353,9 @@ def parse(text: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         place = toml_errors.syntax_mistake(text, str(error))
         raise MistakenRecipe(f"The recipe is not TOML: {error}.", [place]) from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list in 500 lists
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+        raise MistakenRecipe(f"The recipe cannot be read: {reason}.", ()) from None
     try:
         recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:

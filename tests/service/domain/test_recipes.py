@@ -319,3 +319,34 @@ def test_a_provider_rounds_once_and_leaves_its_inputs_alone_unless_its_recipe_sa
 def test_a_mistake_in_a_built_in_provider_is_answered_with_what_to_write(written, said):
     with pytest.raises(BadInput, match=said):
         parse(f"{ONE}{written}\n")
+
+
+FUNCTION = """\
+devices = ["cpu"]
+
+[[function]]
+name = "softmax"
+call = "kernels:softmax"
+sizes = ["M"]
+inputs = {x = {shape = ["M"], dtype = "bf16"}}
+cases = ["8"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        (FUNCTION.replace('"8"', '"8", "8"'), "softmax: cases: 'softmax/8' is listed twice; remove one"),
+        (FUNCTION + 'provider = "A B"', "provider = 'A B': names are lower-case letters, digits, - and _, at most 40"),
+        (FUNCTION + f'provider = "{"a" * 41}"', "names are lower-case letters, digits, - and _, at most 40"),
+        (FUNCTION + f"error = {'9' * 5000}", "The recipe cannot be read: a number has too many digits"),
+        (FUNCTION + f"x = {'[' * 5000}", "The recipe cannot be read: it is nested too deep"),
+    ],
+)
+def test_a_mistake_in_a_function_is_answered_with_what_to_write(text, mistake):
+    assert parse(FUNCTION).providers["functions"].functions
+
+    with pytest.raises(BadInput) as refused:
+        parse(text)
+
+    assert mistake in str(refused.value)
