@@ -88,17 +88,26 @@ def _plot(name, lines):
         plot_name=name, args={"dtype": torch.float32})
 
 
-RIGHT, WRONG = ["ours", "torch", "grad", "grad_torch"], ["wrong", "graph", "none"]
+RIGHT, WRONG = ["ours", "torch", "grad", "grad_wrong", "grad_torch", "all"], ["wrong", "graph", "none"]
 
 
 @triton.testing.perf_report([_plot("softmax", RIGHT), _plot("broken", WRONG)])
 def report(M, N, provider, dtype):
     x, ms = torch.randn(M, N, dtype=dtype), 0
+    if provider == "all":
+        return min(triton.testing.do_bench(lambda: softmax(x), return_mode="all"))
     try:
         if provider.startswith("grad"):
             x.requires_grad_()
-            y, dy = (softmax(x) if provider == "grad" else torch.softmax(x, -1)), torch.randn(M, N)
-            ms = triton.testing.do_bench(lambda: y.backward(dy, retain_graph=True), grad_to_none=[x])
+            y, dy = (torch.softmax(x, -1) if provider == "grad_torch" else softmax(x)), torch.randn(M, N)
+            if provider == "grad_wrong":
+                x.register_hook(lambda grad: grad * 1.5)
+            def backward():
+                y.backward(dy, retain_graph=True)
+
+            backward()
+            options = ([25, 100, [x]], {}) if provider == "grad" else ([], {"grad_to_none": [x]})
+            ms = triton.testing.do_bench(backward, *options[0], **options[1])
         elif provider == "torch":
             ms = triton.testing.do_bench(lambda: torch.softmax(x, -1), quantiles=[0.5])
         elif provider == "ours":
@@ -190,6 +199,8 @@ FUNCTIONS = [
     call("missing"),
     report("report/ours", "ours", plot="softmax", reference="torch"),
     report("report/grad", "grad", plot="softmax", reference="grad_torch"),
+    report("report/grad_wrong", "grad_wrong", plot="softmax", reference="grad_torch"),
+    report("report/all", "all", plot="softmax", reference="torch"),
     report("report/wrong", "wrong", plot="broken"),
     report("report/graph", "graph", plot="broken", cases=("16x128",)),
     report("report/none", "none", plot="broken"),
@@ -239,6 +250,7 @@ def measured(channel, text):
         "softmax/8x64.memory",
         "report/ours/8x64",
         "report/grad/8x64",
+        "report/all/8x64",
         "operator/1",
         "add_and_return/8x64",
     ],
@@ -299,6 +311,7 @@ def test_the_size_of_an_output_is_that_of_its_finite_elements(own):
         ("wrong/8x64", "invalid", "output 0 differs from its reference by 0."),
         ("add_wrongly/8x64", "invalid", "output 0 differs from its reference by"),
         ("races/8x64", "invalid", "its outputs vary from call to call, and those of its reference do not"),
+        ("report/grad_wrong/8x64", "invalid", "output 0 differs from its reference by"),
         ("kept/8x64", "invalid", "after the timing, with other numbers in its inputs: output 0 differs"),
         ("raises/8x64", "failed", "ValueError: no such shape"),
         ("missing/8x64", "failed", "functions has no missing that can be called; correct the recipe or define it"),
