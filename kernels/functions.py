@@ -185,7 +185,7 @@ class Function:
         dtype = parts["dtype"] if parts else None
         if len(values) != len(self.sizes) or max(values) > MAX_SIZE or min(values) < 1:
             raise ValueError(f"{self.name}: {label!r} is not {'x'.join(self.sizes)} as numbers from 1")
-        free = [name for name, one in self.inputs.items() if one.dtype is None]
+        free = [name for name, tensor in self.inputs.items() if tensor.dtype is None]
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"{self.name}: {label!r}: unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
         if free and dtype is None:
@@ -197,15 +197,15 @@ class Function:
     @property
     def as_json(self) -> dict[str, Any]:
         """What a contender gets."""
-        inputs = {name: _given(one) for name, one in self.inputs.items()}
+        inputs = {name: _given(tensor) for name, tensor in self.inputs.items()}
         return {**_given(self), "inputs": inputs, "constants": dict(self.constants)}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """From `as_json`."""
         inputs = {
-            name: Input(**{**one, "shape": tuple(one["shape"]), "values": Values(one["values"])})
-            for name, one in given["inputs"].items()
+            name: Input(**{**keys, "shape": tuple(keys["shape"]), "values": Values(keys["values"])})
+            for name, keys in given["inputs"].items()
         }
         lists = {name: tuple(given[name]) for name in ("cases", "sizes")}
         return cls(**{**given, **lists, "inputs": inputs})
@@ -217,8 +217,8 @@ def label_of(value: Any) -> str:
     return "x".join(_NOT_IN_LABELS.sub("_", str(part).removeprefix("torch.")) for part in parts)
 
 
-def _given(one: Any) -> dict[str, Any]:
-    return {each.name: getattr(one, each.name) for each in fields(one)}
+def _given(value: Any) -> dict[str, Any]:
+    return {key.name: getattr(value, key.name) for key in fields(value)}
 
 
 def evaluated(formula: int | str, numbers: Mapping[str, float]) -> float:
@@ -246,7 +246,7 @@ def _value(node: ast.AST, numbers: Mapping[str, float]) -> float:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, numbers)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _CALLS:
-            return _CALLS[name](*(_value(one, numbers) for one in arguments))
+            return _CALLS[name](*(_value(argument, numbers) for argument in arguments))
         case _:
             raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula; write for example 2 * M * N")
 

@@ -23,8 +23,8 @@ def differing_outputs(head: object, parent: object) -> str | None:
         return None
     if len(ours) != len(right):
         return f"returned {len(ours)} outputs, and its parent {len(right)}"
-    for number, (one, other) in enumerate(zip(ours, right, strict=True)):
-        if reason := _differing(mapping(one), mapping(other)):
+    for number, (output, expected) in enumerate(zip(ours, right, strict=True)):
+        if reason := _differing(mapping(output), mapping(expected)):
             return f"output {number} {reason}; name a reference in the recipe if the parent is wrong"
     return None
 
@@ -38,11 +38,11 @@ def _differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
     if not isinstance(ours, list) or not isinstance(right, list) or len(ours) != len(right):
         return "has no samples"
     worst = 0.0
-    for one, other in zip(map(_figure, ours), map(_figure, right), strict=True):
-        if math.isfinite(one) is not math.isfinite(other):
+    for value, expected in zip(map(_figure, ours), map(_figure, right), strict=True):
+        if math.isfinite(value) is not math.isfinite(expected):
             return "has other elements that are not finite than its parent"
-        if math.isfinite(one):
-            worst = max(worst, abs(one - other) / max(size + abs(other), 1e-300))
+        if math.isfinite(value):
+            worst = max(worst, abs(value - expected) / max(size + abs(expected), 1e-300))
     return f"differs from that of its parent by {worst:.3g}; {limit:g} is allowed" if worst > limit else None
 
 

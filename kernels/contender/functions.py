@@ -63,13 +63,13 @@ class Bound:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def drawn(one: Input, numbers: Mapping[str, int], dtype: str | None, generator: torch.Generator) -> Tensor:
+def drawn(given: Input, numbers: Mapping[str, int], dtype: str | None, generator: torch.Generator) -> Tensor:
     """An input of the case with these sizes, on the device of the generator."""
-    shape = [int(evaluated(size, numbers)) for size in one.shape]
-    wanted, device = DTYPES[one.dtype or dtype or "fp32"], generator.device
-    match one.values:
+    shape = [int(evaluated(size, numbers)) for size in given.shape]
+    wanted, device = DTYPES[given.dtype or dtype or "fp32"], generator.device
+    match given.values:
         case Values.INTEGERS:
-            below = int(evaluated(one.below or 0, numbers))
+            below = int(evaluated(given.below or 0, numbers))
             return torch.randint(max(1, below), shape, device=device, generator=generator).to(wanted)
         case Values.BOOLEANS:
             return torch.randint(2, shape, device=device, generator=generator).to(wanted)
@@ -77,7 +77,7 @@ def drawn(one: Input, numbers: Mapping[str, int], dtype: str | None, generator: 
             values = torch.rand(shape, device=device, generator=generator)
         case Values.NORMAL:
             values = torch.randn(shape, device=device, generator=generator)
-    return values.mul_(one.scale).to(wanted)
+    return values.mul_(given.scale).to(wanted)
 
 
 def differences(outputs: Sequence[Tensor], exact: Sequence[Tensor]) -> dict[str, float]:
@@ -133,8 +133,7 @@ class PreparedFunction:
         self.facts: dict[str, Any] = {"reference": self._function.reference or "the parent's result"}
         with self._gradients():
             first = self._bound(0)
-            self._sample(first)
-            self.errors = self._check_first(first)
+            self.errors = self._check_first(first, self._sample(first))
             self._make_sets(first, graph_s)
             if thorough:
                 self.facts |= gather.gather(
@@ -188,7 +187,7 @@ class PreparedFunction:
             return Bound(call.run, call.tensors, self._captured(of_line, seed) if of_line else None)
         generator = torch.Generator(self.bench.device).manual_seed(seed)
         numbers, dtype = self._function.numbers(self.case.label)
-        inputs = [drawn(one, numbers, dtype, generator) for one in self._function.inputs.values()]
+        inputs = [drawn(given, numbers, dtype, generator) for given in self._function.inputs.values()]
         function, reference = self._callables
         constants = dict(self._function.constants)
         of_reference = None if reference is None else Captured(partial(reference, *inputs, **constants), tuple(inputs))
@@ -213,7 +212,7 @@ class PreparedFunction:
         self._l2_resident = None if l2_bytes is None else stays_in_l2(size, count, l2_bytes)
 
     def _make_clock(self) -> Clock:
-        calls, stream = [one.call for one in self.sets], self.bench.stream
+        calls, stream = [bound.call for bound in self.sets], self.bench.stream
         for call in calls:
             call()
         match self.case.metric:
@@ -236,10 +235,10 @@ class PreparedFunction:
     def _outputs(self, call: Callable[[], Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copies of what a call returns; of one that returns nothing, of its inputs and their gradients."""
         returned = outputs_of(call())
-        written = returned or [*tensors, *(one.grad for one in tensors if one.grad is not None)]
+        written = returned or [*tensors, *(tensor.grad for tensor in tensors if tensor.grad is not None)]
         return [tensor.detach().clone() for tensor in written]
 
-    def _check_first(self, first: Bound) -> dict[str, float]:
+    def _check_first(self, first: Bound, outputs: Sequence[Tensor]) -> dict[str, float]:
         """Compare with the reference on an equal set, as calls may write into their inputs."""
         if first.reference is None:
             return {}
@@ -250,15 +249,15 @@ class PreparedFunction:
         except Exception as error:
             raise Broken(f"its reference {self._function.reference} raised {format_exception(error)}") from error
         if not self._varies:
-            return self._compared(self._first_outputs, right, "")
+            return self._compared(outputs, right, "")
         if self._alike(right, right_again):  # a race, and no random numbers
             raise Wrong("its outputs vary from call to call, and those of its reference do not")
         return {}
 
-    def _sample(self, first: Bound) -> None:
-        """Run the first call, and draw elements of its outputs by the seed, which other revisions draw as well."""
-        before = [_summed(one) for one in first.tensors]
-        self._first_outputs = outputs = self._outputs(first.call, first.tensors)
+    def _sample(self, first: Bound) -> list[Tensor]:
+        """The outputs of the first call; draws elements of them by the seed, as other revisions do."""
+        before = [_summed(tensor) for tensor in first.tensors]
+        outputs = self._outputs(first.call, first.tensors)
         writes = repr(before) != repr([_summed(tensor) for tensor in first.tensors])  # as text, NaN equals NaN
         again = [tensor.detach().clone() for tensor in outputs_of(first.call())]
         # A result that is cached is the same each time, so that this leaves no cached result unchecked.
@@ -272,6 +271,7 @@ class PreparedFunction:
         generator = torch.Generator().manual_seed(self.seed)
         samples = [_sampled(output, self._limit(output), generator) for output in outputs]
         self._sampled = {"inputs": before, "outputs": None if self._varies else samples}
+        return outputs
 
     def _check_other_numbers(self) -> None:
         """Write the numbers of other sets into those that were timed: the clock's calls must give what they give.
@@ -279,18 +279,18 @@ class PreparedFunction:
         Not where a call writes into its inputs, which change from call to call, where it draws random numbers, or where
         its graph for gradients holds numbers of its own.
         """
-        alike = [(one.shape, one.dtype) for one in self.sets[0].tensors]
+        alike = [(tensor.shape, tensor.dtype) for tensor in self.sets[0].tensors]
         other = self._bound(OTHER_NUMBERS)
-        if self._in_place or self._varies or any(one.requires_grad for one in self.sets[0].tensors):
+        if self._in_place or self._varies or any(tensor.requires_grad for tensor in self.sets[0].tensors):
             return
-        if alike != [(one.shape, one.dtype) for one in other.tensors]:  # a benchmark that draws its shapes
+        if alike != [(tensor.shape, tensor.dtype) for tensor in other.tensors]:  # a benchmark that draws its shapes
             return
         expected: dict[int, list[Tensor]] = {}
 
         def renew(number: int) -> None:
             other = self._bound(OTHER_NUMBERS + number)
-            for one, values in zip(self.sets[number].tensors, other.tensors, strict=True):
-                one.data.copy_(values.data)
+            for tensor, values in zip(self.sets[number].tensors, other.tensors, strict=True):
+                tensor.data.copy_(values.data)
             expected[number] = self._outputs(other.call, other.tensors)
 
         for number, output in self.clock.again(renew):

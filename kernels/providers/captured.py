@@ -115,7 +115,7 @@ def _arguments(function: Function, line: str, label: str, report: Any) -> tuple[
         raise Broken(
             f"{function.place} is neither an object of triton.testing.perf_report nor an operator of tritonbench"
         )
-    plots = {str(one.plot_name): one for one in (listed if isinstance(listed, list | tuple) else [listed])}
+    plots = {str(plot.plot_name): plot for plot in (listed if isinstance(listed, list | tuple) else [listed])}
     if function.plot is None and len(plots) > 1:
         raise Broken(f'{function.place} has several plots; write plot = "NAME" of {", ".join(plots)}')
     plot = plots.get(function.plot) if function.plot is not None else next(iter(plots.values()))

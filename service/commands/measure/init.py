@@ -149,7 +149,7 @@ def _tell(candidates: "Candidates", to: "Console") -> None:
     for taken in (True, False):
         of_state = [candidate for candidate in candidates.all if candidate.taken is taken]
         alike = Counter(map(_words, of_state))
-        for candidate in {_words(one): one for one in of_state}.values():
+        for candidate in {_words(candidate): candidate for candidate in of_state}.values():
             count = alike[words := _words(candidate)]
             line(*words, *([f" ({count} of them)"] if count > 1 else []), to=to)
             for note in candidate.notes if taken else ():

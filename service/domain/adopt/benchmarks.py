@@ -252,8 +252,8 @@ def _yields(statement: ast.stmt, module: Module) -> int:
             return 1
         case ast.For(iter=values, body=body, orelse=[]):
             inner = sum(_yields(each, module) for each in body)
-            known = module.value(values) if inner else ()
-            return inner * (len(known) if isinstance(known, Collection) else 1)
+            elements = module.value(values) if inner else ()
+            return inner * (len(elements) if isinstance(elements, Collection) else 1)
         case ast.Assign() | ast.AnnAssign() | ast.Expr() | ast.Assert() | ast.Pass():
             return 0
     raise NotConstant("it has conditions")

@@ -35,9 +35,9 @@ class Module:
         for node in ast.walk(self.tree):
             match node:
                 case ast.Import(names=aliases):
-                    names |= {one.asname or one.name.partition(".")[0]: _imported(one) for one in aliases}
+                    names |= {alias.asname or alias.name.partition(".")[0]: _imported(alias) for alias in aliases}
                 case ast.ImportFrom(module=str(module), names=aliases, level=level):
-                    names |= {one.asname or one.name: f"{'.' * level}{module}.{one.name}" for one in aliases}
+                    names |= {alias.asname or alias.name: f"{'.' * level}{module}.{alias.name}" for alias in aliases}
         return names
 
     @cached_property
@@ -204,7 +204,7 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     """An argument of a call."""
     if position is not None and len(call.args) > position and not isinstance(call.args[position], ast.Starred):
         return call.args[position]
-    return next((one.value for one in call.keywords if one.arg == name), None)
+    return next((argument.value for argument in call.keywords if argument.arg == name), None)
 
 
 @dataclass(frozen=True)
