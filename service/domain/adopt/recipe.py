@@ -180,9 +180,14 @@ def _toml(value: Any) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+            return "{" + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
         case list() | tuple():
             return f"[{', '.join(map(_toml, value))}]"
         case bool():
             return str(value).lower()
     return repr(value)
+
+
+def _key(name: str) -> str:
+    """A Python name as a key of TOML, where one without quotes has ASCII letters alone."""
+    return name if name.isascii() else _toml(name)

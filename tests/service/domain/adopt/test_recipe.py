@@ -1,5 +1,6 @@
 """From the sources of a checkout to a recipe: what is measured, what is left to the reader, and why."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from textwrap import dedent
@@ -395,6 +396,12 @@ def test_inputs_of_helion(before, after, entry):
 def test_inputs_of_helion_that_are_left_to_the_reader(before, after, lacks):
     [candidate, _] = found({"softmax": HELION.replace(before, after)}).all
     assert candidate.lacks == f"{lacks}; write sizes, inputs and cases"
+
+
+def test_an_argument_may_have_letters_that_a_key_of_toml_must_not():
+    source = re.sub(r"\bx\b", "ü", HELION)
+    [function] = tomllib.loads(written(found({"kernel": source}), ["cpu"]))["function"]
+    assert list(function["inputs"]) == ["ü"]
 
 
 def test_functions_that_can_be_called_as_a_norm_become_providers():
