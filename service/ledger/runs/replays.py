@@ -85,6 +85,7 @@ def _wanted(
     target: Target | None, device: str | None, since: float, purposes: Sequence[Purpose]
 ) -> list[ColumnElement[bool]]:
     wanted = [Run.state == RunState.DONE, Run.purpose.in_(purposes), Run.finished_at >= since]
+    wanted += [Run.has_samples.is_(True)]  # without its rounds (`retention`) no run can be judged again
     wanted += [Run.target_id == target.id] if target else []
     wanted += [Run.device == device] if device else []
     return wanted

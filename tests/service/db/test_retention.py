@@ -10,6 +10,7 @@ from service.domain.states import OutboxState, RunState
 from service.domain.text import DAY_S
 from service.ledger import retention
 from service.ledger.retention import Kept
+from service.ledger.runs import replays
 from service.settings import settings
 from tests import world
 
@@ -63,6 +64,15 @@ def test_samples_and_facts_of_old_runs_go_and_medians_stay(old_and_new: tuple[li
     with reading() as session:
         assert session.scalar(select(func.count()).select_from(VerdictRow)) == verdicts
     assert set(pruned(retention.prune()).values()) == {0}, "no run is looked at again"
+
+
+def test_a_run_without_samples_is_not_judged_again(old_and_new: tuple[list[int], list[int]]) -> None:
+    _, new = old_and_new
+
+    retention.prune()
+
+    with reading() as session:
+        assert [rebuilt.run.id for rebuilt in replays.rebuilt(session)] == new
 
 
 def test_a_pass_that_is_stopped_goes_on_later(old_and_new: tuple[list[int], list[int]]) -> None:
