@@ -295,7 +295,8 @@ def _tensors_of(value: Any) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, torch.nn.Module):
-            yield from (*value.parameters(), *value.buffers())
+            for tensor in (*value.parameters(), *value.buffers()):
+                yield from walk(tensor, depth)
         else:
             for inner in _inside(value):
                 yield from walk(inner, depth + 1)

@@ -124,6 +124,14 @@ def report(M, N, provider, dtype):
 report.run(print_data=True)  # as tutorials do, without asking for __main__
 
 
+@triton.testing.perf_report(triton.testing.Benchmark(["N"], [8], "provider", ["ours"], ["Ours"], "modules", {}))
+def modules(N, provider):
+    with torch.no_grad():
+        layer, x = torch.nn.Linear(N, N, bias=False), torch.randn(4, N)
+    weight = layer.weight
+    return triton.testing.do_bench(lambda: layer(x) + weight.sum())
+
+
 class Operator:
     def get_input_iter(self):
         for rows in (4, 8):
@@ -197,6 +205,7 @@ FUNCTIONS = [
     call("several", inputs=TAKEN, constants={}, reference=None),
     call("of_revision", reference=None),
     call("missing"),
+    Function("modules", ("8",), benchmark="reports:modules", line="ours"),
     report("report/ours", "ours", plot="softmax", reference="torch"),
     report("report/grad", "grad", plot="softmax", reference="grad_torch"),
     report("report/grad_wrong", "grad_wrong", plot="softmax", reference="grad_torch"),
@@ -289,6 +298,12 @@ def test_without_a_reference_samples_go_to_the_driver(own, case):
     assert (state, reason, prepared["errors"]) == ("measured", "", {})
     assert prepared["facts"]["reference"] == "the parent's result"
     assert all(output["values"] for output in prepared["sampled"]["outputs"])
+
+
+def test_a_tensor_that_a_call_holds_twice_counts_once(own):
+    _, _, prepared = measured(own, "modules/8")
+
+    assert len(prepared["sampled"]["inputs"]) == 2
 
 
 def test_the_error_of_the_recipe_is_the_limit_of_samples_too(own):
