@@ -202,6 +202,7 @@ class _Plugin:
         self.label, self.given = label, _Fixture()
         self.ids: list[str] = []
         self.trouble: str | None = None
+        self.skipped: str | None = None
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         by_label = {label_of(item.callspec.id) if hasattr(item, "callspec") else WHOLE: item for item in items}
@@ -209,7 +210,9 @@ class _Plugin:
         items[:] = [by_label[self.label]] if self.label in by_label else []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed or report.skipped:
+        if report.skipped:
+            self.skipped = str(report.longrepr)[-300:]
+        elif report.failed:
             self.trouble = str(report.longrepr)[-300:]
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -239,6 +242,8 @@ def _of_test(place: str, label: str) -> Captured:
         pytest.main([*options, "--rootdir", str(root), f"{root / file}::{name}"], plugins=[plugin])
     except BaseException as error:
         raise Broken(f"pytest cannot run {place}: {format_exception(error)}") from error
+    if plugin.skipped:
+        raise Unsupported(f"{place} skips here: {plugin.skipped}")
     if plugin.trouble:
         raise Broken(f"{place} did not pass: {plugin.trouble}")
     if plugin.given.call is None:

@@ -28,7 +28,7 @@ def sizes(session: Session) -> list[TableSize]:
     """The largest first.  SQLite reads every page for it.  Raises Refused if this SQLite cannot tell."""
     try:
         rows = session.execute(_SQLITE if session.get_bind().dialect.name == "sqlite" else _POSTGRESQL)
-        tables = [TableSize(table, int(size)) for table, size in rows if table in Base.metadata.tables]
+        tables = [TableSize(table, int(size or 0)) for table, size in rows if table in Base.metadata.tables]
     except OperationalError:
         raise Refused("This SQLite was built without dbstat, which knows the size of tables.") from None
     return sorted(tables, key=lambda size: (-size.bytes, size.table))

@@ -1,5 +1,6 @@
 """`kernelwatch init`: find the benchmarks of a checkout, and write a recipe that measures them."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -177,7 +178,7 @@ def _tell_next(source: "Checkout", directory: Path, candidates: "Candidates", *,
     if needed := [*(["pytest"] if tests else []), *_dependencies(source)]:
         line(f"The environment that measures needs, besides torch: {', '.join(needed)}.", to=to)
     if not checked:
-        where = "" if directory.resolve() == Path.cwd() else f" --checkout {directory}"
+        where = "" if directory.resolve() == Path.cwd() else f" --checkout {shlex.quote(str(directory))}"
         line(f"Next: kernelwatch compare HEAD~1{where}", to=to)
     line("Then commit it, and watch the repository: kernelwatch target add NAME LOCATION", to=to)
 

@@ -163,6 +163,10 @@ def test_wrong(benchmark):
 
 def test_nothing(benchmark):
     pass
+
+
+def test_elsewhere(benchmark):
+    pytest.skip("needs another machine")
 """
 
 ABOVE = """
@@ -218,6 +222,7 @@ FUNCTIONS = [
     Function("operator", ("1",), benchmark="reports:Operator", line="ours", reference="torch"),
     Function("tested", ("64",), test="tests/test_speed.py::test_softmax"),
     Function("tested/wrong", ("-",), test="tests/test_speed.py::test_wrong"),
+    Function("tested/elsewhere", ("-",), test="tests/test_speed.py::test_elsewhere"),
     Function("tested/nothing", ("-",), test="tests/test_speed.py::test_nothing"),
 ]
 PROVIDER = protocol.targets_own("functions", {}, functions=FUNCTIONS)
@@ -336,6 +341,7 @@ def test_the_size_of_an_output_is_that_of_its_finite_elements(own):
         ("report/case/4x4", "failed", "has no case '4x4'; it has 8x64, 16x128"),
         ("tested/wrong/-", "failed", "tests/test_speed.py::test_wrong did not pass"),
         ("tested/nothing/-", "failed", "has no case '-' that calls the fixture `benchmark`; it has -"),
+        ("tested/elsewhere/-", "unsupported", "skips here"),
         ("tested/9", "failed", "has no case '9' that calls the fixture `benchmark`; it has 64, 128"),
     ],
 )
