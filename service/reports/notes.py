@@ -30,8 +30,8 @@ def second_session(report: Report) -> str:
         return f"Second session of run {report.second_of}: offsets of sessions and builds are averaged over both."
     if report.awaits_second:
         return (
-            "What offsets of earlier sessions or builds leave open here, a second session could decide: "
-            "it follows automatically when the device is idle."
+            "Earlier sessions, or builds of the same code, differed by about as much as the undecided cases; "
+            "a second session could decide: it follows automatically when the device is idle."
         )
     return ""
 
