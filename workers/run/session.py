@@ -265,21 +265,33 @@ def _contenders(
         sandboxed, scratch = assignment.sandboxed, _scratch(here)
         return contender(name, role, spec, place, here, sandboxed=sandboxed, scratch=scratch, cases=cases)
 
+    def taking(spec: Mapping[str, Any]) -> frozenset[AnyCase] | None:
+        """The cases of a provider, where functions are measured besides norms; None for all."""
+        if not recipe.function:
+            return None
+        provider = recipe.providers[spec["name"]]
+        norms = bool(provider.calls or provider.builtin)  # which say themselves what they do not support
+        return frozenset(
+            case for case in assignment.cases if (norms if isinstance(case, Case) else provider.offers(case))
+        )
+
     def some(role: Role, spec: Mapping[str, Any], revisions: Sequence[Built]) -> Iterator[Contender]:
         """The revisions that share the cases of a role among them."""
         for number, revision in enumerate(revisions):
             cases = revision.cases_of(spec["name"], assignment.cases)
+            takes = taking(spec)
+            cases = takes if cases is None else cases if takes is None else cases & takes
             if cases is None or cases:
                 label = f"{role}:{spec['name']}" + (f":{number}" if number else "")
                 yield one(role, spec, revision.place, label, cases)
 
     own = [spec_of(name, provider) for name, provider in recipe.providers_on(device).items()]
     for spec in own:
-        yield one(Role.HEAD, spec, head)
+        yield one(Role.HEAD, spec, head, cases=taking(spec))
         yield from some(Role.PARENT, spec, references.parents)
         yield from some(Role.LAST_GOOD, spec, references.last_good)
         if references.pinned is not None:
-            yield one(Role.PINNED, spec, references.pinned.place)
+            yield one(Role.PINNED, spec, references.pinned.place, cases=taking(spec))
     for spec in own:
         yield from some(Role.CONTROL, spec, references.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:

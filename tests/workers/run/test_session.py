@@ -264,3 +264,28 @@ def test_the_run_of_a_worker_that_was_killed_is_queued_at_once_by_its_successor(
     assert control.work("cpu") == 1
     with reading() as database:
         assert database.get_one(Run, lease.run_id).state is RunState.DONE
+
+
+FUNCTION = """
+[[function]]
+name = "softmax"
+call = "softmax:softmax"
+sizes = ["M"]
+inputs = {x = {shape = ["M"], dtype = "fp32"}}
+cases = ["8"]
+"""
+
+
+def test_a_provider_takes_part_at_its_own_cases_where_functions_are_measured_besides_norms(watched):
+    with transaction() as database:
+        text = RECIPE.replace(f'one = ["{CASE}"]', f'one = ["{CASE}", "softmax/8"]') + FUNCTION
+        targets.adopt_recipe(database, targets.target_named(database, "norms"), text, {})
+    measured(commit(watched))
+
+    run = measured(commit(watched))
+
+    assert run.state is RunState.DONE
+    with reading() as database:
+        rows = select(Measurement.provider, Measurement.case, Measurement.role).where(Measurement.run_id == run.id)
+        taken = {(provider, case): set() for provider, case, _ in database.execute(rows)}
+    assert set(taken) == {("norms", CASE), ("eager", CASE), ("functions", "softmax/8")}
