@@ -29,7 +29,7 @@ _TEST = re.compile(r"[\w./-]+\.py(::[A-Za-z_]\w*)+")
 _SIZE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _LABEL = re.compile(r"(?P<numbers>[0-9]+(?:x[0-9]+)*)(?:\.(?P<dtype>[a-z0-9]+))?")
 _NOT_IN_LABELS = re.compile(r"[^\w=,+.-]", re.ASCII)
-_OPERATIONS: Mapping[type[ast.AST], Callable[..., float]] = {
+OPERATIONS: Mapping[type[ast.AST], Callable[..., float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -241,8 +241,8 @@ def _value(node: ast.AST, numbers: Mapping[str, float]) -> float:
             if name not in numbers:
                 raise ValueError(f"{name!r} is no size; known: {', '.join(numbers)}")
             return numbers[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-            return _OPERATIONS[type(op)](_value(left, numbers), _value(right, numbers))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATIONS:
+            return OPERATIONS[type(op)](_value(left, numbers), _value(right, numbers))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, numbers)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _CALLS:

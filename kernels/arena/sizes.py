@@ -45,7 +45,7 @@ def calls_in_graph(case: AnyCase, sets: int, graph_s: float = GRAPH_S) -> int:
 
 
 def sets_needed(
-    case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None, graph_s: float = GRAPH_S
+    case: AnyCase, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None, graph_s: float = GRAPH_S
 ) -> int:
     """Number of input sets: one for each call of the graph if memory allows; on a CPU SETS_ON_CPU."""
     if l2_bytes is None:

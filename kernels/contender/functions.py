@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arena.sizes import MAX_MEMORY_SHARE, MAX_SET_BYTES, calls_in_graph, max_calls, stays_in_l2
+from ..arena.sizes import SETS_ON_CPU, calls_in_graph, sets_needed, stays_in_l2
 from ..cases import FunctionCase, Metric
+from ..checks.inputs import ANY_DTYPE
 from ..checks.outputs import Wrong
 from ..errors import format_exception
 from ..facts import gather
@@ -27,22 +28,10 @@ from ..providers import Broken
 from ..providers.captured import Captured, captured_call, outputs_of
 from ..providers.recipe import RecipeProvider
 
-DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "fp8": torch.float8_e4m3fn,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bool": torch.bool,
-}
+DTYPES = {**ANY_DTYPE, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
 # The error of an output that is allowed where the recipe has none: eight roundings, and in fp32 what TF32 loses.
 ALLOWED = {torch.bfloat16: 0.06, torch.float16: 0.01, torch.float32: 2e-3, torch.float64: 1e-6}
 ALLOWED_OF_CODES = 0.25  # of 8-bit floats
-SETS_ON_CPU = 2
 MAX_SETS_OF_TESTS = 8  # each costs a run of pytest
 SAMPLED = 64  # elements of an output that the driver compares with those of another revision
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
@@ -202,9 +191,8 @@ class PreparedFunction:
         size = max(1, first.bytes)
         case = self.case if self.case.least_bytes else replace(self.case, least_bytes=size)
         count = SETS_ON_CPU
-        if l2_bytes is not None and memory is not None and self.case.metric is Metric.KERNEL:
-            fit = min(MAX_SET_BYTES, int(MAX_MEMORY_SHARE * memory)) // size
-            count = max(2, min(max_calls(case, graph_s), fit))
+        if self.case.metric is Metric.KERNEL:
+            count = sets_needed(case, size, l2_bytes, memory, graph_s)
             if self._function.form is Form.TEST:
                 count = min(count, MAX_SETS_OF_TESTS)
         self.sets = [self._bound(number) for number in range(count)]
@@ -279,11 +267,10 @@ class PreparedFunction:
         Not where a call writes into its inputs, which change from call to call, where it draws random numbers, or where
         its graph for gradients holds numbers of its own.
         """
-        alike = [(tensor.shape, tensor.dtype) for tensor in self.sets[0].tensors]
-        other = self._bound(OTHER_NUMBERS)
-        if self._in_place or self._varies or any(tensor.requires_grad for tensor in self.sets[0].tensors):
+        timed = self.sets[0].tensors
+        if self._in_place or self._varies or any(tensor.requires_grad for tensor in timed):
             return
-        if alike != [(tensor.shape, tensor.dtype) for tensor in other.tensors]:  # a benchmark that draws its shapes
+        if _forms(timed) != _forms(self._bound(OTHER_NUMBERS).tensors):  # a benchmark that draws its shapes
             return
         expected: dict[int, list[Tensor]] = {}
 
@@ -319,6 +306,10 @@ class PreparedFunction:
 
     def _limit(self, output: Tensor) -> float:
         return self._function.error if self._function.error is not None else allowed(output)
+
+
+def _forms(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def _summed(tensor: Tensor) -> float:

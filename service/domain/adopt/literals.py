@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kernels.functions import OPERATIONS
 from service.domain.text import one_line
 
 MAX_STEPS = 200_000  # of one expression: half a second
@@ -17,17 +18,11 @@ MAX_STEPS_OF_FILE = 10 * MAX_STEPS  # a loop may compute an expression in each t
 MAX_SIZE = 10_000  # things in lists of lists, or characters of a text: nobody writes more benchmarks
 MAX_BITS = 128  # of a number
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    **OPERATIONS,
     ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
     ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
     ast.Not: operator.not_,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
