@@ -1,14 +1,17 @@
-"""Makes millions of measurements of a seeded PostgreSQL database, inside of it: an ever longer past of the mainlines.
+"""Makes millions of measurements of a seeded database, inside of it: an ever longer past of the mainlines.
 
 Each copy of the mainlines lies before the one after it, in time, in place and by id.  Copied measurements have neither
 samples nor facts, which only the page of their own run reads.
 """
 
+import hashlib
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Enum, Float, LargeBinary, Numeric, Table, insert, text
 from sqlalchemy.orm import Session
 
+from service.db.models import Base
 from tests.big.events import NUMBERED, copy_events
 
 FIRST_ID = 1_000_000  # of seeded revisions and runs, so that there are smaller ids for what is older
@@ -22,8 +25,33 @@ _PAST = ("created_at", "started_at", "finished_at", "scanned_at")
 
 def reserve_ids(session: Session) -> None:
     """Let revisions and runs begin at FIRST_ID.  Before the database is seeded."""
-    for table in ("revisions", "runs", *NUMBERED):
-        session.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), {FIRST_ID}, false)"))
+    for name in ("revisions", "runs", *NUMBERED):
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(text(f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), {FIRST_ID}, false)"))
+        else:  # the next id is one more than the largest; `release_ids` deletes the row
+            session.execute(text("PRAGMA defer_foreign_keys = ON"))
+            session.execute(insert(Base.metadata.tables[name]).values(_placeholder(Base.metadata.tables[name])))
+
+
+def release_ids(session: Session) -> None:
+    """Delete what `reserve_ids` wrote.  Once the database is seeded."""
+    if session.get_bind().dialect.name != "postgresql":
+        for name in ("revisions", "runs", *NUMBERED):
+            session.execute(text(f"DELETE FROM {name} WHERE id = {FIRST_ID - 1}"))
+
+
+def _placeholder(table: Table) -> dict[str, Any]:
+    """A row of any values."""
+
+    def value(column: Any) -> Any:
+        kind = column.type
+        if isinstance(kind, Enum):
+            return kind.enum_class and next(iter(kind.enum_class))
+        return b"" if isinstance(kind, LargeBinary) else 0 if isinstance(kind, Numeric | Float) else column.name
+
+    required = [one for one in table.columns if not one.nullable and not one.primary_key]
+    made = {one.name: 0 if one.foreign_keys or one.type.python_type in (int, bool) else value(one) for one in required}
+    return made | {"id": FIRST_ID - 1}
 
 
 def multiply(connection: Connection, wanted: int) -> int:
@@ -31,16 +59,20 @@ def multiply(connection: Connection, wanted: int) -> int:
     have, copied = (_count(connection, where) for where in ("TRUE", _COPIED))
     copies = max(0, round((wanted - have) / copied))
     assert copies * _STRIDE < FIRST_ID, "more copies than there are ids"
-    again = [_definition(connection, name) for name in _REBUILT]
-    for name in _REBUILT:
-        connection.execute(text(f"DROP INDEX {name}"))
+    if connection.dialect.name == "sqlite":
+        _define_functions(connection)
+    indexes = [one for one in Base.metadata.tables["measurements"].indexes if one.name in _REBUILT]
+    for index in indexes:
+        index.drop(connection)
     for number in range(copies, 0, -1):
         _copy(connection, number)
-    for definition in again:
-        connection.execute(text(definition))
+    for index in indexes:
+        index.create(connection)
     # Ordinals count from the oldest, and those of the copies are below zero.
-    lowest = "(SELECT min(ordinal) FROM revisions AS own WHERE own.target_id = revisions.target_id)"
-    connection.execute(text(f"UPDATE revisions SET ordinal = ordinal - {lowest} WHERE ordinal IS NOT NULL"))
+    lowest = connection.execute(text("SELECT target_id, min(ordinal) FROM revisions GROUP BY target_id")).all()
+    for target, least in lowest:
+        moved = "UPDATE revisions SET ordinal = ordinal - :least WHERE target_id = :target AND ordinal IS NOT NULL"
+        connection.execute(text(moved), {"least": least, "target": target})
     return _count(connection, "TRUE")
 
 
@@ -49,9 +81,16 @@ def _count(connection: Connection, where: str) -> int:
     return int(connection.execute(text(counted)).scalar_one())
 
 
-def _definition(connection: Connection, index: str) -> str:
-    found = connection.execute(text("SELECT indexdef FROM pg_indexes WHERE indexname = :index"), {"index": index})
-    return str(found.scalar_one())
+def _define_functions(connection: Connection) -> None:
+    """Give SQLite the functions of PostgreSQL that the copies are made with."""
+    functions: dict[str, tuple[int, Any]] = {
+        "md5": (1, lambda of: of and hashlib.md5(of.encode(), usedforsecurity=False).hexdigest()),
+        "repeat": (2, lambda of, times: of and of * times),
+        "convert_to": (2, lambda of, _: of and of.encode()),
+    }
+    driver: Any = connection.connection.driver_connection
+    for name, (parameters, function) in functions.items():
+        driver.create_function(name, parameters, function, deterministic=True)
 
 
 def _copy(connection: Connection, number: int) -> None:
@@ -93,8 +132,7 @@ def _copy(connection: Connection, number: int) -> None:
 def _insert(
     connection: Connection, table: str, changed: dict[str, str], source: str, left_out: Sequence[str] = ()
 ) -> None:
-    names = "SELECT column_name FROM information_schema.columns WHERE table_name = :table ORDER BY ordinal_position"
-    columns = [name for name in connection.execute(text(names), {"table": table}).scalars() if name not in left_out]
+    columns = [one.name for one in Base.metadata.tables[table].columns if one.name not in left_out]
     values = ", ".join(changed.get(name, f'"{name}"') for name in columns)
     listed = ", ".join(f'"{name}"' for name in columns)
     connection.execute(text(f"INSERT INTO {table} ({listed}) SELECT {values} FROM {source}"), {"first": FIRST_ID})

@@ -17,24 +17,18 @@ from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
-from service.errors import BadInput
 from tests import world
 from tests.big import others
 from tests.big.bulk import Bulk
 from tests.big.matters import Matters
-from tests.big.multiply import multiply, reserve_ids
+from tests.big.multiply import multiply, release_ids, reserve_ids
 from tests.big.seeder import Places, Seeder
 from tests.big.story import DAY, Size, Story
 
 
 def seed(session: Session, size: Size | None = None, measurements: int = 0) -> Places:
-    """Fill an empty database, in the caller's transaction; on PostgreSQL with about as many `measurements` as named.
-
-    Raises BadInput for more measurements than usual on SQLite.
-    """
+    """Fill an empty database, in the caller's transaction, with about as many `measurements` as named."""
     if measurements:
-        if session.get_bind().dialect.name != "postgresql":
-            raise BadInput("Only a database on PostgreSQL is multiplied.")
         reserve_ids(session)
     now = clock(session)
     seeder = Seeder(session, Story(size or Size()), now, Bulk(session))
@@ -53,6 +47,8 @@ def seed(session: Session, size: Size | None = None, measurements: int = 0) -> P
     others.hostile(seeder)
     others.teams(seeder)
     seeder.bulk.flush()
+    if measurements:
+        release_ids(session)
     world.totalled(session)
     if measurements:
         multiply(session.connection(), measurements)
@@ -62,9 +58,7 @@ def seed(session: Session, size: Size | None = None, measurements: int = 0) -> P
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--measurements", type=int, default=0, help="about how many, on PostgreSQL; by default some 430,000"
-    )
+    parser.add_argument("--measurements", type=int, default=0, help="about how many; by default some 430,000")
     parser.add_argument("--places", type=Path, help="write to this file where things are, for the studies of pages")
     given = parser.parse_args()
     began = time.monotonic()
