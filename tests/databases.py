@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Float, create_engine, event, func, update
+from sqlalchemy import URL, Engine, Float, create_engine, event, func, update
 from sqlalchemy.orm import Session
 from sqlalchemy.util import LRUCache
 
@@ -38,8 +38,8 @@ def hasten() -> None:
     compiled: LRUCache[Any, Any] = LRUCache(10_000)
     make = engines.make_engine
 
-    def make_engine(url: str) -> Engine:
-        made = make(url)
+    def make_engine(url: str | URL, **options: Any) -> Engine:
+        made = make(url, **options)
         if made.dialect.name == first.dialect.name:
             made.dialect, made._compiled_cache = first.dialect, compiled
             event.listen(made, "connect", _wait_for_no_disk)

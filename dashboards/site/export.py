@@ -29,7 +29,7 @@ from dashboards.site.documents import (
 )
 from dashboards.site.folder import SiteFolder
 from dashboards.site.links import SiteBoardAddress, SiteLinks
-from service.db.engine import reading
+from service.db.engine import snapshot
 from service.db.models import Target
 from service.db.visibility import hiding
 from service.domain.states import TargetKind
@@ -105,7 +105,7 @@ def export_site(
     service: str = "",
     show: Callable[[str], object] = str,
 ) -> ExportedSite:
-    """Write the site of these targets, or of all public ones, to the folder `path`.
+    """Write the site of these targets, or of all public ones, to the folder `path`, all of one state of the database.
 
     `address` is where the site will be published, `service` that of this service for links to it.
 
@@ -115,21 +115,19 @@ def export_site(
         Conflict: If there is a folder that this did not make.
         OSError: If a file cannot be written.
     """
-    with reading() as session:
+    with snapshot() as session:
         published = _published(session, names)
-        others = [one.id for one in all_targets(session) if one not in published]
-    with hiding(others):
-        with reading() as session:
+        with hiding([one.id for one in all_targets(session) if one not in published]):
             found = [
                 _Board(target, device, mainline_runs(session, target, device, REVISIONS))
                 for target in published
                 for device in measured_devices(session, target)
             ]
-        found = [one for one in found if one.runs]
-        if not found:
-            raise BadInput("Nothing was measured on the mainline of a public target yet, so there is no board.")
-        with SiteFolder(path) as folder:
-            return _Site(folder, found, address.rstrip("/"), service, show).write()
+            found = [one for one in found if one.runs]
+            if not found:
+                raise BadInput("Nothing was measured on the mainline of a public target yet, so there is no board.")
+            with SiteFolder(path) as folder:
+                return _Site(session, folder, found, address.rstrip("/"), service, show).write()
 
 
 def _published(session: Session, names: Sequence[str]) -> list[Target]:
@@ -154,8 +152,15 @@ class _Site:
     """The files of one export."""
 
     def __init__(
-        self, folder: SiteFolder, found: Sequence[_Board], address: str, service: str, show: Callable[[str], object]
+        self,
+        session: Session,
+        folder: SiteFolder,
+        found: Sequence[_Board],
+        address: str,
+        service: str,
+        show: Callable[[str], object],
     ) -> None:
+        self._session = session
         self._folder, self._boards, self._address, self._service, self._show = folder, found, address, service, show
         self._made = max(run.finished_at or run.committed_at for one in found for run in one.runs)
         self._pages = {paths.HOME, "about.html", paths.docs_path(GLOSSARY)}
@@ -204,9 +209,8 @@ class _Site:
     def _board(self, one: _Board, table: SiteTable) -> None:
         """The pages of a board: with each dtype, against each provider.  Decides which of its cases have a trend."""
         name, device = one.target.name, one.device
-        with reading() as session:
-            run = board(session, one.target, device)
-            past = past_of(session, one.target, device, run)
+        run = board(self._session, one.target, device)
+        past = past_of(self._session, one.target, device, run)
         past = replace(past, before="", after="")  # boards of earlier revisions have no pages
         sota, _ = limit_to_sota(one.target, device)
         for case in run.cases:
@@ -250,21 +254,19 @@ class _Site:
 
     def _series(self, one: _Board, table: SiteTable) -> Iterator[tuple[Name, Sequence[Point]]]:
         """Read the histories some at a time; write their rows and their pages."""
-        with reading() as session:
-            names = measured_names(session, one.runs)
+        names = measured_names(self._session, one.runs)
         for start in range(0, len(names), _SERIES):
-            with reading() as session:
-                for name, points in histories(session, one.runs, names[start : start + _SERIES]).items():
-                    table.add([SitePointRow.of(one.target.name, one.device, *name, point) for point in points])
-                    if paths.trend_path(one.target.name, one.device, *name) in self._pages:
-                        self._trend(session, one, name, points)
-                    yield name, points
+            for name, points in histories(self._session, one.runs, names[start : start + _SERIES]).items():
+                table.add([SitePointRow.of(one.target.name, one.device, *name, point) for point in points])
+                if paths.trend_path(one.target.name, one.device, *name) in self._pages:
+                    self._trend(one, name, points)
+                yield name, points
 
-    def _trend(self, session: Session, one: _Board, name: Name, points: Sequence[Point]) -> None:
+    def _trend(self, one: _Board, name: Name, points: Sequence[Point]) -> None:
         path = paths.trend_path(one.target.name, one.device, *name)
         links = self._links(path)
         at = TrendAddress(one.target.name, one.device, *name, days="all")
-        values = trend_values(session, one.target, at, points, links)
+        values = trend_values(self._session, one.target, at, points, links)
         history = links.to(paths.history_path(one.target.name, one.device))
         self._page(path, "site/trend.html", history=history, **values)
         self._trends += 1
@@ -276,7 +278,7 @@ class _Site:
         name, device = one.target.name, one.device
         listed_here = []
         for base, head in one.releases:
-            release = _release(one, base, head)
+            release = self._release(one, base, head)
             listed_here.append(release)
             if release.found is None:
                 continue
@@ -300,10 +302,17 @@ class _Site:
             releases=[(each, links.page(paths.release_path(name, device, each.head))) for each in listed_here],
         )
 
+    def _release(self, one: _Board, base: str, head: str) -> SiteRelease:
+        try:
+            found = compare(self._session, one.target, base, head, one.device, CaseFilter())
+        except (Conflict, NotFound) as why:
+            return SiteRelease(base, head, None, str(why), None)
+        found = replace(found, base=replace(found.base, worker=None), head=replace(found.head, worker=None))
+        return SiteRelease(base, head, found, "", compose(found.cases, Show.ALL))
+
     def _front(self, tables: Sequence[SiteTable]) -> None:
         """The list of boards, how to read them, the glossary, and the index of the data."""
-        with reading() as session:
-            rows = newest_by_target(session)
+        rows = newest_by_target(self._session)
         newest = {(target.name, one.device): (one, mean) for target, ones in rows for one, mean in ones}
         links = self._links(paths.HOME)
         ours = [(one, links.board(one.target.name, one.device)) for one in self._boards]
@@ -369,13 +378,3 @@ def _parts(run: BoardRun) -> Iterator[tuple[str, str]]:
         others.append(cells.BEST)
     for dtype in ("", *(one for one in boards.dtypes(run.cases) if one)):
         yield from ((dtype, other) for other in others)
-
-
-def _release(one: _Board, base: str, head: str) -> SiteRelease:
-    try:
-        with reading() as session:
-            found = compare(session, one.target, base, head, one.device, CaseFilter())
-    except (Conflict, NotFound) as why:
-        return SiteRelease(base, head, None, str(why), None)
-    found = replace(found, base=replace(found.base, worker=None), head=replace(found.head, worker=None))
-    return SiteRelease(base, head, found, "", compose(found.cases, Show.ALL))

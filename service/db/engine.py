@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, create_engine, event, func, make_url, select
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, create_engine, event, func, make_url, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from service.settings import settings
 
@@ -65,14 +66,15 @@ def disconnect(*, forked: bool = False) -> None:
             _engine.cache_clear()
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(url: str | URL, **options: Any) -> Engine:
     """An engine for SQLite (write-ahead log, immediate transactions) or PostgreSQL (keepalives)."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
-        created = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=_POSTGRES)
+        postgres = parsed.set(drivername="postgresql+psycopg")
+        created = create_engine(postgres, pool_pre_ping=True, connect_args=_POSTGRES, **options)
         event.listen(created, "connect", _prepare_postgres)
         return created
-    created = create_engine(parsed, connect_args={"timeout": 30})
+    created = create_engine(parsed, connect_args={"timeout": 30}, **options)
     event.listen(created, "connect", _prepare_sqlite)
     event.listen(created, "begin", _begin_sqlite)
     return created
@@ -141,6 +143,23 @@ def reading() -> Iterator[Session]:
 @lru_cache(1)
 def _reading_only(every: Engine) -> Engine:
     return every.execution_options(reading=True)
+
+
+@contextmanager
+def snapshot() -> Iterator[Session]:
+    """A transaction that only reads, and all of whose statements see the database as the first of them saw it.
+
+    It may last: its connection is not one of those that requests wait for.
+    """
+    with Session(_of_snapshots(engine()), expire_on_commit=False) as session, session.begin():
+        yield session
+
+
+@lru_cache(1)
+def _of_snapshots(every: Engine) -> Engine:
+    own = make_engine(every.url, poolclass=NullPool)
+    isolated = {"isolation_level": "REPEATABLE READ"} if every.dialect.name == "postgresql" else {}
+    return own.execution_options(reading=True, **isolated)
 
 
 def wake(session: Session, queue: str) -> None:

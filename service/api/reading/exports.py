@@ -1,12 +1,12 @@
 """Everything that is stored, as files: CSV, JSON lines or Parquet, made while they are sent.
 
-Rows are read part by part in one thread, which all exports share, and no transaction is open in between.  A client that
-goes away, or reads too slowly, ends its export.
+Rows are read part by part in one thread, which all exports share; all parts of an export see the same state of the
+database.  A client that goes away, or reads too slowly, ends its export.
 """
 
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from starlette.types import Send
 from service.api.access import Credentials, ReadingRoute, permit, reader_with
 from service.api.common import DeviceName, RevisionName, Since, TargetName, in_thread_of, seconds
 from service.api.gateway.connections import IS_HEAD, STREAMS
-from service.db.engine import reading
+from service.db.engine import reading, snapshot
 from service.db.visibility import hiding
 from service.domain.access import Scope
 from service.domain.exports import Exportable, FileFormat
@@ -79,22 +79,23 @@ class Export:
         name = "-".join(re.sub(r"[^\w.-]", "_", one, flags=re.ASCII) for one in words if one)
         return f"{name}.{self.form.suffix}"
 
-    def parts(self) -> Iterator[bytes]:
+    def parts(self) -> Generator[bytes]:
         """The bytes of the file.  What the client may see is checked again for each part."""
         kind = KINDS[self.what]
         file = encoder(self.form, kind.document, kind.without)
         place: Any = None
-        while True:
-            with reading() as session:
-                sender, hidden = reader_with(session, self.credentials)
+        with snapshot() as session:
+            while True:
+                with reading() as now:
+                    sender, hidden = reader_with(now, self.credentials)
                 if kind.for_administrators:
                     permit(sender.actor, Scope.ADMIN)
                 with hiding(hidden):
                     part = exports.read_part(session, self.what, self.which, place)
-            yield file.rows(part.rows)
-            if part.next is None:
-                break
-            place = part.next
+                yield file.rows(part.rows)
+                if part.next is None:
+                    break
+                place = part.next
         yield file.end()
 
 
@@ -154,12 +155,16 @@ def router() -> APIRouter:
         export = Export(what, which, form, Credentials.of(request))
         with places.one():
             parts = export.parts()
-            first = await in_thread_of(_THREAD, next, parts)  # an error is the response, and not half a file
-            request.scope.setdefault("state", {})[STREAMS] = 1
-            headers = {"Content-Disposition": f'attachment; filename="{export.file_name}"', "Cache-Control": "no-store"}
-            if form is FileFormat.PARQUET:
-                headers["Content-Encoding"] = "identity"  # its columns are compressed already
-            yield ExportResponse(_sent(request, parts, first), media_type=form.media_type, headers=headers)
+            try:
+                first = await in_thread_of(_THREAD, next, parts)  # an error is the response, and not half a file
+                request.scope.setdefault("state", {})[STREAMS] = 1
+                headers = {"Content-Disposition": f'attachment; filename="{export.file_name}"'}
+                headers["Cache-Control"] = "no-store"
+                if form is FileFormat.PARQUET:
+                    headers["Content-Encoding"] = "identity"  # its columns are compressed already
+                yield ExportResponse(_sent(request, parts, first), media_type=form.media_type, headers=headers)
+            finally:
+                _THREAD.submit(parts.close)  # the snapshot of one that was not sent to its end
 
     @routes.get("/export/{what}", response_class=ExportResponse, responses=_FILES)
     async def export(response: Annotated[ExportResponse, Depends(response_of)]) -> ExportResponse:

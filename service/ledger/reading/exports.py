@@ -1,7 +1,4 @@
-"""Everything that is stored, as rows of documents, part by part: no transaction outlasts a part.
-
-Parts follow the cursors of the lists, so that rows which arrive meanwhile neither repeat others nor hide them.
-"""
+"""Everything that is stored, as rows of documents, part by part.  Parts follow the cursors of the lists."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from service.api.access import Credentials
+from service.api.reading import exports
 from service.db import models as m
 from service.db.engine import reading, transaction
-from service.domain.exports import Exportable
+from service.domain.exports import Exportable, FileFormat
 from service.domain.states import SearchState
-from service.ledger.reading.exports import KINDS
+from service.ledger.reading import exports as rows
+from service.ledger.reading.exports import KINDS, ExportFilter
 from service.reports.encoders import flat_columns, text_of_cell
 from tests import world
 from tests.dashboards.seed import Seeded
@@ -289,3 +292,25 @@ def test_no_export_reveals_a_private_target(api: Api, form: str) -> None:
     with transaction() as session:
         session.query(m.Target).filter_by(name=TARGET).update({"private": False})
     assert set(kinds) - set(of_own) <= {Exportable.WORKERS}, "its readers get all of it"
+
+
+def test_an_export_is_of_one_state_of_the_database(either: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written between two of its parts is in the next export."""
+    for limit in ("_PAGE", "_ROWS"):
+        monkeypatch.setattr(rows, limit, 2)
+    target = world.target(name=TARGET)
+    with transaction() as session:
+        first, *_ = [world.commit(session, target.id, place).id for place in range(6)]
+    admin = Api().with_key("admin")
+    before = export(admin, "revisions").content
+    parts = exports.Export(Exportable.REVISIONS, ExportFilter(), FileFormat.JSON, credentials=_anybody()).parts()
+    content = next(parts)
+    with transaction() as session:
+        session.get_one(m.Revision, first).subject = "changed meanwhile"
+        world.commit(session, target.id, 6)
+    assert content + b"".join(parts) == before
+    assert b"changed meanwhile" in export(admin, "revisions").content
+
+
+def _anybody() -> Credentials:
+    return Credentials(None, None, None, None, None, False, {})

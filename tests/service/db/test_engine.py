@@ -4,14 +4,18 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 
 from service.db import engine as of_process
-from service.db.engine import disconnect, engine, reading
+from service.db.engine import disconnect, engine, reading, snapshot, transaction
+from service.db.models import Target
 from service.settings import settings
+from tests import world
 
 
 @pytest.fixture
@@ -19,9 +23,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creating an engine takes long enough for other threads to ask for one."""
     create = of_process.make_engine
 
-    def late(url: str) -> Engine:
+    def late(url: str, **options: Any) -> Engine:
         time.sleep(0.05)
-        return create(url)
+        return create(url, **options)
 
     monkeypatch.setattr(of_process, "make_engine", late)
 
@@ -58,3 +62,24 @@ def test_a_commit_on_sqlite_is_on_the_disk_and_references_are_checked(tmp_path: 
     set_to = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")}
     connection.close()
     assert set_to == {"synchronous": 2, "foreign_keys": 1}  # 2 is FULL
+
+
+@pytest.mark.usefixtures("either")
+def test_a_snapshot_sees_nothing_that_is_written_after_its_first_statement() -> None:
+    names = select(Target.name)
+    world.target(name="before")
+    with snapshot() as session:
+        assert session.scalars(names).all() == ["before"]
+        world.target(name="meanwhile")
+        assert session.scalars(names).all() == ["before"]
+        with transaction() as now:
+            assert set(now.scalars(names)) == {"before", "meanwhile"}
+
+
+@pytest.mark.usefixtures("either")
+def test_snapshots_take_no_connection_of_requests() -> None:
+    with ExitStack() as stack:
+        for _ in range(engine().pool.size() + 15):  # type: ignore[attr-defined]
+            stack.enter_context(snapshot()).execute(select(Target.id))
+        with reading() as session:
+            assert session.scalar(select(func.count()).select_from(Target)) == 0
