@@ -315,9 +315,11 @@ _OF_PULL = text("pull IS NOT NULL")
 _UNNOTIFIED = text("notified_state <> state")
 # As written in its index, which a query with parameters would not use.
 UNSCANNED = text("scanned_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
-
+UNFINISHED = text("state IN ('queued', 'leased')")
+AWAITS_SECOND = text("awaits_second")
 
 _HAS_SAMPLES, _HAS_FACTS = text("has_samples"), text("has_facts")
+_SHARE = ("target_id", "device", "priority", "only_worker")  # the runs that take turns with all others of the device
 
 
 class Run(Base):
@@ -325,7 +327,9 @@ class Run(Base):
 
     __tablename__ = "runs"
     __table_args__ = (
-        Index("ix_runs_queue", "device", "state", "priority", "id"),
+        # What waits for a worker that is named is apart from what any of the device takes.
+        Index("ix_runs_queue", "device", "state", "only_worker", "turn", "priority", "id"),
+        Index("ix_runs_share", *_SHARE, "turn", sqlite_where=UNFINISHED, postgresql_where=UNFINISHED),
         # Strips of revisions are read from this alone: the rows themselves are long.
         Index("ix_runs_revision", "revision_id", "device", "pull", "purpose", "state"),
         Index("ix_runs_lease", "state", "lease_until"),
@@ -336,6 +340,7 @@ class Run(Base):
         Index("ix_runs_ended", "state", "finished_at"),  # what failed lately
         Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
         Index("ix_runs_finished", "finished_at"),
+        Index("ix_runs_second", "finished_at", sqlite_where=AWAITS_SECOND, postgresql_where=AWAITS_SECOND),
         Index("ix_runs_samples", "finished_at", sqlite_where=_HAS_SAMPLES, postgresql_where=_HAS_SAMPLES),
         Index("ix_runs_facts", "finished_at", sqlite_where=_HAS_FACTS, postgresql_where=_HAS_FACTS),
         Index("ix_runs_target", "target_id", "device", "purpose", "state", "id"),  # the newest of a target
@@ -362,6 +367,7 @@ class Run(Base):
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id", use_alter=True))
     trusted: Mapped[bool]
     priority: Mapped[int]
+    turn: Mapped[float] = mapped_column(default=0.0, server_default="0")  # see service.ledger.runs.queue
     state: Mapped[RunState] = mapped_column(_enum(RunState), default=RunState.QUEUED)
     attempt: Mapped[int] = mapped_column(default=0)
     max_attempts: Mapped[int] = mapped_column(default=3)
@@ -421,7 +427,9 @@ class Run(Base):
         return self.state is RunState.FAILED and self.log is not None
 
 
-# The same for a query.
+# The order in which the queued runs of a device are taken.
+QUEUE_ORDER = (Run.turn, Run.priority, Run.id)
+# The same as `Run.watched` for a query.
 WATCHED = and_(Run.pull.is_(None), Run.purpose == Purpose.WATCH)
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import ARRAY, ColumnElement, String, Text, bindparam, case, func
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.models import (
+    QUEUE_ORDER,
     SAMPLES,
     Attempt,
     CalibrationTotals,
@@ -334,11 +335,11 @@ def known_runs(session: Session, ids: Collection[int | None]) -> set[int | None]
 
 def first_waiting(session: Session) -> Sequence[Run]:
     """The first queued runs of each device, in the order in which they are taken."""
-    place = func.row_number().over(partition_by=Run.device, order_by=(Run.priority, Run.id)).label("place")
+    place = func.row_number().over(partition_by=Run.device, order_by=QUEUE_ORDER).label("place")
     ranked = select(Run.id, place).where(Run.state == RunState.QUEUED).subquery()
     ids = session.scalars(select(ranked.c.id).where(ranked.c.place <= PER_DEVICE)).all()
     rows = select(Run).where(Run.id.in_(ids)).options(selectinload(Run.target), selectinload(Run.revision))
-    return session.scalars(rows.order_by(Run.device, Run.priority, Run.id)).all()
+    return session.scalars(rows.order_by(Run.device, *QUEUE_ORDER)).all()
 
 
 def held(session: Session) -> Sequence[Run]:

@@ -146,7 +146,7 @@ def _ask(session: Session, due: Due) -> bool:
     revision, (_, recipe) = _fit(session, target, due.device), recipe_of(session, target)
     if revision is None:
         return False
-    run = internal_runs.internal_run(
+    internal_runs.internal_run(
         session,
         target,
         revision,
@@ -156,9 +156,8 @@ def _ask(session: Session, due: Due) -> bool:
         suite=recipe.suite_on(due.device),
         baseline=revision.sha,
         worker=due.worker,
+        priority=Priority.BACKFILL if due.first else None,  # else a busy worker's times might never block
     )
-    if due.first:  # else a busy worker's times might never block
-        run.priority = Priority.BACKFILL
     return True
 
 

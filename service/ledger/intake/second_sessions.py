@@ -1,11 +1,11 @@
 """Queue the second session of runs that offsets of earlier sessions left open, each when its device is idle."""
 
 import structlog
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import ColumnElement, TextClause, exists, select
 from sqlalchemy.orm import Session, aliased
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Run, Target, Worker
+from service.db.models import AWAITS_SECOND, Run, Target, Worker
 from service.domain.states import Purpose, RunState
 from service.domain.text import is_recent
 from service.ledger.intake.calibrations import LATELY_S
@@ -24,7 +24,7 @@ def plan_due() -> int:
     return sum(_queued(run_id, target_id) for run_id, target_id in due)
 
 
-def _due(now: float) -> tuple[ColumnElement[bool], ...]:
+def _due(now: float) -> tuple[ColumnElement[bool] | TextClause, ...]:
     """The runs that await a second session, on devices with a worker that has nothing to do."""
     other, worker = aliased(Run), aliased(Worker)
     busy = exists().where(other.device == Run.device, other.state.in_((RunState.QUEUED, RunState.LEASED)))
@@ -32,7 +32,7 @@ def _due(now: float) -> tuple[ColumnElement[bool], ...]:
         worker.device == Run.device, worker.paused_at.is_(None), is_recent(worker.seen_at, now, LATELY_S)
     )
     in_force = Run.target_id.in_(select(Target.id).where(Target.paused_at.is_(None)))
-    return Run.awaits_second.is_(True), Run.finished_at > now - MAX_AGE_S, in_force, ~busy, online
+    return AWAITS_SECOND, Run.finished_at > now - MAX_AGE_S, in_force, ~busy, online
 
 
 def _queued(run_id: int, target_id: int) -> bool:

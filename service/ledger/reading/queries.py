@@ -14,6 +14,7 @@ from kernels.cases import Role
 from kernelwatch.documents.runs import RunDocument
 from service.db.engine import clock
 from service.db.models import (
+    QUEUE_ORDER,
     WATCHED,
     Attempt,
     Gap,
@@ -222,7 +223,7 @@ def attempts(session: Session, run_id: int) -> Sequence[Attempt]:
 
 def ahead_of(session: Session, run: Run) -> int:
     """The number of queued runs of the same device that are taken before this one."""
-    before = tuple_(Run.priority, Run.id) < tuple_(run.priority, run.id)
+    before = tuple_(*QUEUE_ORDER) < (run.turn, run.priority, run.id)
     return (
         session.scalar(select(func.count()).where(Run.device == run.device, Run.state == RunState.QUEUED, before)) or 0
     )
@@ -619,7 +620,7 @@ def queue(session: Session, cursor: str | None = None, limit: int = 200) -> Resu
     """The unfinished runs in the order in which they are taken; those being measured first, held ones last."""
     place = sql_case((Run.state == RunState.LEASED, 0), (Run.state == RunState.HELD, 2), else_=1)
     statement = select(Run).where(Run.state.in_(OPEN_STATES)).options(*_NAMES)
-    return paged(session, statement, (place, Run.device, Run.priority, Run.id), cursor, limit, ascending=True)
+    return paged(session, statement, (place, Run.device, *QUEUE_ORDER), cursor, limit, ascending=True)
 
 
 def waiting(session: Session) -> list[Waiting]:

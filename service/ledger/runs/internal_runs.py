@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.engine import clock, wake
+from service.db.engine import clock
 from service.db.models import Revision, Run, Target
 from service.domain.states import Priority, Purpose, RunState
+from service.ledger.runs.queue import enqueue
 from service.ledger.runs.revisions import ATTEMPTS, recipe_of
 
 _PRIORITY = {Purpose.BISECTION: Priority.BISECTION, Purpose.CALIBRATION: Priority.CALIBRATION}
@@ -26,6 +27,7 @@ def internal_run(
     cases: Sequence[str] | None = None,
     worker: str | None = None,
     bisection_id: int | None = None,
+    priority: Priority | None = None,
 ) -> Run:
     """Queue `revision` against exactly `baseline`, at only these cases of the suite, at low priority.
 
@@ -49,13 +51,12 @@ def internal_run(
         only_worker=worker,
         bisection_id=bisection_id,
         trusted=True,  # it was on the mainline, or a person named the ends of its line
-        priority=_PRIORITY[purpose],
+        priority=_PRIORITY[purpose] if priority is None else priority,
         state=RunState.QUEUED,
         attempt=0,
         max_attempts=ATTEMPTS,
         created_at=clock(session),
     )
     session.add(run)
-    session.flush()
-    wake(session, device)
+    enqueue(session, run)
     return run

@@ -5,21 +5,27 @@ the clock of the database, so that hosts need not agree on theirs.
 
 An attempt counts against `max_attempts` only if it ended in the code of the revision: a build or a contender failed, or
 the worker died while one ran.  All others are losses, which have a generous bound of their own.
+
+Runs are taken by their turn, a virtual time of the device (start-time fair queueing): the runs of one target, of one
+priority, follow each other at the distance `step`, and the first of them comes half of it after what is measured now.
+So targets take turns, and ten runs of a target go before one of the next priority.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import ColumnElement, case, exists, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, case, func, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock, database_now, wake
-from service.db.models import Attempt, Pull, Revision, Run, Target, Worker
+from service.db.models import QUEUE_ORDER, UNFINISHED, Attempt, Pull, Revision, Run, Target, Worker
 from service.db.wakeups import CONTROL
 from service.domain.forges import pull_name
-from service.domain.states import OPEN_STATES, Purpose, RunState
+from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
 from service.domain.text import WORKER_GONE_S, is_due, is_recent
 from service.errors import LeaseLost, NotFound
 from service.ledger import audit
@@ -37,6 +43,7 @@ _OF_ITS_STATE = (
 )
 _may_run_unsandboxed = select(Target.id).where(Target.allow_unsandboxed)
 RECENT = 10  # runs from which a duration is estimated
+_BEFORE_THE_NEXT = 10.0  # runs of one priority that go before a run of the next one, which waits as well
 
 
 @dataclass(frozen=True)
@@ -46,25 +53,68 @@ class Lease:
     worker: str
 
 
+def enqueue(session: Session, run: Run) -> None:
+    """Queue a run behind those of its own share, and wake the workers of its device."""
+    session.flush()  # it has an id then
+    run.state, run.turn = RunState.QUEUED, _next_turn(session, run)
+    wake(session, run.device)
+
+
+def _next_turn(session: Session, run: Run) -> float:
+    share = (Run.target_id == run.target_id, Run.device == run.device, Run.priority == run.priority)
+    alike = select(func.max(Run.turn)).where(*share, _waits_for(run.only_worker), UNFINISHED, Run.id != run.id)
+    last = session.scalar(alike)
+    now, step = _turn_of_now(session, run), _step(run.priority)
+    return now + step / 2 if last is None else max(now + step / 2, last + step)
+
+
+def _turn_of_now(session: Session, run: Run) -> float:
+    """The turn that the device of a run has come to, without that run."""
+    others = (Run.device == run.device, Run.id != run.id)
+    measured = session.scalar(select(func.max(Run.turn)).where(*others, Run.state == RunState.LEASED))
+    first = session.execute(_waiting(run.device, database_now(session)).where(Run.id != run.id)).first()
+    if first is None:
+        return measured or 0.0
+    _, turn, priority = first
+    # A worker without a sandbox may measure what is far behind the first.
+    return turn - _step(priority) / 2 if measured is None else min(measured, turn)
+
+
+def _step(priority: int) -> float:
+    return math.pow(_BEFORE_THE_NEXT, (priority - Priority.PULL_REQUEST) / 10)  # priorities are ten apart
+
+
+def _waits_for(worker: str | None) -> ColumnElement[bool]:
+    return Run.only_worker.is_(None) if worker is None else Run.only_worker == worker
+
+
+def _waiting(device: str, now: ColumnElement[Any], worker: str | None = None) -> Select[int, float, int]:
+    """The first queued run of a device that any worker may take, or only this one."""
+    due = is_due(Run.not_before, now, _MAX_WAIT_S)
+    waiting = select(Run.id, Run.turn, Run.priority).where(Run.device == device, Run.state == RunState.QUEUED, due)
+    # PostgreSQL reads it in the order of the index only if that has the first of its columns, too.
+    return waiting.where(_waits_for(worker)).order_by(Run.only_worker, *QUEUE_ORDER).limit(1)
+
+
 def next_run(session: Session, device: str, worker: str, lease_s: float, *, has_sandbox: bool = True) -> Lease | None:
-    """Claim the first queued run of `device` that this worker may take, by priority, older before newer.
+    """Claim the first queued run of `device` that this worker may take.
 
     A worker without a sandbox may take trusted runs of targets that are allowed to run without one; a paused one none.
     """
+    if session.scalar(select(Worker.paused_at).where(Worker.name == worker)) is not None:
+        return None
     now = database_now(session)
-    first = (
-        select(Run.id)
-        .where(Run.device == device, Run.state == RunState.QUEUED, is_due(Run.not_before, now, _MAX_WAIT_S))
-        .where(or_(Run.only_worker.is_(None), Run.only_worker == worker))
-        .where(true() if has_sandbox else Run.trusted & Run.target_id.in_(_may_run_unsandboxed))
-        .where(~exists().where(Worker.name == worker, Worker.paused_at.is_not(None)))
-        .order_by(Run.priority, Run.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)  # SQLite ignores it: there BEGIN IMMEDIATE lets in one writer at a time
-    )
+    able = true() if has_sandbox else Run.trusted & Run.target_id.in_(_may_run_unsandboxed)
+    first = session.execute(_waiting(device, now, worker).where(able)).first()
+    earlier = true() if first is None else tuple_(*QUEUE_ORDER) < (first.turn, first.priority, first.id)
+    # SQLite ignores the lock: there BEGIN IMMEDIATE lets in one writer at a time.
+    anybody = _waiting(device, now).where(able, earlier).with_for_update(skip_locked=True)
+    first = session.execute(anybody).first() or first
+    if first is None:
+        return None
     claimed = session.execute(
         update(Run)
-        .where(Run.id == first.scalar_subquery(), Run.state == RunState.QUEUED)
+        .where(Run.id == first.id, Run.state == RunState.QUEUED)
         .values(
             state=RunState.LEASED,
             attempt=Run.attempt + 1,
@@ -320,7 +370,7 @@ def places(session: Session) -> dict[int, QueuePlace]:
     now = clock(session)
     rows = select(Run).where(Run.state.in_(OPEN_STATES)).options(selectinload(Run.target))
     by_device = defaultdict[str, list[Run]](list)
-    for run in session.scalars(rows.order_by(Run.priority, Run.id)):
+    for run in session.scalars(rows.order_by(*QUEUE_ORDER)):
         by_device[run.device].append(run)
     begun_at = _begun_at(session)
     crews = _crews(session, by_device, now)

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import clock, wake
+from service.db.engine import clock
 from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target, Worker
 from service.domain.forges import pull_name
 from service.domain.policy import recipes
@@ -20,7 +20,7 @@ from service.ledger import audit
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.regressions import transitions
 from service.ledger.regressions.decisions import baseline_in_key, runs_of_head
-from service.ledger.runs.queue import locked_run, pull_of
+from service.ledger.runs.queue import enqueue, locked_run, pull_of
 from service.sources.source import Found
 
 log = structlog.get_logger()
@@ -115,6 +115,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     moved = bool(earlier) and push.refused is None and not _is_against(earlier[-1], push.baseline)
     approved = moved and any(map(_is_approved, earlier))  # the commit, whatever it is compared with
     base = baseline_in_key(earlier[-1]) if earlier and push.refused is not None else None  # a refusal knows none
+    turns = _turns_of_pull(session, target, push.pull) if push.pull is not None else {}
     superseded = _new_head(session, target, push.pull, rows[head], moved=moved) if push.pull is not None else 0
     if push.origin is Origin.MERGE_GROUP:
         base = push.baselines[head][:_KEY_BASELINE]  # once merged it is measured again, as a revision of the mainline
@@ -141,6 +142,8 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
         for device in devices_of(session, target, commit.sha):
             suite = recipe.suite_on(device)
             run, fresh = _run(session, target, rows[commit.sha], row, device, suite, values, again=moved, base=base)
+            if fresh and run.state is RunState.QUEUED and device in turns:
+                run.turn = turns[device]
             if push.pull is not None:
                 run.notified_state = ""  # a newer head may have been reported since, which is gone now
             states[run.state] += fresh
@@ -198,7 +201,10 @@ def run_wanted(
     if run.state is RunState.SKIPPED:
         _requeue(session, run, values)
     elif run.state is RunState.QUEUED and not fresh:
-        run.priority, run.not_before = min(run.priority, Priority.PULL_REQUEST), 0.0
+        run.not_before = 0.0
+        if run.priority > Priority.PULL_REQUEST:
+            run.priority = Priority.PULL_REQUEST
+            enqueue(session, run)
     return run
 
 
@@ -286,8 +292,7 @@ def second_session(session: Session, first: Run) -> Run:
         created_at=clock(session),
     )
     session.add(run)
-    session.flush()
-    wake(session, run.device)
+    enqueue(session, run)
     return run
 
 
@@ -317,8 +322,8 @@ def approve(session: Session, run_id: int) -> list[Run]:
     same = (Run.target_id == run.target_id, Run.revision_id == run.revision_id, Run.pull == run.pull)
     approved = list(session.execute(select(Run).where(*same, Run.state == RunState.HELD).with_for_update()).scalars())
     for other in approved:
-        other.state, other.reason = RunState.QUEUED, None
-        wake(session, other.device)
+        other.reason = None
+        enqueue(session, other)
         log.info("run approved", run=other.id, pull=other.pull)
         _recorded(session, "approve", other)
     return approved
@@ -621,7 +626,7 @@ def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
 
 
 def _settle(session: Session, run: Run) -> None:
-    """Wake the workers of a queued run, or say why it does not wait in the queue."""
+    """Queue a run, or say why it does not wait in the queue."""
     if run.state is RunState.SKIPPED:
         run.finished_at, run.reason = clock(session), NO_RELEVANT_CHANGE
     elif run.state is RunState.FAILED:
@@ -629,8 +634,14 @@ def _settle(session: Session, run: Run) -> None:
     elif run.state is RunState.HELD:
         run.reason = f"untrusted revision: approve exactly this commit with `kernelwatch run approve {run.id}`"
     else:
-        wake(session, run.device)
+        enqueue(session, run)
     session.flush()
+
+
+def _turns_of_pull(session: Session, target: Target, pull: int) -> dict[str, float]:
+    """By device, the turn of the first queued run of a pull request, which the run of its next head takes over."""
+    same = (Run.target_id == target.id, Run.pull == pull, Run.state == RunState.QUEUED)
+    return dict(session.execute(select(Run.device, func.min(Run.turn)).where(*same).group_by(Run.device)).all())
 
 
 def _new_head(session: Session, target: Target, pull: int, newest: Revision, *, moved: bool) -> int:

@@ -1,0 +1,25 @@
+"""The turns of queued runs: a target of many runs does not keep those of others waiting."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007_turns"
+down_revision = "0006_retention"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("turn", sa.Float(53), nullable=False, server_default="0"))
+    op.execute(
+        "UPDATE runs SET turn = share.place * share.step FROM ("
+        "SELECT id, row_number() OVER (PARTITION BY device, target_id, priority, only_worker ORDER BY id) AS place,"
+        " CASE priority WHEN 10 THEN 1 WHEN 20 THEN 10 WHEN 30 THEN 100 WHEN 40 THEN 1000 ELSE 10000 END AS step"
+        " FROM runs WHERE state = 'queued') AS share WHERE runs.id = share.id"
+    )
+    op.drop_index("ix_runs_queue", "runs")
+    op.create_index("ix_runs_queue", "runs", ["device", "state", "only_worker", "turn", "priority", "id"])
+    share = ["target_id", "device", "priority", "only_worker", "turn"]
+    unfinished, second = sa.text("state IN ('queued', 'leased')"), sa.text("awaits_second")
+    op.create_index("ix_runs_share", "runs", share, sqlite_where=unfinished, postgresql_where=unfinished)
+    op.create_index("ix_runs_second", "runs", ["finished_at"], sqlite_where=second, postgresql_where=second)
