@@ -1,6 +1,6 @@
 """The labelled series as the service sees them: one revision after the other, with the scans that the ledger makes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,15 +41,8 @@ class Reported:
         return replace(self, refuted=self.refuted + 1, open=self.open and self.refuted + 1 < MAX_REFUTED)
 
 
-def replayed(values: Sequence[float], *, steady: Collection[int]) -> list[Reported]:
-    """Every point that was ever reported of a series, of which no person decides any.
-
-    The pairs of the revisions at the places `steady` were steady, and the others did not answer.
-    """
-
-    def of_machine(suspected: Mapping[Name, Change]) -> list[Name]:
-        return [name for name, change in suspected.items() if change.ordinal in steady]
-
+def replayed(values: Sequence[float]) -> list[Reported]:
+    """Every point that was ever reported of a series, of which no person decides any."""
     series, points = np.array([values]), list[Reported]()
     limits = {NAME: LIMITS}
     for count in range(1, len(values) + 1):
@@ -62,7 +55,7 @@ def replayed(values: Sequence[float], *, steady: Collection[int]) -> list[Report
         table = _newest(series[:, :count], NEAR)
         selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
         close = _newest(series[:, :count], LONGEST if selected else 0)
-        found = scan_series(close, table, known, limits, steady=of_machine)
+        found = scan_series(close, table, known, limits)
         if NAME not in found:
             continue
         matched = found[NAME].matched

@@ -15,7 +15,6 @@ from service.domain.changepoints import Change, HistoryLimits, Level, Seen, chan
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import device_slope, step_between
-from tests.service.domain.changepoints.pairs import every_pair
 
 Logs = NDArray[np.float64]
 
@@ -163,7 +162,7 @@ def _siblings(part: int) -> Iterator[str]:
             count = 40 // part
             for seed in range(count):
                 table = _siblings_at(seed, moving, size, PLACES - after)
-                scanned = scan_series(table, table, {}, dict.fromkeys(table.names, USUAL), steady=every_pair)
+                scanned = scan_series(table, table, {}, dict.fromkeys(table.names, USUAL))
                 places = [[change.ordinal for change in scanned[name].matched.new] for name in table.names]
                 near = [any(abs(place - PLACES + after) <= 5 for place in here) for here in places[:moving]]
                 hits, incidents = hits + sum(near), incidents + any(near)
@@ -189,13 +188,13 @@ def _siblings_at(seed: int, moving: int, size: float, place: int) -> Histories:
 def _arriving(part: int) -> Iterator[str]:
     """Steps are injected into the noise in the middle of each series."""
     series, revisions = max(20 // part, 1), 120
-    yield "\nOne revision after the other, where no pair answers: points reported per 1,000 revisions without a step,"
+    yield "\nOne revision after the other: points reported per 1,000 revisions without a step,"
     yield "and revisions until a step is reported (median and 90 %), with the share of steps that are reported:\n"
     yield "| noise | reported (still open) | " + " | ".join(f"step of {size:.0%}" for size in SIZES) + " |"
     yield "|---|---|" + "---|" * len(SIZES)
     for name in ("white", "AR(.9)", "odd days"):
         noises = [one.machine for one in sessions(NOISES[name], SEED, series, revisions)]
-        points = [point for noise in noises for point in replayed(np.exp(noise).tolist(), steady=())]
+        points = [point for noise in noises for point in replayed(np.exp(noise).tolist())]
         per_1000 = 1000 / (series * revisions)
         cells = [f"{len(points) * per_1000:.1f} ({sum(one.open for one in points) * per_1000:.1f})"]
         for size in SIZES:
@@ -209,5 +208,5 @@ def _delay(noise: Logs, size: float) -> int | None:
     """Revisions from the step to the first point near it; None if it is not reported."""
     at = len(noise) // 2
     logs = noise + size * (np.arange(len(noise)) >= at)
-    near = [one.when - at for one in replayed(np.exp(logs).tolist(), steady=()) if abs(one.place - at) <= MARGIN]
+    near = [one.when - at for one in replayed(np.exp(logs).tolist()) if abs(one.place - at) <= MARGIN]
     return max(min(near), 0) if near else None

@@ -176,32 +176,24 @@ def projects(labelled: Collection[Labelled]) -> None:
 
 def arriving(labelled: Collection[Labelled]) -> None:
     """As in service: one revision after the other, nothing known of what comes, and nobody who answers."""
-    answers: Mapping[str, Callable[[Labelled], Collection[int]]] = {
-        "the pair of each revision was steady": lambda one: range(len(one.values)),
-        "no pair answered": lambda one: (),
-        "no pair of a labelled change answered, and each other one was steady": lambda one: (
-            set(range(len(one.values))) - set(one.changes)
-        ),
-    }
-    for words, steady in answers.items():
-        every = {one.name: replayed(one.values, steady=steady(one)) for one in labelled}
-        points = [point for of_series in every.values() for point in of_series]
-        say(f"\nWhere {words}:\n\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
-        for when, level in product(("at the end", "ever reported"), ("notify", "block")):
-            predicted = {
-                name: [one.place for one in of_series if (one.open or when != "at the end") and one.reaches(level)]
-                for name, of_series in every.items()
-            }
-            scored = score(labelled, predicted)
-            say(f"| {when}, {level} | {_figures(scored)} | {scored.false_per_1000:.2f} |")
-        for level in ("notify", "block"):
-            reported = [one for one in points if one.reaches(level)]
-            withdrawn = sum(not one.open for one in reported)
-            say(f"\nWithdrawn of {len(reported)} reported ({level}): {withdrawn / max(len(reported), 1):.1%}")
-        if late := delays(labelled, every):
-            half, most, nearly_all = np.quantile(late, (0.5, 0.75, 0.9))
-            say(f"\nRevisions until reported: half within {half:.0f}, three quarters within {most:.0f}, 90 % within "
-                f"{nearly_all:.0f}")  # fmt: skip
+    every = {one.name: replayed(one.values) for one in labelled}
+    points = [point for of_series in every.values() for point in of_series]
+    say("\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
+    for when, level in product(("at the end", "ever reported"), ("notify", "block")):
+        predicted = {
+            name: [one.place for one in of_series if (one.open or when != "at the end") and one.reaches(level)]
+            for name, of_series in every.items()
+        }
+        scored = score(labelled, predicted)
+        say(f"| {when}, {level} | {_figures(scored)} | {scored.false_per_1000:.2f} |")
+    for level in ("notify", "block"):
+        reported = [one for one in points if one.reaches(level)]
+        withdrawn = sum(not one.open for one in reported)
+        say(f"\nWithdrawn of {len(reported)} reported ({level}): {withdrawn / max(len(reported), 1):.1%}")
+    if late := delays(labelled, every):
+        half, most, nearly_all = np.quantile(late, (0.5, 0.75, 0.9))
+        say(f"\nRevisions until reported: half within {half:.0f}, three quarters within {most:.0f}, 90 % within "
+            f"{nearly_all:.0f}")  # fmt: skip
 
 
 def speed() -> None:

@@ -1,4 +1,4 @@
-"""Detect the changes of a series: steps, one at the newest revisions, or a leak of many small rises.  Pure.
+"""Detect the changes of a series: steps, or a leak of many small rises.  Pure.
 
 Levels that follow each other upwards may be cut out of one slope.  A slope between two flat parts is fitted to them and
 compared with the levels by the Bayesian information criterion (Schwarz, 1978).
@@ -18,9 +18,7 @@ from service.domain.changepoints.segmentation import Change, HistoryLimits, Leve
 from service.domain.changepoints.step_test import (
     FEW,
     MIN_ERROR,
-    NEAR,
     OUTLIER,
-    SUSPICIOUS,
     UNKNOWN,
     Logs,
     Slope,
@@ -28,7 +26,6 @@ from service.domain.changepoints.step_test import (
     adjusted,
     effect,
     median,
-    middle_and_spread,
     ratio_of,
     running_median,
     spread,
@@ -151,9 +148,7 @@ def _criterion(left: Logs, parameters: int) -> float:
     return len(left) * math.log(unpredicted(left)) + parameters * math.log(len(left))
 
 
-SUSPECTS = 2  # newest revisions that must all be outliers
 DEFAULTS = HistoryLimits()
-MIN_NEWEST_CHANGE = 0.01  # relative; two revisions cannot show less
 
 
 def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> list[Change]:
@@ -252,42 +247,6 @@ def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNO
     return [Epoch(part, levels_of(logs_of(part, device), limits)) for part in _parts(seen)]
 
 
-def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> Change | None:
-    """The newest revisions as a change if `SUSPECTS` or more in a row are outliers on the same side of those before.
-
-    The change begins at the first of them.  None if they are not, or if their stack has too few revisions.  One odd
-    session makes one outlier, so a single one is ignored.  Pass the revisions since the last change.  This is only a
-    suspicion, so the level is NOTIFY.
-    """
-    if not seen:
-        return None
-    _check_order(seen)
-    level = newest_epoch(seen)
-    if len(level) < FEW + SUSPECTS:
-        return None
-    logs = logs_of(level, device)
-    usual = logs[-NEAR - SUSPECTS : -SUSPECTS]
-    middle, sigma = middle_and_spread(usual)
-    shifts = logs - middle
-    sizes = shifts * np.sign(shifts[-1])
-    odd = (sizes > SUSPICIOUS * sigma) & (sizes >= math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)))
-    last_usual = int(np.flatnonzero(~odd)[-1])  # there is one: half of those before are not beyond their median
-    if last_usual >= len(level) - SUSPECTS:
-        return None
-    shift = float(shifts[-SUSPECTS:].mean())
-    least = float(sizes[-SUSPECTS:].min())
-    return Change(
-        ordinal=level[last_usual + 1].ordinal,
-        before=level[last_usual].ordinal,
-        ratio=ratio_of(shift),
-        low=ratio_of(shift - 1.96 * sigma),
-        high=ratio_of(shift + 1.96 * sigma),
-        level=Level.NOTIFY,
-        p=math.erfc(least / sigma / math.sqrt(2)) if sigma else 0.0,
-        revisions=len(usual) + SUSPECTS,
-    )
-
-
 def _check_order(seen: Sequence[Seen]) -> None:
     ordinals = [revision.ordinal for revision in seen]
     if ordinals == sorted(set(ordinals)):
@@ -300,14 +259,6 @@ def _parts(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
     """Split the series into successive revisions that were measured with one stack."""
     for _, epoch in groupby(seen, key=lambda revision: revision.stack):
         yield list(epoch)
-
-
-def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
-    """The last epoch: the newest revisions that were measured with one stack."""
-    stacks = [revision.stack for revision in seen]
-    if stacks.count(stacks[-1]) == len(stacks):
-        return seen
-    return seen[max(place for place, stack in enumerate(stacks) if stack != stacks[-1]) + 1 :]
 
 
 def logs_of(epoch: Sequence[Seen], device: Slope = UNKNOWN) -> Logs:

@@ -15,13 +15,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from service.domain.changepoints.detector import Epoch, change_of, epochs_of, newest
+from service.domain.changepoints.detector import Epoch, change_of, epochs_of
 from service.domain.changepoints.matching import SAME, KnownPoint, Matched, match, refutation
 from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, levels_of
 from service.domain.changepoints.series_table import (
     Histories,
     limits_at,
-    outlier_mask,
     sampled_mask,
     shift_mask,
     slope_of,
@@ -53,8 +52,6 @@ ONE_IN_OPEN = 10  # and of those with an open point
 
 Points = Mapping[Name, Sequence[KnownPoint]]
 Limits = Mapping[Name, HistoryLimits]
-# Returns the series whose suspected change is of the machine: the pair of the revision where it begins was steady.
-SteadyPairs = Callable[[Mapping[Name, Change]], Collection[Name]]
 
 
 def family_of(name: Name) -> Family:
@@ -192,16 +189,12 @@ def scan_series(
     points: Points,
     limits: Limits,
     left_out: Collection[Name] = (),
-    steady: SteadyPairs = lambda _: (),
 ) -> dict[Name, SeriesScan]:
-    """Run the detector on the series of `close`, and test the newest revisions of the series of `table`.
+    """Run the detector on the series of `close`; their siblings of `table` are evidence as well.
 
-    Series in `left_out` are not scanned.  A change that is suspected at the newest revisions is dropped if `steady`
-    returns its series.
+    Series in `left_out` are not scanned.
     """
     device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
-    since = _since(points)
-    odd = _odd_series(table, since, limits)
     shared = shared_steps(max(table, close, key=lambda histories: histories.values.size), limits, device)
 
     def table_of(name: Name) -> Histories:
@@ -212,39 +205,16 @@ def scan_series(
         here = table_of(name)
         return epochs_of(here.seen(here.row_of[name]), limits[name], device)
 
-    names = [name for name in dict.fromkeys((*close.names, *shared, *odd)) if name not in left_out]
-    epochs = {name: epochs_of_series(name) if name in close.row_of else [] for name in names}
-    steps = dict[Name, list[Change]]()
-    for name in names:
-        steps[name] = [change for epoch in epochs[name] for change in epoch.changes(limits[name])]
-        steps[name] += _others(steps[name], shared.get(name, ()), MIN_SIDE - 1)
-    suspected = _suspected(table, [name for name in odd if name in steps], since, limits, steps, device)
-    of_machine = steady(suspected) if suspected else ()
     scans = {}
-    for name in names:
-        also = [suspected[name]] if name in suspected and name not in of_machine else []
-        matched = match(points.get(name, ()), steps[name] + also, epochs[name])
-        scans[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps[name]))
+    for name in dict.fromkeys((*close.names, *shared)):
+        if name in left_out:
+            continue
+        epochs = epochs_of_series(name) if name in close.row_of else []
+        steps = [change for epoch in epochs for change in epoch.changes(limits[name])]
+        steps += _others(steps, shared.get(name, ()), MIN_SIDE - 1)
+        matched = match(points.get(name, ()), steps, epochs)
+        scans[name] = SeriesScan(matched, _moved_baselines(table_of(name), name, steps))
     return _with_alone(points, scans, table.names, epochs_of_series)
-
-
-def _suspected(
-    table: Histories,
-    odd: Collection[Name],
-    since: Mapping[Name, int],
-    limits: Limits,
-    steps: Mapping[Name, Sequence[Change]],
-    device: Slope,
-) -> dict[Name, Change]:
-    """The suspected changes at the newest revisions of the `odd` series, away from their steps."""
-    changes = {}
-    for name in odd:
-        last = max([since.get(name, 0), *(step.ordinal for step in steps[name])])
-        change = newest(table.seen(table.row_of[name], last), limits[name], device)
-        # Faster values are ignored until they are a level.
-        if change is not None and change.ratio > 1 and _others(steps[name], [change], SAME):
-            changes[name] = change
-    return changes
 
 
 def _others(steps: Sequence[Change], more: Sequence[Change], apart: int) -> list[Change]:
@@ -298,12 +268,6 @@ def _moved_baselines(table: Histories, name: Name, steps: Sequence[Change]) -> d
         if abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5:
             ratios[step.ordinal] = math.exp(reference)
     return ratios
-
-
-def _odd_series(table: Histories, since: Mapping[Name, int], limits: Limits) -> list[Name]:
-    """The series whose newest value is an outlier."""
-    odd = outlier_mask(table, since, np.array([limits[name].notify for name in table.names]))
-    return [table.names[row] for row in np.flatnonzero(odd)]
 
 
 def _since(points: Points) -> dict[Name, int]:

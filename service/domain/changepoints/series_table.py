@@ -19,7 +19,6 @@ from service.domain.changepoints.step_test import (
     MEAN_TO_SIGMA,
     MIN_ERROR,
     NEAR,
-    OUTLIER,
     SUSPICIOUS,
     Slope,
     device_slope,
@@ -124,19 +123,6 @@ def shift_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> ND
     own = _aligned(table, np.log(table.values), since)
     shared = _aligned(table, np.log(table.values / table.references), since)
     return _moved(own, notify) | _moved(shared, notify)
-
-
-def outlier_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> NDArray[np.bool_]:
-    """Select the series whose value at the last place of the table is an outlier."""
-    logs = _aligned(table, np.log(table.values), since)
-    outliers = np.zeros(len(logs), dtype=bool)
-    rows = np.flatnonzero((row_counts(logs) > FEW) & (table.runs[:, -1] > 0))
-    before, last = logs[rows, :-1], logs[rows, -1]
-    middle = row_medians(before)
-    sigma = MAD_TO_SIGMA * row_medians(np.abs(before - middle[:, None]))
-    shift = np.abs(last - middle)
-    outliers[rows] = (shift >= np.log1p(notify[rows])) & (shift > OUTLIER * sigma)
-    return outliers
 
 
 def slope_of(table: Histories) -> Slope:

@@ -27,12 +27,6 @@ SUSPICIOUS = 3.5  # standard deviations, or errors, from what is usual
 NEAR = 30  # values that show what is usual near a place; the newest as many places select the series to scan
 
 
-def middle_and_spread(logs: Logs) -> tuple[float, float]:
-    """The median, and a robust standard deviation, which is 0 only if all values are equal."""
-    middle = median(logs)
-    return middle, spread(np.abs(logs - middle))
-
-
 def spread(away: Logs) -> float:
     """A robust standard deviation from absolute deviations.
 

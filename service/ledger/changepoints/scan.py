@@ -7,7 +7,6 @@ No transaction is open for writing while the detector runs.
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -16,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
 from service.db.engine import clock, reading, transaction
-from service.db.models import UNSCANNED, ChangePoint, Measurement, Revision, Run, Series, Target, VerdictRow
+from service.db.models import UNSCANNED, ChangePoint, Measurement, Revision, Run, Series, Target
 from service.domain.changepoints import Change, Level
 from service.domain.changepoints.detector import LONGEST
 from service.domain.changepoints.matching import MAX_REFUTED, KnownPoint, Refutation
@@ -24,7 +23,7 @@ from service.domain.changepoints.scan import SeriesScan, limits_of, scan_series,
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import NEAR
 from service.domain.metrics import SeriesKey, metric_of
-from service.domain.states import BaselineKind, Outcome, PointReason, PointState
+from service.domain.states import PointReason, PointState
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.session_result import same_code
 from service.ledger.calibration.quarantines import quarantined
@@ -121,8 +120,7 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
     if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
-    steady = partial(_steady, session, measured, table)
-    scans = scan_series(close, table, points, limits, left_out, steady)
+    scans = scan_series(close, table, points, limits, left_out)
     return Scan(measured, _last_point(session, target_id, device), scans, _same_code(session, close, table, scans))
 
 
@@ -155,26 +153,6 @@ def _facts(session: Session, measured: Sequence[RunCase]) -> dict[RunCase, Mappi
         rows = select(*of_case, Measurement.facts).where(Measurement.role == Role.HEAD.value)
         causes |= {(run, *name): facts for run, *name, facts in session.execute(rows.where(tuple_(*of_case).in_(some)))}
     return causes
-
-
-def _steady(session: Session, measured: Mainline, table: Histories, suspected: Mapping[Name, Change]) -> set[Name]:
-    """The suspected changes that the pair of their first revision refutes, in the run that gave its value.
-
-    Both sides of a pair come from one session, so it is far more exact than times of two sessions.  Its baseline must
-    not be newer than the last revision before the change: otherwise it says nothing about the revisions between.
-    """
-    run_of = {name: _run_of((table,), name, change.ordinal) for name, change in suspected.items()}
-    pairs = session.execute(
-        select(VerdictRow.provider, VerdictRow.case, VerdictRow.run_id, VerdictRow.baseline)
-        .where(VerdictRow.run_id.in_({*run_of.values()}), VerdictRow.baseline_kind == BaselineKind.PARENT)
-        .where(VerdictRow.outcome == Outcome.STEADY.value)
-    )
-    steady: set[Name] = set()
-    for provider, case, run_id, baseline in pairs:
-        name, place = (provider, case), measured.place_of_sha.get(baseline or "")
-        if run_of.get(name) == run_id and place is not None and place <= suspected[name].before:
-            steady.add(name)
-    return steady
 
 
 def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:

@@ -172,15 +172,6 @@ def anywhere(either_nightly: str) -> Watched:
     return Watched().register()
 
 
-def paired(run_id: int, *cases: str, **columns: object) -> None:
-    """Add what the pair of a run found: steady against the revision before it, by default."""
-    with transaction() as session:
-        run = session.get_one(Run, run_id)
-        before = f"norms-{session.get_one(Revision, run.revision_id).ordinal - 1}"
-        for case in cases:
-            world.judged(session, run, case, **{"baseline": before} | columns)
-
-
 def places(points: list[load.ChangePointView]) -> list[int | None]:
     return [one.revision.ordinal for one in points]
 
@@ -221,7 +212,7 @@ def test_revision_by_revision_the_same_is_found_as_at_once(watched):
         watched.measure(1)
         scan.scan_due()
     [point] = watched.points()
-    assert abs(point.revision.ordinal - 45) <= 1
+    assert abs(point.revision.ordinal - 45) <= 2, "few revisions had followed"
 
 
 def test_a_leak_of_a_third_of_a_percent_a_commit_is_found_and_becomes_a_regression(watched):
@@ -735,88 +726,15 @@ def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywher
     assert anywhere.searches() == []
 
 
-def test_two_newest_revisions_that_are_out_of_line_are_measured_afresh(watched):
-    watched.true = {FIRST: step(60, 1.04)}
+@pytest.mark.parametrize("odd", [1, 2])
+def test_odd_measurements_of_the_newest_revisions_are_no_point(watched, odd):
+    watched.machine = lambda place: 1.05 if 60 <= place < 60 + odd else 1.0
     watched.measure(60)
     scan.scan_due()
-    watched.measure(2)
-    watched.settle()
-    [point] = watched.points()
-    assert (point.revision.ordinal, point.row.state) == (60, PointState.CONFIRMED)
-    heads = [(run.baseline, run.revision_id) for run in watched.searches()]
-    assert len(heads) == 2
-    assert len(set(heads)) == 1, "two sessions of the same pair"
-
-
-def test_one_odd_measurement_of_the_newest_revision_is_no_point(watched):
-    watched.machine = lambda place: 1.05 if place == 60 else 1.0
-    watched.measure(60)
-    scan.scan_due()
-    for _ in range(3):
+    for _ in range(4):
         watched.measure(1)
         watched.settle()
     assert watched.points() == []
-
-
-def test_two_odd_measurements_of_the_newest_revisions_are_no_regression(watched):
-    watched.machine = lambda place: 1.05 if place in (60, 61) else 1.0
-    watched.measure(60)
-    scan.scan_due()
-    watched.measure(2)
-    watched.settle()
-    assert {one.row.state for one in watched.points()} == {PointState.CLOSED}
-    with reading() as session:
-        assert session.scalars(select(RegressionRow)).all() == []
-
-
-@pytest.mark.parametrize("outcome", ["inconclusive", None])
-def test_a_step_whose_pair_did_not_answer_is_suspected_although_the_next_pair_was_steady(anywhere, outcome):
-    anywhere.true = {FIRST: step(60, 1.05)}
-    anywhere.measure(60)
-    scan.scan_due()
-    first, second = anywhere.measure(2)
-    if outcome is not None:
-        paired(first, FIRST, outcome=outcome)
-    paired(second, FIRST)
-    scan.scan_due()
-    assert places(anywhere.points(FIRST)) == [60]
-
-
-def test_a_step_of_the_machine_is_not_suspected_where_its_first_pair_was_steady(watched):
-    watched.machine = step(60, 1.05)
-    watched.measure(60)
-    scan.scan_due()
-    first, _ = watched.measure(2)
-    paired(first, *CASES[:3])
-    scan.scan_due()
-    assert [one.row.case for one in watched.points()] == [CASES[3]]
-
-
-@pytest.mark.parametrize(("baseline", "suspected"), [("norms-59", False), ("norms-58", False), ("norms-59-1", True)])
-def test_a_steady_pair_says_nothing_about_revisions_before_its_baseline(watched, baseline, suspected):
-    """The last one was never measured by itself, and the step may be its."""
-    watched.true = {FIRST: step(60, 1.05)}
-    watched.measure(60)
-    scan.scan_due()
-    first, _ = watched.measure(2)
-    paired(first, FIRST, baseline=baseline)
-    scan.scan_due()
-    assert places(watched.points()) == ([60] if suspected else [])
-
-
-def test_a_pair_that_was_steady_says_nothing_about_a_later_run_of_the_same_revision(watched):
-    watched.true = dict.fromkeys(CASES[:2], step(61, 1.05))
-    watched.measure(60)
-    scan.scan_due()
-    first, _ = watched.measure(2)
-    paired(first, *CASES)
-    with transaction() as session:
-        later = world.again(session, session.get_one(Run, first))
-        for case in CASES[:2]:
-            world.measured(session, later, case, 525.0)
-    paired(later.id, FIRST)
-    scan.scan_due()
-    assert [(one.row.case, one.revision.ordinal) for one in watched.points()] == [(CASES[1], 60)]
 
 
 def test_without_a_budget_a_point_waits(watched):

@@ -11,7 +11,6 @@ from service.domain.changepoints import HistoryLimits, Seen, changes
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
 from service.domain.changepoints.step_test import MAX_THETA, UNKNOWN, adjusted, device_slope
-from tests.service.domain.changepoints.pairs import every_pair
 
 COUNT = 300
 CASES = [f"case{number}" for number in range(50)]
@@ -143,7 +142,7 @@ def test_a_constant_series_has_no_point_because_of_others(constant, metric):
     ones = np.ones(own.shape, dtype=np.int64)
     names = [f"rmsnorm.fwd.{64 * row + 64}x4096.bf16{metric if row < constant else ''}" for row in range(20)]
     table = Histories(tuple(("norms", name) for name in names), 0, np.exp(own), np.exp(sota), ones, ones)
-    found = scan_series(table, table, {}, dict.fromkeys(table.names, HistoryLimits(notify=0.01)), steady=every_pair)
+    found = scan_series(table, table, {}, dict.fromkeys(table.names, HistoryLimits(notify=0.01)))
     assert {name for name in table.names[:constant] if found[name].matched.new} == set()
 
 

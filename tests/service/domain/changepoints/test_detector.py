@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes, newest
+from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes
 from service.domain.changepoints.step_test import step_between
 from tests.service.domain.changepoints.test_noise import correlated
 
@@ -317,7 +317,6 @@ def test_a_larger_step_is_never_told_with_less_weight(seed, effect, more):
 def test_what_never_varies_never_changes(value, count):
     revisions = seen([value] * count)
     assert changes(revisions) == []
-    assert newest(revisions) is None
 
 
 @settings(max_examples=100)
@@ -330,57 +329,3 @@ def test_whatever_was_measured_the_answer_is_in_order(values, references):
     found = changes(revisions, HistoryLimits(notify=0.0))
     assert [change.ordinal for change in found] == sorted({change.ordinal for change in found})
     assert all(change.low <= change.ratio <= change.high < math.inf and 0 <= change.p <= 1 for change in found)
-
-
-def test_the_newest_two_revisions_raise_a_suspicion_and_no_more():
-    values = noisy((30, 100))
-    assert newest(seen(values)) is None
-
-    change = newest(seen([*values, 104.0, 104.2]))
-
-    assert change is not None
-    assert (change.before, change.ordinal, change.level) == (29, 30, Level.NOTIFY)
-    assert change.low < 1.04 < change.high
-
-
-@pytest.mark.parametrize(
-    ("newest_values", "begin"),
-    [
-        ([104.0, 104.0, 104.0], 30),  # three in a row
-        ([104.0, 96.0, 104.0, 104.0], 32),  # the first is on the same side, and not in a row
-        ([104.0, 100.0, 104.0, 104.0], 32),
-        ([96.0, 104.0, 104.0], 31),
-    ],
-)
-def test_a_suspected_change_begins_at_the_first_odd_revision_of_those_in_a_row(newest_values, begin):
-    change = newest(seen([*noisy((30, 100), sigma=0.002), *newest_values]))
-    assert change is not None
-    assert (change.before, change.ordinal) == (begin - 1, begin)
-    assert change.ratio == pytest.approx(1.04, abs=0.005)
-
-
-@pytest.mark.parametrize(
-    ("values", "suspected"),
-    [
-        ([100.0, 100.1] * 10 + [100.6, 100.6], False),  # out of line, but under 1 %
-        ([100.0, 110.0] * 10 + [112.0, 112.0], False),  # 7 % more than usual, as so often here
-        ([100.0, 100.1] * 10 + [101.5, 101.6], True),
-        ([100.0, 100.1] * 10 + [150.0], False),  # one odd session
-        ([100.0, 100.1] * 10 + [150.0, 100.0], False),  # it is over
-        ([100.0, 100.1] * 10 + [101.5, 98.5], False),  # in two directions
-        ([100.0] * 10 + [101.5] * 2, True),
-        ([100.0] * 8 + [150.0] * 2, True),
-        ([100.0] * 7 + [150.0] * 2, False),  # too little is known
-    ],
-)
-def test_when_the_newest_are_out_of_line(values, suspected):
-    assert (newest(seen(values)) is not None) == suspected
-
-
-def test_the_newest_are_compared_with_their_own_level_and_stack():
-    stepped = noisy((30, 100), (20, 110))
-    [step] = changes(seen(stepped))
-    assert newest(seen([*stepped, 110.0, 110.0])[step.ordinal :]) is None
-    assert newest(seen([*stepped, 100.0, 100.0])[step.ordinal :]) is not None
-    other = [Seen(place, 150.0, stack=2) for place in (30, 31)]
-    assert newest([*seen(noisy((30, 100)), stack=1), *other]) is None

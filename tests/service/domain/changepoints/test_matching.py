@@ -18,7 +18,7 @@ from service.domain.changepoints.matching import (
     search_range,
 )
 from service.domain.changepoints.scan import limits_of, scan_series, select_series
-from service.domain.changepoints.series_table import Histories, limits_at, outlier_mask, sampled_mask, shift_mask
+from service.domain.changepoints.series_table import Histories, limits_at, sampled_mask, shift_mask
 from service.domain.policy.policy import Policy
 from service.domain.states import PointState
 
@@ -244,26 +244,12 @@ def test_a_step_that_a_wavering_machine_hides_shows_beside_sota():
     assert shift_mask(table(moved, sota=sota), {}, np.full(1, 0.01))[0]
 
 
-@pytest.mark.parametrize(("last", "found"), [(1.0, False), (1.005, False), (1.03, True), (0.97, True)])
-def test_the_newest_value_alone(last, found):
-    values = noise(30, 0.002)
-    values[-1] = 500 * last
-    assert outlier_mask(table(values), {}, np.full(1, 0.01)).tolist() == [found]
-
-
-def test_without_a_value_at_the_newest_place_nothing_is_odd():
-    values = noise(30, 0.002)
-    values[-2:] = 600, np.nan
-    assert not outlier_mask(table(values), {}, np.full(1, 0.01))[0]
-
-
 @given(st.floats(1e-3, 1e6), st.integers(0, 5))
 def test_the_unit_makes_no_difference(scale, seed):
     rows = table(noise(30, 0.003, seed), noise(30, 0.003, seed + 1) * step(30, 20, 1.03))
     scaled = table(*(rows.values * scale))
     notify = np.full(2, 0.01)
     assert shift_mask(rows, {}, notify).tolist() == shift_mask(scaled, {}, notify).tolist()
-    assert outlier_mask(rows, {}, notify).tolist() == outlier_mask(scaled, {}, notify).tolist()
 
 
 def test_each_series_has_its_turn():

@@ -10,7 +10,6 @@ from service.domain.changepoints.detector import epochs_of
 from service.domain.changepoints.scan import any_near, family_of, refuted_by_siblings, scan_series, shared_steps
 from service.domain.changepoints.series_table import Histories, slope_of
 from service.domain.changepoints.step_test import UNKNOWN
-from tests.service.domain.changepoints.pairs import every_pair
 from tests.service.domain.changepoints.test_noise import correlated
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)
@@ -49,7 +48,7 @@ def test_a_step_that_is_too_small_for_each_is_found_in_all(seed):
     assert {place for places in together.values() for place in places} <= {AT - 1, AT, AT + 1}
     alone = [row for row in range(20) if changes(table.seen(row), LIMITS)]
     assert len(alone) < 0.6 * len(together)
-    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS))
     assert set(together) <= {name for name, one in scanned.items() if one.matched.new}
 
 
@@ -86,7 +85,7 @@ def test_a_step_of_siblings_is_compared_with_that_of_sota(moves):
         table.references[:, AT:] *= np.exp(-0.025)
     close = replace(histories(noisy(0, 0.0, sigma=0.002), machine), names=tuple(cases(20, "layernorm.fwd")))
     limits = dict.fromkeys((*table.names, *close.names), LIMITS)
-    scanned = scan_series(close, table, {}, limits, steady=every_pair)
+    scanned = scan_series(close, table, {}, limits)
     steps = [change.ordinal in scanned[name].baseline for name in scanned for change in scanned[name].matched.new]
     assert len(steps) >= 10
     assert steps.count(moves == "sota") >= 0.9 * len(steps)
@@ -105,7 +104,7 @@ def test_a_leak_is_compared_with_the_movement_of_sota(moves):
         sota -= rise
     ones = np.ones(own.shape, dtype=np.int64)
     table = Histories(tuple(cases(10)), 0, np.exp(own), np.exp(sota), ones, ones)
-    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)
+    scanned = scan_series(table, table, {}, dict.fromkeys(table.names, LIMITS))
     leaks = [(one, change) for one in scanned.values() for change in one.matched.new if change.is_leak]
     assert len(leaks) >= 8
     assert {change.ordinal in one.baseline for one, change in leaks} == {moves == "sota"}
@@ -171,7 +170,7 @@ def test_a_step_that_noisy_siblings_share_is_not_called_alone():
         *(one[:1] for one in (table.values, table.references)),
         *(one[:1] for one in (table.stacks, table.runs)),
     )
-    scanned = scan_series(close, table, {}, dict.fromkeys(table.names, LIMITS), steady=every_pair)[table.names[0]]
+    scanned = scan_series(close, table, {}, dict.fromkeys(table.names, LIMITS))[table.names[0]]
     assert [change.ordinal for change in scanned.matched.new] == [AT]
     assert scanned.alone == frozenset()
 
