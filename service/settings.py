@@ -105,6 +105,9 @@ class Settings(BaseSettings):
     lease_s: float = Field(60, gt=0, description="A run that is not renewed for this long returns to the queue.")
     queue_poll_s: float = Field(2, gt=0, description="Interval at which a worker checks the queue without a wake-up.")
     remote_poll_s: float = Field(60, gt=0, description="Interval at which remotes are polled for new revisions.")
+    repositories_at_once: int = Field(
+        8, ge=1, le=64, description="Repositories that a control process polls, or processes webhooks of, at once."
+    )
     session_limit_s: float = Field(1800, gt=0, description="Wall clock limit of one run's session.")
     turn_limit_s: float = Field(60, gt=0, description="Wall clock limit of one turn of a contender.")
     build_limit_s: float = Field(600, gt=0, description="Wall clock limit of one build.")

@@ -162,7 +162,7 @@ def _begin(**_: object) -> None:
     if CONTROL in _queues:
         from workers import control
 
-        control.start_polling()
+        control.start()
     _timer.start()
 
 
@@ -229,7 +229,7 @@ def _measure(device: str) -> None:
 def _control() -> None:
     from workers import control
 
-    control.run()
+    control.wake()
 
 
 def _compile() -> None:

@@ -111,87 +111,111 @@ def prune() -> None:
     retention.prune(lambda: time.monotonic() < end and not stopping.is_set())
 
 
-class Throttled:
-    """A task that runs at most every `every_s` seconds, because it costs something even with nothing to do."""
+class Duty:
+    """A periodic task of control: at most every `every_s` seconds, because it costs something with nothing to do."""
 
-    def __init__(self, task: Callable[[], object], every_s: float) -> None:
+    def __init__(self, task: Callable[[], object], every_s: float = 0.0) -> None:
         self._task, self._every_s, self._next = task, every_s, 0.0
         self.__name__ = task.__name__
 
     def __call__(self) -> None:
-        if (now := time.monotonic()) >= self._next:
-            self._next = now + self._every_s  # also where it fails
-            self._task()
+        if (now := time.monotonic()) < self._next:
+            return
+        self._next = now + self._every_s  # also where it fails
+        self._task()
+        if (took_s := time.monotonic() - now) > LONG_S:
+            log.warning("periodic task took long", task=self.__name__, seconds=round(took_s, 1))
 
 
-_follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
-_auto_start = Throttled(bisections.start_due, 10.0)
-_calibrate = Throttled(calibrations.plan_due, 60.0)
-_measure_twice = Throttled(second_sessions.plan_due, 60.0)
-_forget_logs = Throttled(stored_texts.forget_logs, 3600.0)
-_forget_code = Throttled(stored_texts.forget_code, 3600.0)
-_note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
-_note_starting_workers = Throttled(silent_workers.note_starting, 3600.0)  # once a day for each worker
-_note_tick = Throttled(note_tick, 10.0)
-_forget_notices = Throttled(deliver.forget_due, 3600.0)
-_prune = Throttled(prune, 600.0)
-_clean_mirrors = Throttled(registry.clean_due, 3600.0)
-_clean_own_mirrors = Throttled(registry.clean_own, 3600.0)
+LONG_S = 30.0  # a duty begins nothing after 5 to 20 s, and what it has begun has limits of its own
 
 
-def run() -> None:
-    """Run every periodic task once: deliveries, expired leases, bisections, change points, notifications."""
-    if not schema.fits():
-        return
-    for task in (
-        deliveries.process_due,
-        sweep,
-        transitions.expire_due,
-        _auto_start,
-        scan.scan_due,
-        _follow,
-        advance.advance_due,
-        _measure_twice,  # before calibrations, which make the device busy
-        _calibrate,
-        _forget_logs,
-        _forget_code,
-        _prune,
-        _clean_mirrors,
-        compose.notify_due,
-        outbox.deliver_due,
-        _note_lost_workers,
-        _note_starting_workers,
-        deliver.batch_due,
-        deliver.deliver_due,
-        _forget_notices,
-        _note_tick,
-    ):
-        try:
-            task()
-        except DBAPIError as error:
-            log.exception("periodic task failed", task=task.__name__, pid=os.getpid(), error=describe(error))
-        except Exception:  # one task must not hold up the others
-            log.exception("periodic task failed", task=task.__name__, pid=os.getpid())
+class Lane:
+    """Duties that run one after another in a thread of their own, so that they delay none of another lane."""
 
+    def __init__(self, name: str, *duties: Callable[[], object]) -> None:
+        self.name, self.duties, self._woken = name, duties, threading.Event()
 
-def start_polling() -> threading.Thread:
-    """Poll remotes in a thread until this process stops: a slow one must hold up neither webhooks nor comments."""
+    def run(self) -> None:
+        """Run every duty once: one that fails does not stop the others."""
+        if not schema.fits():
+            return
+        for duty in self.duties:
+            try:
+                duty()
+            except DBAPIError as error:
+                log.exception("periodic task failed", task=duty.__name__, pid=os.getpid(), error=describe(error))
+            except Exception:
+                log.exception("periodic task failed", task=duty.__name__, pid=os.getpid())
 
-    def poll_until_stopped() -> None:
+    def wake(self) -> None:
+        """Let it run now."""
+        self._woken.set()
+
+    def start(self) -> threading.Thread:
+        """Run it whenever it is woken, and every few seconds, until this process stops."""
+        thread = threading.Thread(target=self._run_until_stopped, name=self.name, daemon=True)
+        thread.start()
+        return thread
+
+    def _run_until_stopped(self) -> None:
         while not stopping.is_set():
             try:
-                if schema.fits():
-                    deliveries.poll_due()
-            except Exception:  # e.g. without a database: retried at the next poll
-                log.exception("remotes could not be polled", pid=os.getpid())
-            stopping.wait(settings().queue_poll_s)
+                self.run()
+            except Exception:  # e.g. without a database: tried again at the next turn
+                log.exception("periodic tasks failed", lane=self.name, pid=os.getpid())
+            self._woken.wait(settings().queue_poll_s)
+            self._woken.clear()
 
-    thread = threading.Thread(target=poll_until_stopped, name="remotes", daemon=True)
-    thread.start()
-    return thread
+
+def _process_deliveries() -> None:
+    deliveries.process_due(wait=False)
+
+
+def _poll() -> None:
+    deliveries.poll_due(wait=False)
 
 
 def sweep() -> None:
     with transaction() as database:
         for run_id in queue.sweep(database):
             log.warning("lease expired, run queued again or failed", run=run_id)
+
+
+LANES = (
+    Lane("deliveries", Duty(_process_deliveries)),
+    Lane("polls", Duty(_poll)),
+    Lane("reports", Duty(compose.notify_due), Duty(outbox.deliver_due)),
+    Lane("notices", Duty(deliver.batch_due), Duty(deliver.deliver_due)),
+    Lane("bisections", Duty(advance.advance_due)),  # asks repositories
+    Lane("mirrors", Duty(registry.clean_due, 3600.0)),
+    Lane(
+        "ledger",  # the database alone
+        Duty(sweep),
+        Duty(transitions.expire_due),
+        Duty(bisections.start_due, 10.0),
+        Duty(scan.scan_due),
+        Duty(follow_up.follow_due, 300.0),  # new points are followed up at once, with their scan
+        Duty(second_sessions.plan_due, 60.0),  # before calibrations, which make the device busy
+        Duty(calibrations.plan_due, 60.0),
+        Duty(stored_texts.forget_logs, 3600.0),
+        Duty(stored_texts.forget_code, 3600.0),
+        Duty(prune, 600.0),
+        Duty(silent_workers.note_lost, 30.0),
+        Duty(silent_workers.note_starting, 3600.0),  # once a day for each worker
+        Duty(deliver.forget_due, 3600.0),
+        Duty(note_tick, 10.0),
+    ),
+)
+_clean_own_mirrors = Duty(registry.clean_own, 3600.0)
+
+
+def start() -> list[threading.Thread]:
+    """Run the periodic tasks in threads until this process stops."""
+    return [lane.start() for lane in LANES]
+
+
+def wake() -> None:
+    """Let every lane look for work now."""
+    for lane in LANES:
+        lane.wake()

@@ -18,7 +18,7 @@ from workers.machine.device import exclusive
 from workers.run.heartbeat import draining, stopping
 
 log = structlog.get_logger()
-_ENDING_S = 6.0  # how long control waits for its facts check to be given back; the supervisor kills it after 10
+_ENDING_S = 6.0  # how long control waits for its tasks and its facts check; the supervisor kills it after 10
 _SOONEST_S = 0.2  # between two looks, however often somebody wakes it: a storm is one look, not thousands
 
 
@@ -62,8 +62,10 @@ def worker() -> None:
 
 
 def run_control() -> None:
-    """Run the periodic tasks, and polls and facts checks in threads, until SIGTERM or SIGINT."""
-    control.start_polling()
-    facts = facts_worker.run_with_control()
-    until_stopped(control.run, settings().queue_poll_s, wakeups.CONTROL)
-    facts.join(_ENDING_S)
+    """Run the periodic tasks and facts checks in threads, until SIGTERM or SIGINT."""
+    threads = [*control.start(), facts_worker.run_with_control()]
+    until_stopped(control.wake, settings().queue_poll_s, wakeups.CONTROL)
+    control.wake()  # so that they end
+    ends = time.monotonic() + _ENDING_S
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))

@@ -172,7 +172,7 @@ class Target(Base):
     """A watched repository or package, with its recipe of now."""
 
     __tablename__ = "targets"
-    __table_args__ = (_references("ix_targets_recipe", "recipe_id"),)
+    __table_args__ = (_references("ix_targets_recipe", "recipe_id"), Index("ix_targets_poll", "poll_at"))
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     name: Mapped[str] = mapped_column(ShortText(80), unique=True)
     kind: Mapped[TargetKind] = mapped_column(_enum(TargetKind))

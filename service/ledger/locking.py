@@ -1,11 +1,11 @@
-"""Insert a row once, take turns between processes, and retry failed work with exponential back-off.
+"""Insert a row once, take turns between processes, bound periodic work, and retry what failed with back-off.
 
 Failures are kept in memory: another process, or this one after a restart, retries at once.
 """
 
 import time
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Base, Target
 from service.errors import NotFound
+
+Item = TypeVar("Item")
 
 
 def insert_if_absent(
@@ -52,6 +54,18 @@ def _lock(session: Session, target_id: int, *, key_share: bool) -> None:
     row = select(Target.id).where(Target.id == target_id).with_for_update(key_share=key_share)
     if session.scalar(row) is None:
         raise NotFound("target", target_id, "It was removed.")
+
+
+BUDGET_S = 10.0  # of one call of a periodic task, because others wait for the same thread
+
+
+def within_budget(items: Iterable[Item]) -> Iterator[Item]:
+    """The first of the items, and further ones until `BUDGET_S` have passed; the rest waits for the next call."""
+    ends = time.monotonic() + BUDGET_S
+    for number, item in enumerate(items):
+        if number and time.monotonic() > ends:
+            return
+        yield item
 
 
 WAITS_S = (0.0, 0.0, 10.0, 30.0, 120.0, 600.0)  # by the number of failures in a row

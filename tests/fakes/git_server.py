@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 _VARIABLES = ("PATH_INFO", "QUERY_STRING", "REQUEST_METHOD", "CONTENT_TYPE", "CONTENT_LENGTH", "HTTP_CONTENT_ENCODING")
 
@@ -17,11 +18,16 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
 @contextmanager
-def serving(folder: Path) -> Iterator[int]:
-    """The port at which the repositories below a folder can be fetched."""
+def serving(folder: Path, asked: Callable[[str], object] = lambda _: None) -> Iterator[int]:
+    """The port at which the repositories below a folder can be fetched; `asked` gets the path before each answer."""
 
     def answer(environ: dict[str, Any], start: Callable[..., object]) -> list[bytes]:
+        asked(environ["PATH_INFO"])
         environment = {name: environ[name] for name in _VARIABLES if environ.get(name)} | {
             "PATH": os.environ["PATH"],
             "GIT_HTTP_EXPORT_ALL": "1",
@@ -36,7 +42,7 @@ def serving(folder: Path) -> Iterator[int]:
         start(headers.pop("Status", "200 OK"), list(headers.items()))
         return [content]
 
-    with make_server("127.0.0.1", 0, answer, handler_class=_Quiet) as server:
+    with make_server("127.0.0.1", 0, answer, _Server, _Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:

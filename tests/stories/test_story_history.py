@@ -9,6 +9,7 @@ from service.domain.states import FoundBy, PointState, RunState
 from service.ledger.changepoints import load
 from tests import world
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.workers.periodic import run_control
 from workers import control
 
 # 10 revisions as they were, 4 that each make wide rows 2 % slower, and 10 more; nobody hears of less than 5 %.
@@ -35,10 +36,10 @@ def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch)
     assert story.open_regressions() == set(), "each step is too small for its pair"
 
     for _ in range(20):
-        control.run()
+        run_control()
         if not control.work("cpu"):
             break
-    control.run()
+    run_control()
 
     with reading() as session:
         target = session.execute(select(Target)).scalar_one()

@@ -1,7 +1,12 @@
 """The periodic tasks of control: one must neither stop, nor starve, nor slow down the others."""
 
 import json
-import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text, update
@@ -10,14 +15,18 @@ from structlog.testing import capture_logs
 from service.db import schema
 from service.db.engine import clock as database_clock
 from service.db.engine import reading, transaction
-from service.db.models import Delivery, FactsCheck, Run, Target
-from service.domain.states import RunState
+from service.db.models import Delivery, FactsCheck, Revision, Run, Target
+from service.domain.states import ForgeKind, RunState
 from service.ledger import locking, targets
 from service.ledger.intake import deliveries
 from service.ledger.locking import Backoff
 from service.settings import settings
 from tests import world
+from tests.fakes.contracts import webhooks
+from tests.fakes.git_server import serving
+from tests.fakes.repository import Repository
 from tests.workers.conftest import RECIPE
+from tests.workers.periodic import run_control
 from workers import control
 from workers.compile import facts_worker
 
@@ -31,23 +40,23 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_throttled_task_runs_at_once_and_then_at_most_every_so_often_even_if_it_fails(clock):
+def test_a_duty_runs_at_once_and_then_at_most_every_so_often_even_if_it_fails(clock):
     done = []
 
     def task() -> None:
         done.append(clock[0])
         raise RuntimeError
 
-    throttled = control.Throttled(task, 60.0)
+    duty = control.Duty(task, 60.0)
     for _ in range(31):
         if clock[0] in (1000.0, 1060.0):
             with pytest.raises(RuntimeError):
-                throttled()
+                duty()
         else:
-            throttled()
+            duty()
         clock[0] += 2.0
     assert done == [1000.0, 1060.0]
-    assert throttled.__name__ == "task", "the log names what failed"
+    assert duty.__name__ == "task", "the log names what failed"
 
 
 def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeeded(clock):
@@ -69,10 +78,10 @@ def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeed
 def test_all_tasks_run_on_an_empty_ledger(monkeypatch):
     failed = []
     monkeypatch.setattr(control.log, "exception", lambda *_, task, **__: failed.append(task))
-    for one in (control._follow, control._auto_start, control._calibrate, control._measure_twice):
-        monkeypatch.setattr(one, "_next", 0.0)
     for _ in range(2):
-        control.run()
+        for duty in (duty for lane in control.LANES for duty in lane.duties):
+            monkeypatch.setattr(duty, "_next", 0.0)
+        run_control()
     assert failed == []
 
 
@@ -100,7 +109,7 @@ def test_no_process_takes_work_from_a_database_of_another_version(monkeypatch, m
     try:
         with capture_logs() as said:
             assert control.work("cpu") == 0
-            control.run()
+            run_control()
             assert facts_worker.compile_due() == 0
     finally:
         becomes(schema.newest())
@@ -111,33 +120,108 @@ def test_no_process_takes_work_from_a_database_of_another_version(monkeypatch, m
     problem = f"the database is at migration {migration}, and this version needs {schema.newest()}; {remedy}"
     assert [one["reason"] for one in said] == [problem], "once, however often it is asked"
 
-    control.run()
+    run_control()
     with reading() as session:
         assert session.get_one(Run, lost).state is RunState.QUEUED
 
 
-@pytest.mark.usefixtures("state")
-def test_a_remote_that_does_not_answer_holds_up_no_webhook(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as remote:
-        remote.settimeout(30)
-        host = f"127.0.0.1:{remote.getsockname()[1]}"
-        monkeypatch.setenv("KERNELWATCH_PRIVATE_HOSTS", json.dumps([host]))
-        settings.cache_clear()
+@dataclass
+class Remotes:
+    """A git server over HTTP whose repositories answer, or hang once somebody asks for them."""
+
+    folder: Path
+    address: str
+    hanging: set[str]
+    asked: list[str]
+    over: threading.Event  # what hangs goes on
+
+    def watched(self, name: str) -> str:
+        """Make a repository with one commit, and watch it; the commit."""
+        repository = Repository(self.folder / name)
+        head = repository.commit("work", {"norms.py": f"# {name}"})
         with transaction() as session:
-            targets.register(session, "norms", location=f"http://{host}/norms.git", recipe_text=RECIPE, branch="main")
-            session.execute(update(Target).values(poll_at=0.0))
-        polling = control.start_polling()
-        try:
-            with remote.accept()[0]:  # the poll waits for an answer
-                with transaction() as session:
-                    delivery, _ = deliveries.store_delivery(session, "one", "ping", b"{}")
-                control.run()
-                with reading() as session:
-                    assert session.get_one(Delivery, delivery).processed_at is not None
-                    assert session.scalars(select(Target)).one().poll_error is None, "it still waits"
-        finally:
-            control.stopping.set()
-            remote.close()  # else a second try of git waits
-            polling.join(30)
-            control.stopping.clear()
-    assert not polling.is_alive()
+            targets.register(session, name, location=f"{self.address}/{name}/.git", recipe_text=RECIPE, branch="main")
+        return head
+
+    def due(self) -> None:
+        with transaction() as session:
+            session.execute(update(Target).values(poll_at=Target.id))  # in this order
+
+
+@pytest.fixture
+def remotes(tmp_path, monkeypatch) -> Iterator[Remotes]:
+    folder, over = tmp_path / "remotes", threading.Event()
+    hanging, asked = set[str](), list[str]()
+
+    def ask(path: str) -> None:
+        name = path.split("/")[1]
+        asked.append(name)
+        if name in hanging:
+            over.wait(60.0)
+
+    with serving(folder, ask) as port:
+        monkeypatch.setenv("KERNELWATCH_PRIVATE_HOSTS", json.dumps([f"127.0.0.1:{port}"]))
+        settings.cache_clear()
+        yield Remotes(folder, f"http://127.0.0.1:{port}", hanging, asked, over)
+
+
+@contextmanager
+def running_control() -> Iterator[None]:
+    """Control runs as in its process, until the end of the block."""
+    threads = control.start()
+    try:
+        yield
+    finally:
+        control.stopping.set()
+        control.wake()
+        for thread in threads:
+            thread.join(30)
+        control.stopping.clear()
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def happens(what: Callable[[], bool]) -> bool:
+    """Whether it happens in time."""
+    ends = time.monotonic() + 25.0
+    while not what():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def known(sha: str) -> bool:
+    with reading() as session:
+        return session.scalar(select(Revision.id).where(Revision.sha == sha)) is not None
+
+
+def is_processed(delivery: int) -> bool:
+    with reading() as session:
+        return session.get_one(Delivery, delivery).processed_at is not None
+
+
+@pytest.mark.usefixtures("either_nightly")
+def test_a_repository_that_hangs_delays_no_other(remotes):
+    """Neither polls nor webhooks of others, nor what control does without a repository."""
+    heads = {name: remotes.watched(name) for name in ("hangs", "first", "second")}
+    with transaction() as session:
+        session.execute(update(Target).values(forge=Target.name.concat("/norms"), forge_kind=ForgeKind.GITHUB))
+    remotes.hanging.add("hangs")
+    remotes.due()
+    with running_control():
+        assert happens(lambda: "hangs" in remotes.asked)
+        assert happens(lambda: known(heads["first"]) and known(heads["second"]))
+        stored = dict[str, int]()
+        for name in ("hangs", "second"):
+            push = webhooks.push(heads[name], heads[name], repository=f"{name}/norms")
+            with transaction() as session:
+                body = webhooks.body_from_github("push", push)
+                stored[name], _ = deliveries.store_delivery(session, name, "push", body)
+        with transaction() as session:
+            ping, _ = deliveries.store_delivery(session, "ping", "ping", b"{}")
+        control.wake()
+        assert happens(lambda: is_processed(stored["second"]) and is_processed(ping))
+        assert not is_processed(stored["hangs"])
+        assert not known(heads["hangs"]), "it still waits"
+        remotes.over.set()
+        assert happens(lambda: known(heads["hangs"]) and is_processed(stored["hangs"])), "nothing is lost"

@@ -17,7 +17,7 @@ from service.errors import BadInput, Refused, ServiceError, SourceFailed
 from service.ledger import audit, targets
 from service.ledger.bisections import bisections
 from service.ledger.bisections.steps import moved_between
-from service.ledger.locking import backoff, lock
+from service.ledger.locking import backoff, lock, within_budget
 from service.ledger.runs.revisions import recipe_of
 from service.reports.bisection_text import Merge
 from service.sources import open_source
@@ -96,7 +96,7 @@ def advance_due() -> int:
     """
     with reading() as session:
         due = bisections.due(session)
-    for bisection_id in due:
+    for bisection_id in within_budget(due):
         key = "bisection", bisection_id
         if backoff.should_skip(key):
             continue

@@ -25,7 +25,7 @@ from service.errors import BadInput, Conflict, NotFound, ServiceError
 from service.ledger import audit
 from service.ledger.bisections import steps
 from service.ledger.bisections import steps as lines
-from service.ledger.locking import backoff, lock
+from service.ledger.locking import backoff, lock, within_budget
 from service.ledger.policies import effective
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
@@ -318,7 +318,7 @@ def start_due() -> int:
     Each regression is bisected once automatically; a person may start another with `kernelwatch bisection start`.
     """
     started = 0
-    for target_id in _targets():
+    for target_id in within_budget(_targets()):
         key = "auto start", target_id
         if backoff.should_skip(key):
             continue

@@ -3,6 +3,7 @@
 A point is confirmed or closed once, and never reopened.
 """
 
+import random
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ from service.errors import ServiceError
 from service.ledger.bisections import bisections
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.load import Mainline, mainline
-from service.ledger.locking import backoff, lock
+from service.ledger.locking import backoff, lock, within_budget
 from service.ledger.policies import effective
 from service.ledger.regressions.transitions import Slower, open_one
 from service.ledger.runs.revisions import recipe_of
@@ -222,8 +223,9 @@ def _with_points(session: Session, *which: ColumnElement[bool]) -> set[Pair]:
 
 def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
     with reading() as session:
-        due = sorted(which(session))
-    for target_id, device in due:
+        due = list(which(session))
+    random.shuffle(due)  # else the last ones would never have their turn where there are too many
+    for target_id, device in within_budget(due):
         key = "points", target_id, device
         if backoff.should_skip(key):
             continue

@@ -3,13 +3,15 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, assert_never
 
 import structlog
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, case, func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -36,6 +38,7 @@ from service.forge.events import (
 from service.forge.forge import ForgeFailed
 from service.ledger import audit, targets
 from service.ledger.intake import check_actions, comments, pulls
+from service.ledger.intake.side_by_side import SideBySide, sum_until
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
 from service.ledger.notify import compose
@@ -63,7 +66,8 @@ __all__ = [
 log = structlog.get_logger()
 
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
-_ROUND_S = 60.0  # of one call, because the control worker has other tasks
+_ROUND_S = 60.0  # of one call that waits for its repositories
+_STARTING_S = 10.0  # of one that does not, while all threads are busy
 _AT_ONCE = 20  # deliveries in memory, which may have 25 MB each
 _STORED_AT_ONCE = 500  # databases limit how many parameters a statement may have
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
@@ -93,11 +97,16 @@ def store_delivery(
     return delivery.id, False
 
 
-def process_due() -> int:
+_polls, _repositories = SideBySide("poll"), SideBySide("deliveries")
+_keys = dict[int, tuple[ForgeKind, str]]()  # the repositories of deliveries that wait until others of theirs are done
+
+
+def process_due(*, wait: bool = True) -> int:
     """Process the deliveries that are due.  Returns how many were processed, or failed.
 
     All that waits for one repository is processed together: one fetch of its branches and one of the heads of pull
-    requests answer any number of deliveries.  After `_ROUND_S` the rest waits for the next call.
+    requests answer any number of deliveries.  Repositories are processed side by side; without `wait` this returns
+    once they have begun, and wakes control whenever one has ended.  What cannot begin waits for the next call.
     """
     waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
@@ -105,7 +114,10 @@ def process_due() -> int:
         rows = session.execute(waiting.order_by(Delivery.id)).all()
     waits_s = [_RETRY_S[min(row.attempts, GIVEN_UP - 1)] for row in rows]
     due = [row.id for row, wait_s in zip(rows, waits_s, strict=True) if is_due(row.received_at + wait_s, now, wait_s)]
-    return _process(due, ends=time.monotonic() + _ROUND_S)
+    for delivery_id in _keys.keys() - {row.id for row in rows}:
+        _keys.pop(delivery_id, None)
+    free = [delivery_id for delivery_id in due if not _repositories.is_busy(_keys.get(delivery_id))]
+    return _process(free, _ROUND_S if wait else _STARTING_S, wait=wait)
 
 
 def process_delivery(delivery_id: int) -> str:
@@ -136,8 +148,9 @@ _Answer = str | Exception  # one sentence, or what went wrong
 _Answers = dict[int, _Answer]  # by delivery; one that is missing was not processed
 
 
-def _process(ids: Sequence[int], ends: float = math.inf) -> int:
+def _process(ids: Sequence[int], within_s: float = math.inf, *, wait: bool = True) -> int:
     """Process these deliveries, the repositories in the order of their oldest one.  Returns how many were answered."""
+    ends = time.monotonic() + within_s
     answers, read = _Answers(), list[_Waiting]()
     for start in range(0, len(ids), _AT_ONCE):
         with reading() as session:
@@ -166,14 +179,23 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
             case _:
                 assert_never(waiting.event)
     _store(answers)
-    answered = len(answers)
-    for of_one in by_repository.values():
-        if time.monotonic() > ends:
-            break
-        found = _for_each_target(of_one)
-        _store(found)
-        answered += len(found)
-    return answered
+    begun = list[Future[int]]()
+    for repository, of_one in by_repository.items():
+        if (begins := _repositories.begin(repository, partial(_answer_all, of_one), ends)) is not None:
+            begun.append(begins)
+        _keys.update((waiting.id, repository) for waiting in of_one)
+    return len(answers) + (sum_until(ends, begun) if wait else 0)
+
+
+def _answer_all(waiting: Sequence[_Waiting]) -> int:
+    """Answer the deliveries of one repository.  Returns how many were answered."""
+    try:
+        answers = _for_each_target(waiting)
+        _store(answers)
+    except Exception:
+        log.exception("deliveries could not be answered", repository=_repository_of(waiting[0]))
+        raise
+    return len(answers)
 
 
 def _answer_of(change: Callable[[InstallationChanged], str], event: InstallationChanged) -> _Answer:
@@ -199,6 +221,7 @@ def _store(answers: _Answers) -> None:
                 log.info("delivery", delivery=delivery_id, outcome=outcome, processed=done)
             if rows:
                 session.execute(update(Delivery), rows)
+                wake(session, CONTROL)  # which reports what was queued
 
 
 def _outcome(answer: _Answer, attempts: int) -> tuple[str, int, bool]:
@@ -216,17 +239,34 @@ def _outcome(answer: _Answer, attempts: int) -> tuple[str, int, bool]:
     return str(answer), attempts, attempts >= GIVEN_UP
 
 
-def poll_due(first: int = 1) -> int:
-    """Poll the targets that are due.  Returns how many there were."""
+def poll_due(*, wait: bool = True) -> int:
+    """Poll the targets that are due side by side, those that have waited longest first.  Returns how many were polled.
+
+    Without `wait` this returns once they have begun; what cannot begin in a while waits for the next call.
+    """
+    ends = time.monotonic() + (_ROUND_S if wait else _STARTING_S)
     with reading() as session:
         polled = (_is_poll_due(session), Target.paused_at.is_(None))
-        due = session.execute(select(Target.id).where(*polled)).scalars().all()
-    claimed = 0
+        due = session.execute(select(Target.id).where(*polled).order_by(Target.poll_at)).scalars().all()
+    begun = list[Future[int]]()
     for target_id in due:
-        if _claimed(target_id):
-            poll(target_id, first=first)
-            claimed += 1
-    return claimed
+        if (begins := _polls.begin(target_id, partial(_claim_and_poll, target_id), ends)) is not None:
+            begun.append(begins)
+        elif time.monotonic() > ends:
+            break
+    return sum_until(ends, begun) if wait else 0
+
+
+def _claim_and_poll(target_id: int) -> int:
+    """Poll a target unless another process does so.  Returns how many were polled."""
+    try:
+        if not _claimed(target_id):
+            return 0
+        poll(target_id)
+    except Exception:
+        log.exception("a target could not be polled", target=target_id)
+        raise
+    return 1
 
 
 def _claimed(target_id: int) -> bool:
@@ -256,8 +296,9 @@ def _renewing(target_id: int) -> Callable[[], None]:
 def _is_poll_due(session: Session) -> ColumnElement[bool]:
     usual_s = max(_POLLING_S, settings().remote_poll_s)
     longest_s = case((Target.poll_failures > 0, max(usual_s, _MAX_POLL_S)), else_=usual_s)
-    due: ColumnElement[bool] = is_due(Target.poll_at, database_now(session), longest_s)
-    return due
+    now = database_now(session)
+    due: ColumnElement[bool] = is_due(Target.poll_at, now, longest_s)
+    return or_(Target.poll_at <= now, Target.poll_at > now + usual_s) & due  # as an index has it
 
 
 def poll(target_id: int, first: int = 1) -> bool:

@@ -9,7 +9,7 @@ from service.db.models import AWAITS_SECOND, Run, Target, Worker
 from service.domain.states import Purpose, RunState
 from service.domain.text import is_recent
 from service.ledger.intake.calibrations import LATELY_S
-from service.ledger.locking import lock
+from service.ledger.locking import lock, within_budget
 from service.ledger.runs import queue, revisions
 
 log = structlog.get_logger()
@@ -21,7 +21,7 @@ def plan_due() -> int:
     """Queue what is due, at most one session for each device, the newest run first.  Returns how many."""
     with reading() as session:
         due = session.execute(select(Run.id, Run.target_id).where(*_due(clock(session))).order_by(Run.id.desc())).all()
-    return sum(_queued(run_id, target_id) for run_id, target_id in due)
+    return sum(_queued(run_id, target_id) for run_id, target_id in within_budget(due))
 
 
 def _due(now: float) -> tuple[ColumnElement[bool] | TextClause, ...]:

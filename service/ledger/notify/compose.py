@@ -29,7 +29,7 @@ from service.domain.text import escaped, one_line
 from service.forge import github
 from service.forge.events import InstallationChanged
 from service.forge.forge import MAX_PAUSE_S, ForgeFailed
-from service.ledger.locking import lock
+from service.ledger.locking import lock, within_budget
 from service.ledger.notify import outbox
 from service.ledger.reading.queries import pull_reports, report_on, whole_run
 from service.ledger.regressions import decisions
@@ -56,13 +56,13 @@ _NOT_REPORTED = or_(
 
 
 def notify_due() -> int:
-    """Report every run whose state changed since it was reported last.  Returns how many there were."""
+    """Report the runs whose state changed since they were reported last.  Returns how many there were."""
     with reading() as session:
         found = session.execute(select(Run.id, _NOT_REPORTED).where(_UNNOTIFIED).order_by(Run.id)).all()
     due = [run_id for run_id, not_reported in found if not not_reported]
     if len(due) < len(found):
         _mark_unreported()
-    for run_id in due:
+    for run_id in within_budget(due):
         try:
             with transaction() as session:
                 _notify(session, run_id)

@@ -17,7 +17,7 @@ from tests.fakes.api import Api
 from tests.fakes.receivers import Receiver, receiving
 from tests.shell import kernelwatch
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
-from workers import control
+from tests.workers.periodic import run_control
 
 SECRET = "whsec_" + "QUJD" * 8
 TOKENS = "T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
@@ -59,7 +59,7 @@ def test_a_regression_arrives_and_its_fix(told: Told) -> None:
     for channel in ("kernels", "ci"):
         kernelwatch(f"subscription create {channel} --target norms")
     slow = told.story.push("wide rows in two passes", wide=260.0)
-    control.run()
+    run_control()
     [title] = told.titles
     assert re.fullmatch(rf"✗ norms on cpu: 1 regression, (29|30)\.\d % slower, since {slow[:10]}", title)
     [data] = told.verified
@@ -69,8 +69,8 @@ def test_a_regression_arrives_and_its_fix(told: Told) -> None:
     assert told.story.api("GET", event["url"].removeprefix(settings().address)).status_code == 200
 
     told.story.push("one pass again", wide=200.0)
-    control.run()
-    control.run()
+    run_control()
+    run_control()
     assert told.titles[1:] == ["✓ norms on cpu: 1 regression fixed"]
     assert [*told.verified[1]["counts"]] == ["regression.fixed"]
 
@@ -90,7 +90,7 @@ def test_people_see_what_they_subscribed_and_what_does_not_work(told: Told) -> N
     assert "the receiver answered 500" in kernelwatch("subscription test 1", code=2).stdout
 
     told.story.push("wide rows in two passes", wide=260.0)
-    control.run()
+    run_control()
     shown = kernelwatch("status").stdout
     assert "channel ci: the last message failed: the receiver answered 500" in shown
     [check] = [one for one in doctor.checks(lambda: None, ["host"]) if one.name == "channel: ci"]
@@ -135,5 +135,5 @@ def test_a_private_target_is_sent_to_who_may_read_it(told: Told) -> None:
     with transaction() as session:
         session.get_one(Target, 1).private = True
     told.story.push("wide rows in two passes", wide=260.0)
-    control.run()
+    run_control()
     assert len(told.titles) == len(told.verified) == 1, "both were granted it"

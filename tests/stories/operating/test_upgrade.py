@@ -16,6 +16,7 @@ from tests import world
 from tests.dashboards.asking import asking
 from tests.fakes.processes import ROOT
 from tests.shell import kernelwatch
+from tests.workers.periodic import run_control
 from workers import control
 
 BEFORE = schema._known()[-2]
@@ -42,7 +43,7 @@ def test_the_chapter_upgrades_and_keeps_everything(old: Path, tmp_path: Path) ->
     ready = asking()("/readyz")
     assert ready.status_code == 503
     assert "kernelwatch db upgrade" in ready.json()["reasons"][0]
-    control.run()
+    run_control()
     assert rows() == before, "a process that starts before the migration does nothing"
 
     assert [shlex.split(command)[1:3] for command in COMMANDS] == [["db", "backup"], ["db", "upgrade"], ["db", "check"]]
@@ -59,7 +60,7 @@ def test_the_old_version_waits_after_the_migration(state: Path, monkeypatch: pyt
     world.target("[providers]")
     monkeypatch.setattr(schema, "_known", lambda: (BEFORE,))
     before = rows()
-    control.run()
+    run_control()
     assert rows() == before
     assert control.work(control.here().name) == 0
     assert "restart this process with the version that made it" in asking()("/readyz").json()["reasons"][0]

@@ -23,3 +23,4 @@ def upgrade() -> None:
     unfinished, second = sa.text("state IN ('queued', 'leased')"), sa.text("awaits_second")
     op.create_index("ix_runs_share", "runs", share, sqlite_where=unfinished, postgresql_where=unfinished)
     op.create_index("ix_runs_second", "runs", ["finished_at"], sqlite_where=second, postgresql_where=second)
+    op.create_index("ix_targets_poll", "targets", ["poll_at"])

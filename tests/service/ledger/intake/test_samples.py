@@ -20,7 +20,7 @@ from service.ledger.intake import samples
 from tests import world
 from tests.dashboards.asking import Get, asking, words
 from tests.shell import attempt
-from workers import control
+from tests.workers.periodic import run_control
 
 STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-28-h200-histories/second/liger.db.xz"
 RUNS, MEASUREMENTS = 10, 480
@@ -85,7 +85,7 @@ def test_the_numbers_are_those_that_were_measured(state: Path, tmp_path: Path) -
 def test_the_service_does_nothing_for_it(state: Path) -> None:
     samples.load()
     before = rows()
-    control.run()
+    run_control()
     assert rows() == before
     with reading() as session:
         assert session.scalar(select(func.count()).select_from(OutboxMessage)) == 0
