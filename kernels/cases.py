@@ -19,11 +19,19 @@ BUILT_IN_PROVIDERS = (
     "quack",
     "quack-tuned",
     "liger",
+    "flashinfer",
+    "vllm",
     "triton",
 )
 # The distributions of the providers that are not part of torch.  Quack tunes itself: another version is another SOTA.
 QUACK = "quack-kernels==0.6.5"
-PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
+PACKAGES = {
+    "quack": QUACK,
+    "quack-tuned": QUACK,
+    "liger": "liger-kernel",
+    "flashinfer": "flashinfer-python",
+    "vllm": "vllm",
+}
 # Inputs of [rows, columns], or [tokens, heads, columns], in the dtype of the case; then such outputs.
 BY_ROW = ("dy", "dresidual_out", "x", "residual", "gate")
 BY_ROW_OUT = ("y", "residual_out", "dx", "q")

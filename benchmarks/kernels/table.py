@@ -34,6 +34,8 @@ TITLES = {
     "inductor": "Inductor",
     "inductor-max-autotune": "max-autotune",
     "liger": "Liger",
+    "flashinfer": "FlashInfer",
+    "vllm": "vLLM",
 }
 NONE = "–"
 LEAST_RATIO = 0.98  # of cases drawn at random: the least that is no defeat
@@ -42,7 +44,7 @@ LEAST_RATIO = 0.98  # of cases drawn at random: the least that is no defeat
 def document(sessions: Sequence[Mapping[str, Any]]) -> str:
     found = rows(sessions)
     parts = [
-        "# Our kernels compared with Quack, Inductor and Liger",
+        "# Our kernels compared with others",
         *_differences(sessions),
         *_sessions(sessions),
         "Times are medians in µs of cold calls over trials. GB/s count the minimum of bytes that any implementation"

@@ -21,6 +21,8 @@ _BUILT_IN = {
     "quack": "quack:Quack",
     "quack-tuned": "quack_tuned:QuackTuned",
     "liger": "liger:Liger",
+    "flashinfer": "engines:FlashInfer",
+    "vllm": "engines:VLLM",
     "triton": "ours:Ours",
 }
 

@@ -22,6 +22,7 @@ from kernels.checks.oracle import Oracle, named
 from kernels.facts.graph_kernels import readable
 from kernels.providers import Broken, Unsupported, eager, forward_backward, liger, open_provider, quack, quack_tuned
 from kernels.providers.base import by_name, on_matrices
+from kernels.providers.inplace import restored
 from kernels.providers.pair import Pair, differentiable
 from tests.pairwise import pairwise
 
@@ -67,7 +68,7 @@ def test_eager_is_right(op, dtypes):
             assert wrong(case, bound(open_provider(protocol.built_in("eager")), case, inputs), inputs) is None, case
 
 
-@pytest.mark.parametrize("name", ["quack", "quack-tuned", "liger", "triton"])
+@pytest.mark.parametrize("name", ["quack", "quack-tuned", "liger", "flashinfer", "vllm", "triton"])
 @pytest.mark.parametrize("direction", Direction)
 def test_gpu_providers_say_so(name, direction):
     provider, case = open_provider(protocol.built_in(name)), Case.parse(f"rmsnorm.{direction}.8x8.bf16")
@@ -319,6 +320,100 @@ def test_candidates_are_told_with_the_case_that_they_were_timed_for():
     }
     provider._observe(tuner)  # the next case was tuned before
     assert provider.facts() == {"config": "narrow"}
+
+
+# -- FlashInfer 0.7 and vLLM 0.33: their signatures; the bodies are the definition ------------------------------------
+
+
+def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
+    return references.BY_KEY["rmsnorm.fwd"](input, weight, eps)
+
+
+def fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
+    y, total = references.BY_KEY["rmsnorm_residual.fwd"](input, residual, weight, eps)
+    input.copy_(y)
+    residual.copy_(total)
+
+
+def layernorm(input, gemma, beta, eps=1e-6):
+    assert (input.dtype, gemma.dtype, beta.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+    return references.BY_KEY["layernorm.fwd"](input, gemma, beta, eps)
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """Both packages, as far as they are called."""
+    flashinfer = ModuleType("flashinfer.norm")
+    flashinfer.__dict__.update(rmsnorm=rmsnorm, fused_add_rmsnorm=fused_add_rmsnorm, layernorm=layernorm)
+    for module in (ModuleType("flashinfer"), flashinfer, ModuleType("vllm"), ModuleType("vllm._C_stable_libtorch")):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    library = torch.library.Library("_C", "FRAGMENT")
+    library.define("rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()")
+    library.define("fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()")
+
+    def rounded_twice(x, weight, eps):
+        return references.BY_KEY["rmsnorm_noweight.fwd"](x, eps) * weight
+
+    def add_rms_norm(x, residual, weight, eps):
+        residual.add_(x)
+        x.copy_(rounded_twice(residual, weight, eps))
+
+    def rms_norm(y, x, weight, eps):
+        y.copy_(rounded_twice(x, weight, eps))
+
+    library.impl("rms_norm", rms_norm, "CPU")
+    library.impl("fused_add_rms_norm", add_rms_norm, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flashinfer", "rmsnorm.fwd.65x96.bf16"),
+        ("flashinfer", "rmsnorm.fwd.13x5x96s500.fp16"),
+        ("flashinfer", "rmsnorm_residual.fwd.65x96.bf16"),
+        ("flashinfer", "layernorm.fwd.65x96.bf16-fp32"),
+        ("vllm", "rmsnorm.fwd.65x96.bf16"),
+        ("vllm", "rmsnorm_residual.fwd.65x96.fp16"),
+    ],
+)
+def test_engines_are_called_with_what_they_take(engines, name, text):
+    provider, case = open_provider(protocol.built_in(name)), Case.parse(text)
+    inputs = make(case, CPU, 1)
+    call = provider.ready(case, torch.device("cuda"))(inputs)
+    judge = Oracle(inputs, provider.rounding).judge
+    with torch.no_grad():
+        assert judge(inputs, named(case, call())).reason is None
+        assert judge(inputs, named(case, restored(call)())).reason is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("vllm", "rmsnorm.bwd.8x8.bf16", "vLLM has no backward pass"),
+        ("vllm", "rmsnorm.fwdbwd.8x8.bf16", "vLLM has no backward pass"),
+        ("vllm", "rmsnorm.fwd.8x8.bf16-fp32", "weights in their dtype"),
+        ("flashinfer", "rmsnorm.fwd.8x8.fp32", "rows of bf16 or fp16"),
+        ("flashinfer", "rmsnorm_noweight.fwd.8x8.bf16", "RMSNorm with a weight and without a bias"),
+        ("flashinfer", "rmsnorm_fp8.fwd.8x8.bf16", "does not use FlashInfer for norms with fp8 codes"),
+        ("flashinfer", "rmsnorm_residual.fwd.8x8.bf16.memory", "overwrites its inputs"),
+        ("flashinfer", "rmsnorm_residual.fwd.8x2x64s500.bf16", "rows with one stride only"),
+        ("flashinfer", "layernorm.fwd.8x8.fp16-fp32", "bf16 rows"),
+        ("flashinfer", "layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
+        ("vllm", "layernorm.fwd.8x8.bf16-fp32", "of vLLM, this provider uses RMSNorm"),
+    ],
+)
+def test_what_engines_do_not_do(name, text, reason):
+    provider = open_provider(protocol.built_in(name))
+    assert reason in provider.supports(Case.parse(text), torch.device("cuda"))
+
+
+@pytest.mark.parametrize("name", ["flashinfer", "vllm"])
+def test_an_engine_that_is_not_installed_is_named(name):
+    provider = open_provider(protocol.built_in(name))
+    with pytest.raises(Unsupported, match=f"{provider.title} is not installed in this environment"):
+        provider.ready(Case.parse("rmsnorm.fwd.8x8.bf16"), torch.device("cuda"))
 
 
 # -- the manual --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ OPS_OF = {
     "eager": tuple(NORMS),
     "quack": ("rmsnorm", "rmsnorm_bias_residual", "rmsnorm_noweight", "layernorm", "layernorm_nobias"),
     "liger": ("rmsnorm", "rmsnorm_noweight", "rmsnorm_residual", "layernorm"),
+    "flashinfer": ("rmsnorm", "rmsnorm_residual", "layernorm"),
+    "vllm": ("rmsnorm", "rmsnorm_residual"),
     "triton": tuple(NORMS),
     "inductor": ("rmsnorm", "rmsnorm_noweight_bias_residual", "layernorm"),
     "inductor-dynamic": FEW,
@@ -27,14 +29,25 @@ OPS_OF = {
     "inductor-max-autotune": ("rmsnorm",),
     "inductor-coordinate-descent": ("rmsnorm",),
 }
-DTYPES = {"eager": ("bf16", "bf16-fp32"), "triton": ("bf16", "fp16-fp32", "fp32", "fp32-bf16")}
+ENGINES = ("flashinfer", "vllm")  # of inference: no backward pass, weights in the dtype of the rows
+DTYPES = {
+    **dict.fromkeys(ENGINES, ("bf16", "fp16")),
+    "eager": ("bf16", "bf16-fp32"),
+    "triton": ("bf16", "fp16-fp32", "fp32", "fp32-bf16"),
+}
 
 
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("name", "op"), [(name, op) for name, ops in OPS_OF.items() for op in ops])
+@pytest.mark.parametrize(
+    ("name", "op", "direction"),
+    [
+        (name, op, direction)
+        for name, ops in OPS_OF.items()
+        for op, direction in product(ops, (Direction.FWD,) if name in ENGINES else Direction)
+    ],
+)
 def test_it_is_captured_and_right(name, op, direction):
     mostly = ("bf16-fp32",) if OPS[op].norm == "layernorm" else ("bf16", "bf16-fp32")
-    for dtypes in DTYPES.get(name, mostly):
+    for dtypes in mostly if op == "layernorm" and name in ENGINES else DTYPES.get(name, mostly):
         at = ready(name, f"{op}.{direction}.4096x1024.{dtypes}")
         [sample, *_] = at.turn(warm=1, timed=2)
         at.check()
