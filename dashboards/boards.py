@@ -92,6 +92,11 @@ class Board:
         return geometric_mean(self.compared)
 
     @property
+    def fastest(self) -> list[tuple[str, int]]:
+        """The providers that cells are compared with, and at how many; those of the most first."""
+        return Counter(cell.other for cell in self.cells if cell.other).most_common()
+
+    @property
     def small(self) -> Sequence[BoardCell]:
         """The cells of small batches and of single shapes."""
         return [cell for group in self.few for row in group.rows for cell in row.cells.values()] + list(self.single)

@@ -223,7 +223,8 @@ def board_values(
 
 _RECORD = (
     "provider", "case", "op", "direction", "rows", "columns", "dtypes", "model", "median_us", "gb_s", "percent_of_copy",
-    "in_cache", "flop_per_byte", "tflop_s", "against", "other_us", "ratio", "behind", "behind_since", "at_stake_us",
+    "in_cache", "flop_per_byte", "tflop_s", "against", "other", "other_us", "ratio", "behind", "behind_since",
+    "at_stake_us",
 )  # fmt: skip
 
 
@@ -234,8 +235,9 @@ def _record(cell: cells.BoardCell, found: Composed) -> dict[str, object]:
     values = (
         case.provider, case.case, name.op or None, name.direction or None, name.rows, name.columns, name.dtypes or None,
         name.model or None, case.own.median, case.own.gb_s, cell.share, case.in_cache, work and work.intensity,
-        work and work.flops / case.own.median / 1e6, found.against, other and other.median, cell.ratio, cell.behind,
-        case.behind_since and case.behind_since.revision, cell.at_stake if cell.behind else None,
+        work and work.flops / case.own.median / 1e6, found.against, cell.other or None, other and other.median,
+        cell.ratio, cell.behind, case.behind_since and case.behind_since.revision,
+        cell.at_stake if cell.behind else None,
     )  # fmt: skip
     return dict(zip(_RECORD, values, strict=True))
 

@@ -77,6 +77,7 @@ class BoardCell:
     share: float | None  # of the ceiling of a copy, in per cent; None in the L2 cache
     behind: bool  # as judged against SOTA; against others, by more than the limit of SOTA
     provider: str = ""  # with a comma before it, where the target has several
+    other: str = ""  # whose time it is compared with: against the best of all, the fastest here
 
     @property
     def kind(self) -> str:
@@ -111,7 +112,7 @@ class BoardCell:
         """The name of the link of the cell: it begins with the text that the cell shows."""
         percent, since = self.percent(shared=shared), self.case.behind_since
         rows = f"{short_number(self.name.rows or 0)} " if shared else ""
-        what = f"{percent} % of a copy" if percent else f"× {against}"
+        what = f"{percent} % of a copy" if percent else f"× {self.other or against}"
         behind = f", behind since {day(since.committed_at)}" if since else ", behind"
         return f"{rows}{self.ratio_text} {what}, {self.name.shape}{behind if self.behind else ''}"
 
@@ -119,7 +120,7 @@ class BoardCell:
         """What the cell says to somebody who hears it: ratio, shape, share of the ceiling, and since when behind."""
         name, since, own = self.name, self.case.behind_since, self.case.own.median
         parts = [
-            f"{self.ratio:.2f} × {against}" if self.ratio else f"{against} was not measured",
+            f"{self.ratio:.2f} × {self.other or against}" if self.ratio else f"{against} was not measured",
             f"{name.family} {name.shape} {name.dtypes}",
             f"{own:,.{2 if own < 9.995 else 1}f} µs",
         ]
@@ -147,17 +148,24 @@ def cells_of(
 
 def _cell(case: BoardCase, against: str, sota: str, copy_gb_s: float | None, limit: float, *, named: bool) -> BoardCell:
     share = 100 * case.own.gb_s / copy_gb_s if case.own.gb_s and copy_gb_s and not case.in_cache else None
-    other = other_time(case, against)
+    name = other_name(case, against)
+    other = case.others.get(name)
     ratio = case.ratio if against == sota and case.ratio else case.own.median / other.median if other else None
     behind = case.behind if against == sota else ratio is not None and ratio > limit
-    return BoardCell(case, case_name(case.case), ratio, share, behind, f", {case.provider}" if named else "")
+    provider = f", {case.provider}" if named else ""
+    return BoardCell(case, case_name(case.case), ratio, share, behind, provider, name if other else "")
+
+
+def other_name(case: BoardCase, against: str) -> str:
+    """The provider that the board compares with, or the fastest of all."""
+    if against == BEST:
+        return min(case.others, key=lambda name: case.others[name].median, default="")
+    return against
 
 
 def other_time(case: BoardCase, against: str) -> Timed | None:
     """The time of the provider that the board compares with, or of the fastest of all."""
-    if against == BEST:
-        return min(case.others.values(), key=lambda one: one.median, default=None)
-    return case.others.get(against)
+    return case.others.get(other_name(case, against))
 
 
 def short_number(value: int) -> str:

@@ -59,6 +59,17 @@ def test_the_ratio_is_to_the_provider_that_was_chosen(against: str, ratio: float
     assert cell.ratio == (pytest.approx(ratio) if ratio else None)
 
 
+def test_against_the_best_of_all_each_case_names_the_fastest_of_the_others() -> None:
+    engine = case("rmsnorm.fwd.64x4096.bf16", own=2.0, quack=2.8, flashinfer=1.9)
+    board = compose([*SWEEP, engine], BEST, "quack", None, "norms")
+    assert board.fastest == [("liger", 3), ("flashinfer", 1)]
+    assert board.cells[-1].label(BEST).startswith("1.05 × flashinfer, ")
+    assert board.cells[-1].link_name(BEST).startswith("1.05 × flashinfer, ")
+    assert (
+        compose([engine], "liger", "quack", None, "norms").cells[0].label("liger").startswith("liger was not measured")
+    )
+
+
 def test_the_judged_ratio_is_shown_against_sota() -> None:
     others = {"quack": Timed(9.0, 1.0)}
     judged = BoardCase("norms", "rmsnorm.fwd.1x64.bf16", Timed(10.0, 1.0), others, ratio=1.2, behind=True)
@@ -203,6 +214,16 @@ def test_the_files_have_what_the_page_shows(get: Get, seeded: Seeded) -> None:
         case = Case.parse(one["case"])
         assert float(row["median_us"]) == one["median_us"] > 0
         assert one["flop_per_byte"] == pytest.approx(case.flops / case.least_bytes)
+    best = get("/targets/norms/board.json?device=h200&against=best").json()["cases"]
+    assert {one["other"] for one in best} <= {one["other"] for one in whole["cases"]} | {
+        "inductor",
+        "eager",
+        "liger",
+        None,
+    }
+    assert re.search(
+        r"Fastest of the others: \w+ at \d+ shapes?", words(get("/targets/norms/board?device=h200&against=best"))
+    )
     assert get(at.format("/gaps")).status_code == get(at.format("/small")).status_code == 200
     assert get(at.format("/nothing")).status_code == 422
 
