@@ -247,6 +247,17 @@ _LAYERNORM_FORWARD_FP32 = {
     12288: ForwardPlan(1, 4096, 16, blocks=3),
     16384: _LAYERNORM_FORWARD[16384],
 }
+# With a residual, prefetching would take twice the shared memory: .89 to .91 of the time with thousands of rows.
+_LAYERNORM_RESIDUAL_FP32 = {
+    **{width: plan for width, plan in _LAYERNORM_FORWARD_FP32.items() if width <= 1024},
+    1792: ForwardPlan(1, 2048, 8),
+    2048: _LAYERNORM_FORWARD_FP32[2048],
+    3072: ForwardPlan(1, 4096, 8, weights="early"),
+    4096: _LAYERNORM_FORWARD_FP32[4096],
+    5120: ForwardPlan(1, 8192, 16, weights="early"),
+    8192: ForwardPlan(1, 8192, 16),
+    **{width: plan for width, plan in _LAYERNORM_FORWARD_FP32.items() if width > 8192},
+}
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Programs take rows when they are ready, and then need many loads in flight:
 # 32 elements of a thread.  LayerNorm holds a bias too: in 16 bits and without a residual it prefetches rows instead.
@@ -255,6 +266,8 @@ _RMSNORM_WIDE_FORWARD = ForwardPlan(1, 16384, 8, programs=2, weights="held")
 _LAYERNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 2, programs=4, stages=3, weights="held")
 _RMSNORM_RESIDUAL_FORWARD = ForwardPlan(1, 4096, 8, programs=4, weights="held")
 _LAYERNORM_RESIDUAL_FORWARD = ForwardPlan(1, 8192, 8, programs=2, weights="held")
+# RMSNorm with a bias has no registers for both vectors in the plans above: these take .65 to .77 of the time.
+_RMSNORM_BIAS_FORWARD_65536 = ForwardPlan(1, 32768, 32, blocks=2)
 # x in fp32: the same bytes in half the columns.
 _RMSNORM_FP32_TEAM_FORWARD = ForwardPlan(1, 4096, 8, programs=4, weights="held")
 _RMSNORM_FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=2, weights="held")
@@ -413,9 +426,15 @@ def forward(
 ) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
 
-    few: there are no more rows than SMs.  bias: there is one; it only counts for few rows of RMSNorm.
+    few: there are no more rows than SMs.  bias: there is one; it counts for RMSNorm, in wide or
+    few rows.
     """
-    plan = _layernorm_forward(cols, size, residual) if center else _rmsnorm_forward(cols, size, weight_size, residual)
+    if center:
+        plan = _layernorm_forward(cols, size, residual)
+    else:
+        plan = _rmsnorm_forward(cols, size, weight_size, residual)
+        if bias and not residual:
+            plan = _rmsnorm_with_bias(plan, cols, size, weight_size)
     if size > 2 and plan.team == 1:
         plan = replace(plan, stages=min(plan.stages, 2))
     if not few or plan.team > 1:
@@ -474,8 +493,20 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> 
     return _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE else _RMSNORM_WIDE_FORWARD, cols)
 
 
+def _rmsnorm_with_bias(plan: ForwardPlan, cols: int, size: int, weight_size: int) -> ForwardPlan:
+    """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias."""
+    if size > 2:
+        return _RMSNORM_FORWARD_32768 if 28672 < cols <= 32768 else plan
+    if cols <= 32768:
+        return plan
+    if weight_size == 2 and MIN_65536 <= cols <= 65536:
+        return _RMSNORM_BIAS_FORWARD_65536
+    return _layernorm_forward(cols, size, residual=False)
+
+
 def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
-    if plan := _next(_LAYERNORM_FORWARD_FP32 if size > 2 else _LAYERNORM_FORWARD, cols):
+    fp32 = _LAYERNORM_RESIDUAL_FP32 if residual else _LAYERNORM_FORWARD_FP32
+    if plan := _next(fp32 if size > 2 else _LAYERNORM_FORWARD, cols):
         return plan
     if size > 2:
         if residual:
@@ -507,7 +538,7 @@ def backward(cols: int, *, center: bool, size: int = 2, residual: bool = False) 
 
 def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:
     if plan := _next(_LAYERNORM_BACKWARD_FP32 if center else _RMSNORM_BACKWARD_FP32, cols):
-        return plan
+        return replace(plan, programs=3) if center and residual and plan.block == 256 else plan  # as many as fit
     if center:
         return _wide(_FP32_WIDE_BACKWARD, cols)
     if residual and cols <= MAX_TEAM * _FP32_RESIDUAL_BACKWARD.block:

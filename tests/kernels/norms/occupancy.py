@@ -22,8 +22,8 @@ ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 ROWS, FEW_ROWS = 32768, 8  # nothing is computed
-# Ops whose plans are compiled.  Those of "rmsnorm_bias" and "layernorm_residual" spill in part (docs/kernels.md).
-WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "layernorm")
+# Ops whose plans are compiled: those of others are theirs.
+WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "rmsnorm_bias", "layernorm", "layernorm_residual")
 # Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.
 UNALIGNED = (15000, 30648)
 TWO_PASSES = 65536  # columns

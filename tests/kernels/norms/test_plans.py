@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from kernels.norms import plans
+from kernels.norms.plans import ForwardPlan
 
 from .interpreted import ROOT
 
@@ -86,6 +87,20 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     assert not plans.forward(1000, center=center).dynamic
 
 
+@pytest.mark.parametrize(("cols", "sizes", "expected"), [
+    (32768, (2, 4), plans.forward(32768, center=False)), (40000, (2, 4), plans.forward(40000, center=True)),
+    (57344, (2, 2), plans.forward(57344, center=True)), (57345, (2, 2), ForwardPlan(1, 32768, 32, blocks=2)),
+    (65536, (2, 4), plans.forward(65536, center=True)), (262144, (2, 2), plans.forward(262144, center=True)),
+    (28672, (4, 4), plans.forward(28672, center=False, size=4)), (28673, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
+    (40000, (4, 4), plans.forward(40000, center=False, size=4)),
+])  # fmt: skip
+def test_wide_rows_of_rmsnorm_with_a_bias_have_registers_for_both_vectors(cols, sizes, expected):
+    options = dict(zip(("size", "weight_size"), sizes, strict=True))
+    assert plans.forward(cols, center=False, bias=True, **options) == expected
+    with_residual = partial(plans.forward, cols, center=False, residual=True, **options)
+    assert with_residual(bias=True) == with_residual()
+
+
 @pytest.mark.parametrize(("cols", "weight_size", "residual", "keep", "weights"), [
     (4096, 4, False, "cached", "early"), (12288, 4, False, "cached", "early"), (32768, 2, False, "cached", "early"),
     (4096, 4, True, "packed", "early"), (12288, 4, True, "packed", "early"), (20000, 4, True, "packed", "late"),
@@ -139,7 +154,7 @@ def test_backward_unaligned_rows_are_not_prefetched(cols, residual, stages, team
 
 @pytest.mark.parametrize("table", [
     *plans._RMSNORM_FORWARD_TABLES.values(), *plans._RMSNORM_FORWARD_RESIDUAL.values(),
-    plans._LAYERNORM_FORWARD, plans._LAYERNORM_FORWARD_FP32,
+    plans._LAYERNORM_FORWARD, plans._LAYERNORM_FORWARD_FP32, plans._LAYERNORM_RESIDUAL_FP32,
     plans._RMSNORM_BACKWARD, plans._RMSNORM_BACKWARD_RESIDUAL, plans._RMSNORM_BACKWARD_FP32,
     plans._LAYERNORM_BACKWARD, plans._LAYERNORM_BACKWARD_FP32,
 ])  # fmt: skip
