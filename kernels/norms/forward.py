@@ -35,10 +35,12 @@ from .launching import (
     check,
     configure,
     fitting,
+    launched_early,
     processors,
     row_stride,
     rows_of,
     same_memory,
+    starts_early,
     sum_dtype,
     tokens_of,
 )
@@ -134,7 +136,8 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
     rows = rows_of(x)
     like = out.y if residual is None else out.residual_out
     constants, tokens = tokens_of(like, plan, X_TOKENS=x, RESIDUAL_TOKENS=residual)
-    teams, config = configure(like, plan, center=center, offset=offset, **constants)
+    early = starts_early(x.device, plan)
+    teams, config = configure(like, plan, center=center, offset=offset, EARLY=early, **constants)
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
@@ -145,7 +148,7 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
         return Relaunch(
             _forward, (teams * plan.team,),
             (x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials),
-            rows, *strides, *tokens, eps, config, **plan.options,
+            rows, *strides, *tokens, eps, config, **plan.options, **launched_early(early),
         )  # fmt: skip
 
 
@@ -160,6 +163,8 @@ def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, heads,
     x_tokens, residual_tokens, eps, CONFIG: tl.constexpr,
 ):  # fmt: skip
+    if CONFIG.EARLY:
+        tiles.start_early()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
