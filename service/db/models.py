@@ -884,6 +884,20 @@ class Calibration(OfSeries, Base):
     at: Mapped[float]
 
 
+class CalibrationPlan(Base):
+    """When a worker is to calibrate a target that was measured on its device."""
+
+    __tablename__ = "calibration_plans"
+    __table_args__ = (
+        Index("ix_calibration_plans_due", "worker", "due_at"),
+        Index("ix_calibration_plans_planned", "worker", "planned_at"),
+    )
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), primary_key=True)
+    worker: Mapped[str] = mapped_column(ShortText(120), primary_key=True)
+    due_at: Mapped[float]  # it is planned then, and not necessarily queued
+    planned_at: Mapped[float]
+
+
 class CalibrationTotals(Base):
     """The comparisons of equal code of one session, in numbers."""
 

@@ -30,6 +30,7 @@ from service.domain.text import WORKER_GONE_S, is_due, is_recent
 from service.errors import LeaseLost, NotFound
 from service.ledger import audit
 from service.ledger.acting import acting
+from service.ledger.calibration import plans
 from service.ledger.notices import happenings
 from service.settings import settings
 
@@ -156,6 +157,8 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
     run.lease_until, run.stage = None, None
     if state is not RunState.QUEUED:
         run.finished_at = now
+        if run.only_worker is not None:
+            plans.review(session, run)
         wake(session, CONTROL)  # which reports it
     if state is RunState.FAILED:
         happenings.run_failed(session, run, now)
@@ -238,6 +241,8 @@ def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
     elif run.attempt >= run.max_attempts or run.losses > MAX_LOSSES:
         run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
+        if run.only_worker is not None:
+            plans.review(session, run)
         happenings.run_failed(session, run, now)
         wake(session, CONTROL)
     else:
@@ -312,8 +317,11 @@ def register(
     if worker is None:
         worker = Worker(name=name, started_at=now)
         session.add(worker)
+    moved = worker.device != device
     worker.device, worker.description, worker.sandbox = device, description, sandbox
     worker.seen_at, worker.run_id = now, run_id
+    if moved:
+        plans.plan_worker(session, name, device)
 
 
 def heartbeat(session: Session, name: str, run_id: int | None) -> None:

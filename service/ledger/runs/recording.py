@@ -46,7 +46,7 @@ from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells, most_moved
 from service.domain.verdicts.totals import summaries
 from service.ledger import policies, stored_texts, targets
-from service.ledger.calibration import quarantines, sessions
+from service.ledger.calibration import plans, quarantines, sessions
 from service.ledger.calibration.sessions import known_variances
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.notices import happenings
@@ -219,6 +219,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
         note_drifts(session, run, revision, result.taken)
+        plans.plan_target(session, run.target_id, run.device, policy.calibrate.every_h * 3600)
         after_run.note_regressions(session, run, policy)
     return run
 

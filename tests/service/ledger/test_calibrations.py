@@ -16,7 +16,17 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import clock, reading, transaction
-from service.db.models import Calibration, Quarantine, RecipeRow, RegressionRow, Run, Target, VerdictRow, Worker
+from service.db.models import (
+    Calibration,
+    CalibrationPlan,
+    Quarantine,
+    RecipeRow,
+    RegressionRow,
+    Run,
+    Target,
+    VerdictRow,
+    Worker,
+)
 from service.domain.metrics import SeriesKey
 from service.domain.policy.policy import NOTHING, Policy
 from service.domain.states import CellState, Priority, Purpose, RunState
@@ -71,6 +81,8 @@ class House:
         with transaction() as session:
             asked = update(Run).where(Run.purpose == Purpose.CALIBRATION)
             session.execute(asked.values(created_at=Run.created_at - hours * HOUR, dedupe=Run.dedupe + " of old"))
+            plans = update(CalibrationPlan)
+            session.execute(plans.values(due_at=CalibrationPlan.due_at - hours * HOUR, planned_at=0.0))
 
     def recorded(self, taken: Sequence[ContenderResult], baseline: str | None, worker: str = "one") -> Run:
         lease = world.leased(worker)
@@ -197,6 +209,8 @@ def test_a_clock_that_jumps_back_delays_a_calibration_by_less_than_its_interval(
         asked_before = update(Run).where(Run.purpose == Purpose.CALIBRATION)
         session.execute(asked_before.values(created_at=Run.created_at + 24 * HOUR, dedupe=Run.dedupe + " of old"))
         session.execute(update(Target).values(created_at=clock(session) + 24 * HOUR))
+        times = {"due_at": CalibrationPlan.due_at + 24 * HOUR, "planned_at": CalibrationPlan.planned_at + 24 * HOUR}
+        session.execute(update(CalibrationPlan).values(times))
     assert calibrations.plan_due() == 1
     with transaction() as session:
         session.execute(update(Run).values(state=RunState.DONE))

@@ -1,4 +1,4 @@
-"""The turns of queued runs: a target of many runs does not keep those of others waiting."""
+"""The turns of queued runs, and the times at which workers calibrate targets."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,3 +24,19 @@ def upgrade() -> None:
     op.create_index("ix_runs_share", "runs", share, sqlite_where=unfinished, postgresql_where=unfinished)
     op.create_index("ix_runs_second", "runs", ["finished_at"], sqlite_where=second, postgresql_where=second)
     op.create_index("ix_targets_poll", "targets", ["poll_at"])
+    op.create_table(
+        "calibration_plans",
+        sa.Column("target_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("worker", sa.String(120), nullable=False),
+        sa.Column("due_at", sa.Float(53), nullable=False),
+        sa.Column("planned_at", sa.Float(53), nullable=False),
+        sa.ForeignKeyConstraint(["target_id"], ["targets.id"]),
+        sa.PrimaryKeyConstraint("target_id", "worker"),
+    )
+    op.create_index("ix_calibration_plans_due", "calibration_plans", ["worker", "due_at"])
+    op.create_index("ix_calibration_plans_planned", "calibration_plans", ["worker", "planned_at"])
+    op.execute(
+        "INSERT INTO calibration_plans (target_id, worker, due_at, planned_at)"
+        " SELECT DISTINCT series.target_id, workers.name, 0, 0 FROM series"
+        " JOIN workers ON workers.device = series.device"
+    )
