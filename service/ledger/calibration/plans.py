@@ -1,6 +1,6 @@
 """When each worker is to calibrate each target of its device: a row for each pair, which is read when it is due."""
 
-from sqlalchemy import Select, delete, literal, or_, select, update
+from sqlalchemy import CompoundSelect, Select, delete, literal, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -38,15 +38,17 @@ def review(session: Session, run: Run) -> None:
     session.execute(update(CalibrationPlan).where(*pair).values(due_at=0.0))
 
 
-def due(now: float, seen_since: float, limit: int) -> Select[int, str, str, str | None]:
+def due(now: float, seen_since: float, limit: int) -> CompoundSelect[int, str, str, str | None]:
     """Target, worker, device and trouble of the sandbox, of pairs that are due and whose worker was seen lately.
 
     A pair that was planned in the future is due, too: the clock was set back since.
     """
-    return (
+    pairs = (
         select(CalibrationPlan.target_id, Worker.name, Worker.device, Worker.sandbox)
         .join(Worker, Worker.name == CalibrationPlan.worker)
         .where(Worker.seen_at.between(seen_since, now + (now - seen_since)))
-        .where(or_(CalibrationPlan.due_at <= now, CalibrationPlan.planned_at > now))
-        .limit(limit)
     )
+    # Each condition has an index of its own: with both in one query all plans of a worker are read.
+    early = pairs.where(CalibrationPlan.due_at <= now).limit(limit).subquery()
+    set_back = pairs.where(CalibrationPlan.planned_at > now).limit(limit).subquery()
+    return union(select(early), select(set_back))

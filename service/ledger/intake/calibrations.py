@@ -3,10 +3,11 @@
 The first MIN_CALIBRATIONS as soon as a revision was measured, because until then times block nothing; then each night.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import structlog
-from sqlalchemy import ColumnElement, Select, exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
@@ -39,7 +40,7 @@ def plan_due() -> int:
     """Queue the calibrations that are due.  Returns how many; any number of processes may run this at once."""
     with reading() as session:
         now = clock(session)
-        lost = session.execute(_lost(now).limit(1)).first() is not None
+        lost = _lost(session, now)
         due = session.execute(plans.due(now, now - LATELY_S, _AT_MOST)).all()
     if lost:
         _give_up()
@@ -188,15 +189,25 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
     return next(iter(building), None)  # its broken cases are not calibrated
 
 
-def _lost(now: float) -> Select[int]:
+def _lost(session: Session, now: float) -> list[int]:
     """The runs that wait for a worker that is gone."""
-    of_worker = (Run.device == Worker.device) & (Run.only_worker == Worker.name) & (Run.state == RunState.QUEUED)
-    return select(Run.id).join(Worker, of_worker).where(~is_recent(Worker.seen_at, now, GONE_S))
+    gone = defaultdict[str, list[str]](list)
+    for device, name in session.execute(
+        select(Worker.device, Worker.name).where(~is_recent(Worker.seen_at, now, GONE_S))
+    ):
+        gone[device].append(name)
+    waiting = select(Run.id).where(Run.state == RunState.QUEUED)
+    return [
+        run_id
+        for device, names in gone.items()
+        for run_id in session.scalars(waiting.where(Run.device == device, Run.only_worker.in_(names)))
+    ]
 
 
 def _give_up() -> None:
     with transaction() as session:
         now = clock(session)
         given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": "its worker has not been seen for a day"}
-        rows = update(Run).where(Run.id.in_(_lost(now)), Run.state == RunState.QUEUED).values(given_up)
-        session.execute(rows.execution_options(synchronize_session=False))
+        for run_id in _lost(session, now):
+            rows = update(Run).where(Run.id == run_id, Run.state == RunState.QUEUED).values(given_up)
+            session.execute(rows.execution_options(synchronize_session=False))

@@ -246,7 +246,7 @@ def poll_due(*, wait: bool = True) -> int:
     """
     ends = time.monotonic() + (_ROUND_S if wait else _STARTING_S)
     with reading() as session:
-        polled = (_is_poll_due(session), Target.paused_at.is_(None))
+        polled = (_is_poll_due(clock(session)), Target.paused_at.is_(None))
         due = session.execute(select(Target.id).where(*polled).order_by(Target.poll_at)).scalars().all()
     begun = list[Future[int]]()
     for target_id in due:
@@ -271,8 +271,9 @@ def _claim_and_poll(target_id: int) -> int:
 
 def _claimed(target_id: int) -> bool:
     with transaction() as session:
-        values = {"poll_at": database_now(session) + _POLLING_S}
-        claim = update(Target).where(Target.id == target_id, _is_poll_due(session)).values(values)
+        now = clock(session)
+        values = {"poll_at": now + _POLLING_S}
+        claim = update(Target).where(Target.id == target_id, _is_poll_due(now)).values(values)
         claim = claim.returning(Target.id).execution_options(synchronize_session=False)
         return session.execute(claim).first() is not None
 
@@ -293,10 +294,9 @@ def _renewing(target_id: int) -> Callable[[], None]:
     return renew
 
 
-def _is_poll_due(session: Session) -> ColumnElement[bool]:
+def _is_poll_due(now: float) -> ColumnElement[bool]:
     usual_s = max(_POLLING_S, settings().remote_poll_s)
     longest_s = case((Target.poll_failures > 0, max(usual_s, _MAX_POLL_S)), else_=usual_s)
-    now = database_now(session)
     due: ColumnElement[bool] = is_due(Target.poll_at, now, longest_s)
     return or_(Target.poll_at <= now, Target.poll_at > now + usual_s) & due  # as an index has it
 
