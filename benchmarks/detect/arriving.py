@@ -53,7 +53,7 @@ def replayed(values: Sequence[float]) -> list[Reported]:
             ]
         }
         table = _newest(series[:, :count], NEAR)
-        selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
+        selected = select_series(table, known, limits)
         close = _newest(series[:, :count], LONGEST if selected else 0)
         found = scan_series(close, table, known, limits)
         if NAME not in found:

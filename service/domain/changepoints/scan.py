@@ -21,7 +21,6 @@ from service.domain.changepoints.segmentation import Change, HistoryLimits, Leve
 from service.domain.changepoints.series_table import (
     Histories,
     limits_at,
-    sampled_mask,
     shift_mask,
     slope_of,
 )
@@ -47,8 +46,6 @@ FDR = 0.05  # of the siblings that are said to have a step; the step itself pass
 MAX_WEIGHT = 4.0  # of a quiet series, relative to the median one
 
 Family = tuple[str, str, str]
-ONE_IN = 100  # of all series are scanned in any case,
-ONE_IN_OPEN = 10  # and of those with an open point
 
 Points = Mapping[Name, Sequence[KnownPoint]]
 Limits = Mapping[Name, HistoryLimits]
@@ -165,13 +162,11 @@ def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:
     return {name: limits_at(name[1], value, policy) for name, value in zip(table.names, usual, strict=True)}
 
 
-def select_series(table: Histories, points: Points, limits: Limits, key: object) -> list[Name]:
-    """The series that may have shifted, and a sample of the others.  The same `key` gives the same sample."""
-    notify = np.array([limits[name].notify for name in table.names])
-    open_ones = np.array([any(point.open for point in points.get(name, ())) for name in table.names], dtype=bool)
-    selected = shift_mask(table, _since(points), notify) | sampled_mask(table.names, key, ONE_IN)
-    selected |= open_ones & sampled_mask(table.names, key, ONE_IN_OPEN)
-    return [table.names[row] for row in np.flatnonzero(selected)]
+def select_series(table: Histories, points: Points, limits: Limits) -> list[Name]:
+    """The series that may have shifted, and those with an open point."""
+    shifted = shift_mask(table, _since(points), np.array([limits[name].notify for name in table.names]))
+    with_open = {name for name, of_name in points.items() if any(point.open for point in of_name)}
+    return [name for name, moved in zip(table.names, shifted, strict=True) if moved or name in with_open]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ Pure.  A *place* is the index of a revision among the measured revisions; the fi
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,11 +141,6 @@ def varies(name: Name) -> bool:
 
 def _times(table: Histories) -> NDArray[np.bool_]:
     return np.array([varies(name) for name in table.names], dtype=bool)
-
-
-def sampled_mask(names: Sequence[Name], key: object, one_in: int) -> NDArray[np.bool_]:
-    """Select one series in `one_in` by a hash of `key` and its name: each gets its turn, and no state is kept."""
-    return np.array([crc32(f"{key}:{provider}:{case}".encode()) % one_in == 0 for provider, case in names], dtype=bool)
 
 
 def _aligned(table: Histories, logs: Table, since: Mapping[Name, int]) -> Table:

@@ -115,7 +115,7 @@ def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
-        selected = select_series(table, points, limits, key=runs[-1])
+        selected = select_series(table, points, limits)
         close = histories(session, measured, newest=LONGEST, only=selected)
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
     if not limits.keys() >= set(close.names):  # series that were not measured lately

@@ -255,9 +255,8 @@ def steady_scans(watched: Watched, counts: Iterable[int]) -> Iterator[load.Chang
         yield from watched.points(FIRST)
 
 
-def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(watched, monkeypatch):
+def test_a_leak_does_not_shrink_when_its_beginning_leaves_the_scanned_revisions(watched):
     """The newest 120 revisions are scanned: of a leak from the 40th to the 100th they show less and less."""
-    monkeypatch.setattr("service.domain.changepoints.scan.ONE_IN", 1)  # each series each time
     watched.noise, watched.true = 0.004, {FIRST: lambda place: 1.002 ** min(max(0, place - 40), 60)}
     sizes: dict[int, list[float]] = {}
     befores: dict[int, list[int]] = {}
@@ -686,9 +685,8 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
     assert anywhere.searches() == []
 
 
-def test_an_improvement_that_was_reverted_was_not_held(watched, monkeypatch):
+def test_an_improvement_that_was_reverted_was_not_held(watched):
     """Ten revisions were faster.  Neither the revert nor the thirty that followed are evidence that it was held."""
-    monkeypatch.setattr("service.domain.changepoints.scan.ONE_IN", 1)  # each series each time
     watched.noise = 0.004
     watched.true = {FIRST: lambda place: 0.96 if 50 <= place < 60 else 1.0}
     for count in (50, *[2] * 30):

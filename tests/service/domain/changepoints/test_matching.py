@@ -18,7 +18,7 @@ from service.domain.changepoints.matching import (
     search_range,
 )
 from service.domain.changepoints.scan import limits_of, scan_series, select_series
-from service.domain.changepoints.series_table import Histories, limits_at, sampled_mask, shift_mask
+from service.domain.changepoints.series_table import Histories, limits_at, shift_mask
 from service.domain.policy.policy import Policy
 from service.domain.states import PointState
 
@@ -252,17 +252,16 @@ def test_the_unit_makes_no_difference(scale, seed):
     assert shift_mask(rows, {}, notify).tolist() == shift_mask(scaled, {}, notify).tolist()
 
 
-def test_each_series_has_its_turn():
-    names = [("p", f"case{number}") for number in range(200)]
-    turns = np.array([sampled_mask(names, look, 10) for look in range(200)])
-    assert turns.any(axis=0).all()
-    assert 0.08 < turns.mean() < 0.12
-    assert sampled_mask(names, 7, 10).tolist() == sampled_mask(names, 7, 10).tolist()
+def test_a_series_with_an_open_point_is_looked_at_until_it_is_settled():
+    rows = table(*(noise(30, 0.005, seed) for seed in range(2)))
+    settled = KnownPoint(2, 20, 1.05, state=PointState.CONFIRMED)
+    points = {rows.names[0]: [KnownPoint(1, 20, 1.05)], rows.names[1]: [settled]}
+    assert select_series(rows, points, limits_of(rows, Policy())) == [rows.names[0]]
 
 
 def test_few_of_many_calm_series_are_looked_at():
     rows = table(*(noise(30, 0.005, seed) for seed in range(500)))
-    assert len(select_series(rows, {}, limits_of(rows, Policy()), key=1)) <= 25
+    assert len(select_series(rows, {}, limits_of(rows, Policy()))) <= 25
 
 
 @pytest.mark.parametrize(
