@@ -12,12 +12,12 @@ from functools import lru_cache
 from itertools import groupby, pairwise, takewhile
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from service.domain.changepoints.segmentation import Change, HistoryLimits, Level, Levels, Part, Seen, levels_of
 from service.domain.changepoints.step_test import (
     FEW,
-    MIN_ERROR,
     OUTLIER,
     UNKNOWN,
     Logs,
@@ -25,17 +25,15 @@ from service.domain.changepoints.step_test import (
     Step,
     adjusted,
     effect,
+    local_noise,
     median,
     ratio_of,
-    running_median,
-    spread,
     unpredicted,
 )
 from service.domain.text import DAY_S
 
 LONGEST = 120  # revisions that show a slope, and newest places that are scanned; a third of them may be enough
 MAX_STEP = 0.5  # of the rise at one place; with more it is a step
-GRID = 4  # revisions between two slopes that are tried
 PAUSE_S = 14 * DAY_S  # between two measurements, after which a machine may have drifted
 USUAL_PAUSES = 10  # times the usual time between two; who measures once a week makes no pause
 
@@ -86,16 +84,13 @@ def _rises_between(levels: Levels, begin: int, end: int, limits: HistoryLimits) 
 def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise | None:
     """The rise of the revisions from `begin` to `end`; None unless a slope explains them better than levels do."""
     begin += (end - begin) % FEW  # so that few shapes are kept
-    means, least = levels.logs[begin:end].reshape(-1, FEW).mean(axis=1), math.log1p(limits.block)
-    if means.max() - means.min() < MAX_STEP * least:  # too flat for any slope
-        return None
     logs = _pulled_in(levels.logs[begin:end])
     begins, ends, shapes, squares = _shapes(len(logs))
     away = logs - logs.mean()
     rising = shapes @ away / squares
     best = int(np.argmax(rising * np.abs(rising) * squares))
     rise = float(rising[best])
-    if rise < least:
+    if rise < math.log1p(limits.block):
         return None
     left = away - rise * shapes[best]
     step = effect(away, left, rise, float(squares[best]), parameters=4)  # both ends, the level before and the rise
@@ -103,7 +98,7 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
     stepped, places = [_best_step(logs)], [part - begin for part in parts]
     if step.searched_p > limits.fdr or max(_jump(logs, place) for place in stepped + places) > MAX_STEP * rise:
         return None
-    if min(_criterion(_about_levels(logs, at), 2 * len(at) + 1) for at in (stepped, places)) <= _criterion(left, 4):
+    if min(_criterion(logs, at) for at in (stepped, places)) <= _information(left, 4):
         return None
     first, last = int(begins[best]), int(ends[best])
     parts = parts or [start for start in levels.candidates if begin < start < end]
@@ -113,7 +108,7 @@ def _rise(levels: Levels, begin: int, end: int, limits: HistoryLimits) -> Rise |
 @lru_cache(maxsize=LONGEST)
 def _shapes(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], Logs]:
     """Every slope between two flat parts, from 0 to 1, about its mean."""
-    ends_of = [(begin, end) for begin in range(0, count, GRID) for end in range(begin + 2 * FEW, count + 1, GRID)]
+    ends_of = [(begin, end) for begin in range(0, count, FEW) for end in range(begin + 2 * FEW, count + 1, FEW)]
     begins, ends = np.array(ends_of).T
     shapes = np.clip((np.arange(count) - begins[:, None]) / (ends - begins)[:, None], 0, 1)
     shapes -= shapes.mean(axis=1)[:, None]
@@ -121,9 +116,9 @@ def _shapes(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[n
 
 
 def _pulled_in(logs: Logs) -> Logs:
-    """The values, none further from its neighbours than outliers are."""
-    usual = running_median(logs)
-    limit = OUTLIER * max(spread(np.abs(logs - usual)), MIN_ERROR)
+    """The values, none further from the median of it and its neighbours than outliers are."""
+    usual = np.median(sliding_window_view(np.pad(logs, 1, mode="edge"), 3), axis=1)
+    limit = OUTLIER * local_noise(logs)
     return np.clip(logs, usual - limit, usual + limit)
 
 
@@ -139,12 +134,14 @@ def _jump(logs: Logs, place: int) -> float:
     return median(logs[place : place + FEW]) - median(logs[max(place - FEW, 0) : place])
 
 
-def _about_levels(logs: Logs, starts: Sequence[int]) -> Logs:
-    return np.concatenate([level - level.mean() for level in np.split(logs, starts)])
+def _criterion(logs: Logs, starts: Sequence[int]) -> float:
+    """The Bayesian information criterion of levels: less is better."""
+    left = np.concatenate([level - level.mean() for level in np.split(logs, starts)])
+    return _information(left, 2 * len(starts) + 1)
 
 
-def _criterion(left: Logs, parameters: int) -> float:
-    """The Bayesian information criterion of what remains unpredicted: less is better."""
+def _information(left: Logs, parameters: int) -> float:
+    """The same of what remains of a model with so many parameters."""
     return len(left) * math.log(unpredicted(left)) + parameters * math.log(len(left))
 
 

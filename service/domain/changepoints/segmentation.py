@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from service.domain.changepoints.step_test import MIN_ERROR, MIN_SIDE, Logs, Step, local_noise, step_between
+from service.domain.changepoints.step_test import MIN_ERROR, MIN_SIDE, OUTLIER, Logs, Step, local_noise, step_between
 
 FLIPS = 5  # changes between two levels: a commit that is reverted, landed again and reverted again makes four
 
@@ -91,9 +91,6 @@ class HistoryLimits:
 
 
 SPAN = 400  # revisions that are searched at a time; the cost of a steady series grows with their square
-# Standard deviations of the noise at which two values are 1/e alike.  A width that is measured in the noise sees a step
-# of 3 % next to one of 200 % as well as alone.
-KERNEL = 3.0
 PENALTY = 0.55  # of a change point in the search, times log n
 
 
@@ -143,18 +140,21 @@ def _candidates(logs: Logs) -> list[int]:
     """Kernel change points (Arlot, Celisse and Harchaoui, 2019) by PELT (Killick, Fearnhead and Eckley, 2012).
 
     With a Gaussian kernel the cost of one value is at most 1, so an outlier is not a change, and no step hides another.
+    The kernel is as wide as outliers are away: so a step of 3 % is seen next to one of 200 % as well as alone.  A level
+    may be of any length here, or a change that a few values show too early would be put where enough values follow.
     """
     if len(logs) < 2 * MIN_SIDE or np.ptp(logs) == 0:
         return []
     from ruptures import KernelCPD  # not above: it imports scipy.stats, for which every command would wait
 
-    width = KERNEL * max(local_noise(logs), MIN_ERROR)
-    search = KernelCPD("rbf", min_size=MIN_SIDE, params={"gamma": 1 / width**2})
+    width = OUTLIER * max(local_noise(logs), MIN_ERROR)
+    search = KernelCPD("rbf", min_size=1, params={"gamma": 1 / width**2})
     starts: list[int] = []
     for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
         end = begin + SPAN
         # Spans overlap by half.  Of each only the middle half counts, where it has values on both sides.
-        answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
+        first = begin + SPAN // 4 if begin else MIN_SIDE
+        answers = range(first, end - SPAN // 4 if end < len(logs) else len(logs) - MIN_SIDE + 1)
         ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=PENALTY * math.log(len(logs)))
         for start in (begin + int(place) for place in ends[:-1]):
             if start in answers and (not starts or start - starts[-1] >= MIN_SIDE):

@@ -15,10 +15,9 @@ from service.domain.changepoints import Change, HistoryLimits, Seen
 from service.domain.changepoints.step_test import (
     FEW,
     MAD_TO_SIGMA,
-    MEAN_TO_SIGMA,
     MIN_ERROR,
     NEAR,
-    SUSPICIOUS,
+    OUTLIER,
     Slope,
     device_slope,
     row_counts,
@@ -174,8 +173,8 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
         shift = np.abs(row_medians(after) - row_medians(before))
         # From differences of neighbours, so that a step or a drift does not count as noise.
         sigma = MAD_TO_SIGMA / math.sqrt(2) * row_medians(np.abs(np.diff(logs[rows], axis=1)))
-        error = MEAN_TO_SIGMA * (sigma + MIN_ERROR) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
-        mask[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= SUSPICIOUS * error)
+        error = math.sqrt(math.pi / 2) * (sigma + MIN_ERROR) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
+        mask[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= OUTLIER * error)
     return mask
 
 

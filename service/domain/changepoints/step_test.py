@@ -18,21 +18,18 @@ Logs = NDArray[np.float64]  # natural logarithms of adjusted values, oldest firs
 Table = NDArray[np.float64]  # a row for each series; NaN where nothing is known
 
 OUTLIER = 3.0  # standard deviations from the median beyond which a value is winsorised
-MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations, and over their mean
-MEAN_TO_SIGMA = 1.2533
-RUNNING = 11  # revisions of the running median: it follows a level of 6
+MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations
 MIN_SIDE = 5  # revisions of the shortest level
 FEW = 8  # values, or series, from which a level or a deviation can be estimated
-SUSPICIOUS = 3.5  # standard deviations, or errors, from what is usual
 NEAR = 30  # values that show what is usual near a place; the newest as many places select the series to scan
 
 
 def spread(away: Logs) -> float:
     """A robust standard deviation from absolute deviations.
 
-    If more than half of the values are equal, the MAD is 0; the mean absolute deviation is used then.
+    If more than half of the values are equal, the MAD is 0; the root of the mean square is used then.
     """
-    return MAD_TO_SIGMA * median(away) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
+    return MAD_TO_SIGMA * median(away) or math.sqrt(float(away @ away) / len(away))
 
 
 def median(logs: Logs) -> float:
@@ -42,15 +39,8 @@ def median(logs: Logs) -> float:
 
 
 def local_noise(logs: Logs) -> float:
-    """The standard deviation about a running median, which contains no step and no slow drift."""
-    return spread(np.abs(logs - running_median(logs)))
-
-
-def running_median(logs: Logs) -> Logs:
-    """For each value the median of those around it."""
-    reach = min(RUNNING, len(logs)) // 2
-    padded = np.pad(logs, reach, mode="reflect")
-    return np.asarray(np.median(sliding_window_view(padded, 2 * reach + 1), axis=1))
+    """The standard deviation of one value, from differences of neighbours: few of them have a step between."""
+    return spread(np.abs(np.diff(logs))) / math.sqrt(2)
 
 
 def row_medians(rows: Table) -> Table:
@@ -68,16 +58,16 @@ def row_counts(rows: Table) -> NDArray[np.int64]:
     return np.asarray((~np.isnan(rows)).sum(axis=1))
 
 
-WINDOW = 200  # revisions of each side that are compared; values further away have drifted
 MEMORIES = (1, 4)  # revisions: without a step, a value follows from the last one, or from the mean of the last four
-MAX_AUTOCORRELATION = 0.95
 MIN_ERROR = 1e-9  # in log units, for a series that does not vary at all (bytes); far below any change
-MAX_LOG = math.log(sys.float_info.max)
 
 
 def ratio_of(log: float) -> float:
     """exp(log), limited to the largest float."""
-    return math.exp(log) if log < MAX_LOG else sys.float_info.max
+    try:
+        return math.exp(log)
+    except OverflowError:
+        return sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ def step_between(before: Logs, after: Logs) -> Step:
     p is also that of a t test in which each level has its own variance (Welch, 1947): a few values that scatter widely
     have no level, although the many of the other side hardly scatter.
     """
-    sides = _pulled_in((before[-WINDOW:], after[:WINDOW]))
+    sides = _pulled_in((before, after))
     counts, means = [len(side) for side in sides], [float(side.sum()) / len(side) for side in sides]
     left, level = [side - mean for side, mean in zip(sides, means, strict=True)], np.concatenate(sides)
     squares = counts[0] * counts[1] / len(level)
@@ -137,7 +127,7 @@ def effect(level: Logs, left: Logs, shift: float, squares: float, parameters: in
     freedom = max(count - parameters - 2, 1)  # the memory, and the variance
     wandering, (remaining, slope) = unpredicted(level), _predicted(left)
     p = 2 * float(stdtr(freedom, -math.sqrt(max(wandering / remaining - 1, 0.0) * freedom)))
-    slope = min((slope * count + parameters) / max(count - 3 * parameters, 1), MAX_AUTOCORRELATION)
+    slope = min((slope * count + parameters) / max(count - 3 * parameters, 1), 1 - 1 / count)
     error = math.sqrt(remaining / squares) / (1 - slope)
     effective = max((count - parameters) * (1 - slope) / (1 + slope), 1.0)
     return Step(shift, error, effective, p, count)
