@@ -14,7 +14,7 @@ from benchmarks.detect.score import MARGIN, Labelled, matched
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
-from service.domain.changepoints.step_test import device_slope, step_between
+from service.domain.changepoints.step_test import step_between
 
 Logs = NDArray[np.float64]
 
@@ -33,7 +33,6 @@ def report(labelled: Collection[Labelled], part: int = 1) -> Iterator[str]:
     real = list(stretches(labelled))
     yield from _patterns(real)
     yield from _leaks(real, part)
-    yield from _slopes(part)
     yield from _siblings(part)
     yield from _arriving(part)
 
@@ -131,24 +130,6 @@ def _made_leak(seed: int, size: float, sigma: float, commits: int) -> Logs:
     at = np.sort(random.choice(np.arange(40, 120), commits, replace=False))
     risen = np.searchsorted(at, np.arange(120), "right") / commits
     return size * risen + random.normal(0, sigma, 120)
-
-
-def _slopes(part: int) -> Iterator[str]:
-    yield "\ntheta where the truth is 1, learned from 50 series of a device that drifts (AR(.95), sigma 1 %):\n"
-    yield "| own noise of each | 30 revisions | 120 revisions |\n|---|---|---|"
-    for sigma in (0.002, 0.005, 0.01):
-        cells = []
-        for revisions in (30, 120):
-            thetas = [_learned(seed, sigma, revisions) for seed in range(40 // part)]
-            cells.append("{:.2f} ({:.2f} to {:.2f})".format(np.median(thetas), *np.quantile(thetas, (0.05, 0.95))))
-        yield f"| {sigma:.1%} | " + " | ".join(cells) + " |"
-
-
-def _learned(seed: int, sigma: float, revisions: int) -> float:
-    random = np.random.default_rng((SEED, seed))
-    machine = autoregressive(random, revisions, DRIFT_MEMORY)
-    own, sota = random.normal(0, sigma, (2, 50, revisions)) + machine
-    return device_slope(own, sota, [f"case{number}" for number in range(50)]).theta
 
 
 def _siblings(part: int) -> Iterator[str]:

@@ -19,9 +19,7 @@ from service.domain.changepoints.segmentation import Change, HistoryLimits, Leve
 from service.domain.changepoints.step_test import (
     FEW,
     OUTLIER,
-    UNKNOWN,
     Logs,
-    Slope,
     Step,
     adjusted,
     effect,
@@ -148,15 +146,13 @@ def _information(left: Logs, parameters: int) -> float:
 DEFAULTS = HistoryLimits()
 
 
-def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, device: Slope = UNKNOWN) -> list[Change]:
+def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Change]:
     """Every change of level in a series, oldest first.
 
     Each epoch (revisions measured with one stack) is analysed separately: no commit caused a change of the stack.
-    `device` is the slope over SOTA that its series usually have.
-
     Raises: ValueError if the revisions are not in order.
     """
-    return [change for epoch in epochs_of(seen, limits, device) for change in epoch.changes(limits)]
+    return [change for epoch in epochs_of(seen, limits) for change in epoch.changes(limits)]
 
 
 @dataclass(frozen=True)
@@ -235,13 +231,13 @@ def change_of(step: Step, ordinal: int, before: int, level: Level) -> Change:
     )
 
 
-def epochs_of(seen: Sequence[Seen], limits: HistoryLimits, device: Slope = UNKNOWN) -> list[Epoch]:
+def epochs_of(seen: Sequence[Seen], limits: HistoryLimits) -> list[Epoch]:
     """Split a series where its stack changes, and cut each part into levels.
 
     Raises: ValueError if the revisions are not in order.
     """
     _check_order(seen)
-    return [Epoch(part, levels_of(logs_of(part, device), limits)) for part in _parts(seen)]
+    return [Epoch(part, levels_of(logs_of(part), limits)) for part in _parts(seen)]
 
 
 def _check_order(seen: Sequence[Seen]) -> None:
@@ -258,11 +254,11 @@ def _parts(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
         yield list(epoch)
 
 
-def logs_of(epoch: Sequence[Seen], device: Slope = UNKNOWN) -> Logs:
+def logs_of(epoch: Sequence[Seen]) -> Logs:
     """The logs of the values, without what they share with SOTA."""
     value = np.log([revision.value for revision in epoch])
     if all(revision.reference is None for revision in epoch):
         return value
     return adjusted(
-        value, np.log([math.nan if revision.reference is None else revision.reference for revision in epoch]), device
+        value, np.log([math.nan if revision.reference is None else revision.reference for revision in epoch])
     )

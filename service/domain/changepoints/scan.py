@@ -22,14 +22,11 @@ from service.domain.changepoints.series_table import (
     Histories,
     limits_at,
     shift_mask,
-    slope_of,
 )
 from service.domain.changepoints.step_test import (
     MIN_ERROR,
     MIN_SIDE,
-    UNKNOWN,
     Logs,
-    Slope,
     Step,
     Table,
     local_noise,
@@ -58,16 +55,13 @@ def family_of(name: Name) -> Family:
     return provider, ".".join(op_of(case)), metric.value
 
 
-def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits], device: Slope) -> dict[Name, list[Change]]:
+def shared_steps(table: Histories, limits: Mapping[Name, HistoryLimits]) -> dict[Name, list[Change]]:
     """The steps that siblings have together, for each series that has one.
 
-    They have the level NOTIFY: a step that blocks is certain without its siblings.  There are none if the slope of the
-    device is not known, because the machine may then have any share in them.
+    They have the level NOTIFY: a step that blocks is certain without its siblings.
     """
-    if device == UNKNOWN:
-        return {}
     families: dict[Family, list[_Member]] = {}
-    for name, logs in zip(table.names, table.adjusted(device), strict=True):
+    for name, logs in zip(table.names, table.adjusted(), strict=True):
         if np.count_nonzero(~np.isnan(logs)) >= 2 * MIN_SIDE:
             families.setdefault(family_of(name), []).append(_Member(name, logs, limits[name]))
     changes: dict[Name, list[Change]] = {}
@@ -189,8 +183,7 @@ def scan_series(
 
     Series in `left_out` are not scanned.
     """
-    device = min(slope_of(table), slope_of(close), key=lambda slope: slope.variance)
-    shared = shared_steps(max(table, close, key=lambda histories: histories.values.size), limits, device)
+    shared = shared_steps(max(table, close, key=lambda histories: histories.values.size), limits)
 
     def table_of(name: Name) -> Histories:
         return close if name in close.row_of else table
@@ -198,7 +191,7 @@ def scan_series(
     @cache
     def epochs_of_series(name: Name) -> list[Epoch]:
         here = table_of(name)
-        return epochs_of(here.seen(here.row_of[name]), limits[name], device)
+        return epochs_of(here.seen(here.row_of[name]), limits[name])
 
     scans = {}
     for name in dict.fromkeys((*close.names, *shared)):

@@ -18,8 +18,7 @@ from service.domain.changepoints.step_test import (
     MIN_ERROR,
     NEAR,
     OUTLIER,
-    Slope,
-    device_slope,
+    adjusted,
     row_counts,
     row_medians,
 )
@@ -85,19 +84,15 @@ class Histories:
         )
         return own, reference
 
-    def adjusted(self, device: Slope) -> Table:
-        """The logs measured with the newest stack and with SOTA, less what they share with it by the device's slope.
-
-        NaN for bytes and counts.  A constant series does not follow SOTA.
-        """
+    def adjusted(self) -> Table:
+        """The logs measured with the newest stack and with SOTA, less what they share with it; NaN for the others."""
         measured = ~(np.isnan(self.values) | np.isnan(self.references) | _other_stack(self))
-        measured &= _times(self)[:, None]
-        own, sota = (
-            np.log(table, out=np.full(table.shape, np.nan), where=measured) for table in (self.values, self.references)
-        )
-        constant = np.fmax.reduce(own, axis=1) == np.fmin.reduce(own, axis=1)
-        theta = np.where(constant, 0.0, device.theta)[:, None]
-        return np.asarray(own - theta * (sota - row_medians(sota)[:, None]))
+        logs = np.full(self.values.shape, np.nan)
+        for row, name in enumerate(self.names):
+            if varies(name):  # bytes and counts do not follow the machine
+                there = measured[row]
+                logs[row, there] = adjusted(np.log(self.values[row, there]), np.log(self.references[row, there]))
+        return logs
 
     def usual(self) -> Table:
         """The median of each series, in its unit; 1 for a series without values."""
@@ -123,23 +118,9 @@ def shift_mask(table: Histories, since: Mapping[Name, int], notify: Table) -> ND
     return _moved(own, notify) | _moved(shared, notify)
 
 
-def slope_of(table: Histories) -> Slope:
-    """By how much the times of a device follow SOTA, in the sessions that measured both with the newest stack."""
-    unknown = np.isnan(table.values) | np.isnan(table.references)
-    own, sota = (
-        _aligned(table, np.log(np.where(unknown, np.nan, values)), {}) for values in (table.values, table.references)
-    )
-    times = _times(table)
-    return device_slope(own[times], sota[times], [table.names[row][1] for row in np.flatnonzero(times)])
-
-
 def varies(name: Name) -> bool:
     """Whether samples of equal code vary: times do, bytes and counts do not."""
     return metric_of(name[1]).varies
-
-
-def _times(table: Histories) -> NDArray[np.bool_]:
-    return np.array([varies(name) for name in table.names], dtype=bool)
 
 
 def _aligned(table: Histories, logs: Table, since: Mapping[Name, int]) -> Table:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from service.domain.changepoints import HistoryLimits, Seen, changes
 from service.domain.changepoints.scan import scan_series
 from service.domain.changepoints.series_table import Histories
-from service.domain.changepoints.step_test import MAX_THETA, UNKNOWN, adjusted, device_slope
+from service.domain.changepoints.step_test import adjusted
 
 COUNT = 300
-CASES = [f"case{number}" for number in range(50)]
 Logs = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
@@ -90,26 +89,20 @@ def test_a_later_step_hardly_moves_the_past(seed, now, step):
 
 
 @pytest.mark.parametrize("revisions", [30, 120])
-def test_the_slope_is_learned_from_all_series_of_a_device(revisions):
-    """The truth is 1; a tenth of the series does not follow the machine at all."""
+def test_a_series_follows_the_machine_as_far_as_it_did(revisions):
+    """The truth is 1, and 0 for a tenth of the series.  Noise of SOTA itself leaves up to a third of the machine."""
     random = np.random.default_rng(1)
     machine = wander(random)[:revisions]
     own, sota = random.normal(0, 0.005, (2, 50, revisions))
     own[5:] += machine
-    device = device_slope(own, sota + machine, CASES)
-    assert device.theta == pytest.approx(0.9, abs=0.1)
-    left = [slope_left(adjusted(one, other + machine, device), machine) for one, other in zip(own, sota, strict=True)]
-    assert np.mean(left[5:]) == pytest.approx(0, abs=0.15)
+    left = [slope_left(adjusted(one, other + machine), machine) for one, other in zip(own, sota, strict=True)]
+    assert -0.1 < np.median(left[5:]) < 0.33
+    assert np.median(left[:5]) == pytest.approx(0, abs=0.15)
 
 
 def slope_left(logs: Logs, machine: Logs) -> float:
     """How far adjusted values still follow the machine."""
     return float(np.polyfit(machine, logs, 1)[0])
-
-
-def test_few_series_say_nothing_of_their_device():
-    assert device_slope(*np.random.default_rng(2).normal(0, 0.01, (2, 7, 120)), CASES[:7]) == UNKNOWN
-    assert device_slope(np.full((50, 120), math.nan), np.full((50, 120), math.nan), CASES) == UNKNOWN
 
 
 @settings(max_examples=100)
@@ -119,16 +112,13 @@ def test_few_series_say_nothing_of_their_device():
     st.floats(0, 1),
     st.integers(0, 1000),
 )
-def test_the_slope_of_a_device_is_finite_and_within_its_bounds(sigmas, sota, missing, seed):
+def test_adjusted_values_are_finite(sigmas, sota, missing, seed):
     random = np.random.default_rng(seed)
     values = random.normal(0, np.array(sigmas)[:, None], (len(sigmas), 60))
     references = random.normal(0, sota, values.shape)
     references[random.random(values.shape) < missing * random.integers(0, 2)] = math.nan
-    device = device_slope(values, references, CASES[: len(sigmas)])
-    assert 0 <= device.theta <= MAX_THETA
-    assert 0 < device.variance < math.inf
     for own, other in zip(values, references, strict=True):
-        assert np.isfinite(adjusted(own, other, device)).all()
+        assert np.isfinite(adjusted(own, other)).all()
 
 
 @pytest.mark.parametrize("metric", ["", ".memory"])

@@ -8,8 +8,7 @@ import pytest
 from service.domain.changepoints import HistoryLimits, changes
 from service.domain.changepoints.detector import epochs_of
 from service.domain.changepoints.scan import any_near, family_of, refuted_by_siblings, scan_series, shared_steps
-from service.domain.changepoints.series_table import Histories, slope_of
-from service.domain.changepoints.step_test import UNKNOWN
+from service.domain.changepoints.series_table import Histories
 from tests.service.domain.changepoints.test_noise import correlated
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)
@@ -36,7 +35,7 @@ def noisy(moving: int, size: float, sigma: float = 0.015, count: int = 20, seed:
 
 
 def found(table: Histories) -> dict[tuple[str, str], list[int]]:
-    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS), slope_of(table))
+    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS))
     return {name: [change.ordinal for change in of_name] for name, of_name in steps.items()}
 
 
@@ -71,14 +70,9 @@ def test_a_step_of_the_machine_is_nobodys():
     assert found(histories(noisy(0, 0.0), machine)) == {}
 
 
-def test_without_a_slope_of_the_device_the_machine_may_be_the_cause():
-    table = histories(noisy(20, 0.04))
-    assert shared_steps(table, dict.fromkeys(table.names, LIMITS), UNKNOWN) == {}
-
-
 @pytest.mark.parametrize("moves", ["own", "sota"])
 def test_a_step_of_siblings_is_compared_with_that_of_sota(moves):
-    """Only their siblings show the step; cases of another op are scanned closely, and show the slope of the device."""
+    """Only their siblings show the step; cases of another op are scanned closely."""
     machine = 0.03 * np.sin(np.arange(COUNT))
     table = histories(noisy(20 if moves == "own" else 0, 0.025), machine)
     if moves == "sota":
@@ -114,7 +108,7 @@ def test_a_gap_in_a_series_does_not_hide_its_step():
     own = noisy(20, 0.04)
     own[3, AT : AT + 2] = np.nan
     table = histories(own)
-    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS), slope_of(table))
+    steps = shared_steps(table, dict.fromkeys(table.names, LIMITS))
     [change] = steps[table.names[3]]
     assert (change.before, change.ordinal) == (AT - 1, AT + 2)
 
