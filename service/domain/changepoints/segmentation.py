@@ -119,19 +119,18 @@ class Levels:
 def levels_of(logs: Logs, limits: HistoryLimits) -> Levels:
     """Cut an epoch into levels."""
     starts = candidates = _candidates(logs)
-    while starts:
-        pruned = _pruned(logs, starts, limits, len(candidates))
-        starts = without_flips(logs, pruned, limits)
-        if len(starts) == len(pruned):
+    while True:
+        starts = _pruned(logs, starts, limits, len(candidates))
+        turns = changes_in_turn(logs, starts, limits)
+        if max(turns, default=0) < FLIPS:
             break
+        starts = [start for start, count in zip(starts, turns, strict=True) if count < FLIPS]
     steps = tuple(_steps(logs, starts))
     largest_p = limits.block_alpha / max(len(candidates), 1)
-    levels = np.split(logs, starts)
-    undone = {number for number in range(1, len(starts)) if not _differ(levels[number - 1], levels[number + 1], limits)}
     certain = frozenset(
         start
-        for number, (start, step) in enumerate(zip(starts, steps, strict=True))
-        if step.searched_p <= largest_p and not undone & {number, number + 1}
+        for start, step, count in zip(starts, steps, turns, strict=True)
+        if step.searched_p <= largest_p and count == 1
     )
     return Levels(logs, tuple(starts), steps, certain, tuple(candidates))
 
@@ -190,30 +189,14 @@ def _steps(logs: Logs, starts: Sequence[int]) -> list[Step]:
     return [step_between(before, after) for before, after in pairwise(np.split(logs, starts))]
 
 
-def without_flips(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> list[int]:
-    """`starts` without the changes between two levels that alternate at least `FLIPS` times in a row.
+def changes_in_turn(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> list[int]:
+    """Of each change, how many changes there are in a row between its two levels, itself included.
 
     A level is the same again if the test cannot tell it from the visit before: commits whose effects are alike are no
-    modes.  The newest change is kept if its level has lasted longer than every stay before it: then a commit that was
-    reverted may have landed for good.
+    modes.
     """
-    visits = np.split(logs, starts)
-    kept, first = [], 0
-    while first < len(starts):
-        end = first + 1
-        while end < len(starts) and step_between(visits[end - 1], visits[end + 1]).searched_p > limits.fdr:
-            end += 1
-        stays = [len(visit) for visit in visits[first + 1 : end]]
-        if end == len(starts) and stays and len(visits[end]) > max(stays):
-            end -= 1
-        if end - first >= FLIPS:
-            first = end
-        else:
-            kept.append(starts[first])
-            first += 1
-    return kept
-
-
-def _differ(before: Logs, after: Logs, limits: HistoryLimits) -> bool:
-    """Whether two levels can be told apart, at a place that was not searched for."""
-    return step_between(before, after).p <= limits.fdr
+    visits, counts = np.split(logs, starts), list[int]()
+    for end in range(1, len(starts) + 1):
+        if end == len(starts) or step_between(visits[end - 1], visits[end + 1]).searched_p <= limits.fdr:
+            counts += [end - len(counts)] * (end - len(counts))
+    return counts
