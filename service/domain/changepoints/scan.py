@@ -40,7 +40,6 @@ from service.domain.verdicts.samples import Name
 MIN_SIBLINGS = 5
 MAX_TESTED = 20  # siblings whose values are tested for the step of one series
 FDR = 0.05  # of the siblings that are said to have a step; the step itself passes the usual test
-MAX_WEIGHT = 4.0  # of a quiet series, relative to the median one
 
 Family = tuple[str, str, str]
 
@@ -139,7 +138,7 @@ def _together(rows: Table) -> Logs:
     measured = ~np.isnan(rows)
     noises = np.array([max(local_noise(row[there]), MIN_ERROR) for row, there in zip(rows, measured, strict=True)])
     middles = np.array([median(row[there]) for row, there in zip(rows, measured, strict=True)])
-    weights = np.minimum(noises**-2, MAX_WEIGHT * np.median(noises) ** -2)[:, None] * measured
+    weights = noises[:, None] ** -2.0 * measured
     total = weights.sum(axis=0)
     sums = np.sum(np.where(measured, rows - middles[:, None], 0) * weights, axis=0)
     return np.asarray(np.divide(sums, total, out=np.full(rows.shape[1], np.nan), where=total > 0))

@@ -16,6 +16,7 @@ from service.domain.changepoints.step_test import (
     FEW,
     MAD_TO_SIGMA,
     MIN_ERROR,
+    MIN_SIDE,
     NEAR,
     OUTLIER,
     adjusted,
@@ -28,7 +29,6 @@ from service.domain.verdicts.samples import Name
 
 Table = NDArray[np.float64]  # a row for each series, a column for each place; NaN where nothing was measured
 
-RECENT = (5, 10, 15)  # numbers of newest values that may form a new level
 MAX_NOTIFY = 0.49  # half of the largest threshold of a block
 
 
@@ -144,12 +144,11 @@ def _other_stack(table: Histories) -> NDArray[np.bool_]:
 
 
 def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
+    """Select the series whose newest values may be a new level, up to half of those that select."""
     mask = np.zeros(len(logs), dtype=bool)
     counts = row_counts(logs)
-    for recent in RECENT:
+    for recent in range(MIN_SIDE, NEAR // 2 + 1, MIN_SIDE):
         rows = np.flatnonzero(counts >= recent + FEW)
-        if not len(rows):
-            break
         before, after = logs[rows, :-recent], logs[rows, -recent:]
         shift = np.abs(row_medians(after) - row_medians(before))
         # From differences of neighbours, so that a step or a drift does not count as noise.
