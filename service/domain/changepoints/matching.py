@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from service.domain.changepoints import Change
-from service.domain.changepoints.detector import LONGEST, Epoch
+from service.domain.changepoints.detector import DEFAULTS, LONGEST, Epoch
 from service.domain.changepoints.step_test import FEW, MIN_SIDE, Step, ratio_of
 from service.domain.states import PointState
 
 SAME = 2  # largest distance, in places, between two sightings of one event in different series
 MAX_REFUTED = 3  # successive scans with evidence against an open point before it is closed
-REFUTED_ALPHA = 0.01  # largest p of half of the reported step, with the data of today
 HELD = 30  # places after which a faster level is accepted without an explanation
 REACH = 4  # places that a bisection adds on both sides of a point: its place is uncertain, and a leak spans several
 SAME_HOURS = 6.0  # within which a change of the machine shows in all targets that it measures
@@ -151,7 +150,7 @@ def refutation(point: KnownPoint, epochs: Sequence[Epoch]) -> Refutation | None:
     if not steps:
         return None
     likely = max(steps, key=lambda step: step.p_of_less(reported / 2))
-    if (p := likely.p_of_less(reported / 2)) > REFUTED_ALPHA:
+    if (p := likely.p_of_less(reported / 2)) > DEFAULTS.fdr:
         return None
     return Refutation(ratio_of(likely.shift), *likely.interval(), p, likely.revisions)
 

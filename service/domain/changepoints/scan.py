@@ -38,7 +38,6 @@ from service.domain.policy.policy import Policy
 from service.domain.verdicts.samples import Name
 
 MIN_SIBLINGS = 5
-MAX_TESTED = 20  # siblings whose values are tested for the step of one series
 FDR = 0.05  # of the siblings that are said to have a step; the step itself passes the usual test
 
 Family = tuple[str, str, str]
@@ -88,10 +87,9 @@ def refuted_by_siblings(
 
     A sibling that has no reported point may have the same step, hidden by its noise or not scanned yet.
     """
-    tested = siblings[:MAX_TESTED]
     point = KnownPoint(0, change.ordinal, change.ratio)
-    refuting = sum(refutation(point, epochs_of_series(name)) is not None for name in tested)
-    return refuting >= max(MIN_SIBLINGS, len(tested) / 2)
+    refuting = sum(refutation(point, epochs_of_series(name)) is not None for name in siblings)
+    return refuting >= max(MIN_SIBLINGS, len(siblings) / 2)
 
 
 @dataclass(frozen=True)
