@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power bench-session study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-control bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power bench-session study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -104,7 +104,7 @@ skipped: $(VENV)/.dev  ## Write how many tests each mark and each lack leaves ou
 
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
 	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels, bench-power or bench-session))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-session bench-api bench-comment bench-pages
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-session bench-api bench-comment bench-control bench-pages
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat (a GPU, with Quack)
 	@$(PY) -m benchmarks.kernels.arena $(ARGS)
@@ -139,6 +139,9 @@ bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated runs wi
 
 bench-history: $(VENV)/.dev  ## How long a scan of 1,000 series of 1,000 revisions takes, and of one more revision
 	@$(PY) -m benchmarks.history_speed $(ARGS)
+
+bench-control: $(VENV)/.dev  ## What claims and planning cost with 100 workers and 1,000 targets (ARGS="--database URL")
+	@$(PY) -m benchmarks.control $(ARGS)
 
 bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points: made noise, injected patterns, labelled series, ours and peers' (ARGS="made arriving")
 	@$(PY) -m benchmarks.detect.study --peers .venv-peers/bin/python $(ARGS)

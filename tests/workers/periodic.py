@@ -1,5 +1,10 @@
 """The periodic tasks of control, for tests that drive them themselves."""
 
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
 from service.ledger.intake import deliveries
 from workers import control
 
@@ -13,3 +18,34 @@ def run_control() -> None:
     for lane in sorted(control.LANES, key=lambda lane: lane.name in ("reports", "notices")):
         if lane.name != "polls":
             lane.run()
+
+
+@contextmanager
+def running_control() -> Iterator[None]:
+    """Control runs as in its process, until the end of the block."""
+    threads = control.start()
+    try:
+        yield
+    finally:
+        control.stopping.set()
+        control.wake()
+        _join(threads)
+        # Those that work for a repository would go on with the database of the next test.
+        _join([thread for thread in threading.enumerate() if thread.name in ("poll", "deliveries")])
+        control.stopping.clear()
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(300)
+        assert not thread.is_alive()
+
+
+def happens(what: Callable[[], bool], within_s: float = 60.0) -> bool:
+    """Whether it happens in time."""
+    ends = time.monotonic() + within_s
+    while not what():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True

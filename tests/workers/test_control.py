@@ -2,9 +2,7 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from tests.fakes.contracts import webhooks
 from tests.fakes.git_server import serving
 from tests.fakes.repository import Repository
 from tests.workers.conftest import RECIPE
-from tests.workers.periodic import run_control
+from tests.workers.periodic import happens, run_control, running_control
 from workers import control
 from workers.compile import facts_worker
 
@@ -163,31 +161,6 @@ def remotes(tmp_path, monkeypatch) -> Iterator[Remotes]:
         monkeypatch.setenv("KERNELWATCH_PRIVATE_HOSTS", json.dumps([f"127.0.0.1:{port}"]))
         settings.cache_clear()
         yield Remotes(folder, f"http://127.0.0.1:{port}", hanging, asked, over)
-
-
-@contextmanager
-def running_control() -> Iterator[None]:
-    """Control runs as in its process, until the end of the block."""
-    threads = control.start()
-    try:
-        yield
-    finally:
-        control.stopping.set()
-        control.wake()
-        for thread in threads:
-            thread.join(30)
-        control.stopping.clear()
-        assert not any(thread.is_alive() for thread in threads)
-
-
-def happens(what: Callable[[], bool]) -> bool:
-    """Whether it happens in time."""
-    ends = time.monotonic() + 25.0
-    while not what():
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def known(sha: str) -> bool:
