@@ -36,7 +36,6 @@ from .launching import (
     check,
     configure,
     fitting,
-    launched_early,
     row_stride,
     rows_of,
     same_memory,
@@ -157,12 +156,14 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
     rows, cols = rows_of(x), x.shape[-1]
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
     fused = bool(gradients) and plan.sum is not Sum.SEPARATE
-    early = starts_early(x.device, plan)
+    # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
+    # end: 6 % of 10 us (docs/kernels.md).  Not for teams, whose programs must all be resident.
+    early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
     group = plan.group if plan.sum is Sum.TREE else 0
     constants, tokens = tokens_of(x, plan, X_TOKENS=x, RESIDUAL_TOKENS=dresidual_out, DY_TOKENS=dy)
     teams, config = configure(
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
-        EARLY=early, **constants,
+        LAUNCH_DEPENDENTS=early, **constants,
     )  # fmt: skip
     dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
     partial_grads, partials = None, None
@@ -180,7 +181,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
             _backward, (teams * plan.team,),
             (dy, x, weight, mean, rstd, dresidual_out, out.dx, narrow_dx, out.dweight, out.dbias, partial_grads, work,
              partials),
-            rows, dy_stride, x_stride, dresidual_stride, *tokens, config, **plan.options, **launched_early(early),
+            rows, dy_stride, x_stride, dresidual_stride, *tokens, config, **plan.options,
         )  # fmt: skip
     sums = None
     if gradients and not fused:
@@ -188,7 +189,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
             _sum_partials, (triton.cdiv(cols, SUM_COLS), len(gradients)),
             (partial_grads, gradients[0], gradients[-1]),
             teams, cols, min(SUM_ROWS, triton.next_power_of_2(teams)), SUM_COLS, early,
-            num_warps=8, **launched_early(early),
+            num_warps=8, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return _Launches(main, sums, None if partial_grads is None else tuple(partial_grads.shape), works)
 
@@ -210,8 +211,8 @@ def _backward(
     DY, X, W, MEAN, RSTD, DRESIDUAL, DX, NARROW_DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride,
     x_stride, dresidual_stride, heads, x_tokens, dresidual_tokens, dy_tokens, CONFIG: tl.constexpr,
 ):  # fmt: skip
-    if CONFIG.EARLY:
-        tiles.start_early()
+    if CONFIG.LAUNCH_DEPENDENTS:
+        tl.extra.cuda.gdc_launch_dependents()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)

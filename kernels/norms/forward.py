@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.cuda
 from torch import Tensor
 
 from ..cases import Direction
@@ -35,7 +36,6 @@ from .launching import (
     check,
     configure,
     fitting,
-    launched_early,
     processors,
     row_stride,
     rows_of,
@@ -46,6 +46,11 @@ from .launching import (
 )
 from .plans import ForwardPlan
 from .workspaces import slots_of_rows, workspace
+
+# Of a launch, for each SM.  Up to so many, it starts before the kernel before it ends (programmatic dependent launch):
+# a norm after a product of matrices takes 0.9 us less.  With more, the launches that wait take the places of the one
+# that runs: at four warps, norms one after the other took 1.4 times as long (H200, November).
+EARLY_WARPS = 2
 
 
 class Forward(NamedTuple):
@@ -136,8 +141,9 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
     rows = rows_of(x)
     like = out.y if residual is None else out.residual_out
     constants, tokens = tokens_of(like, plan, X_TOKENS=x, RESIDUAL_TOKENS=residual)
-    early = starts_early(x.device, plan)
-    teams, config = configure(like, plan, center=center, offset=offset, EARLY=early, **constants)
+    teams, config = configure(like, plan, center=center, offset=offset, **constants)
+    early = plan.team == 1 and teams * plan.warps <= EARLY_WARPS * processors(x.device) and starts_early(x.device)
+    config = config._replace(EARLY=early)
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
@@ -148,7 +154,7 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
         return Relaunch(
             _forward, (teams * plan.team,),
             (x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, slots, partials),
-            rows, *strides, *tokens, eps, config, **plan.options, **launched_early(early),
+            rows, *strides, *tokens, eps, config, **plan.options, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
 
 
@@ -163,8 +169,9 @@ def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, heads,
     x_tokens, residual_tokens, eps, CONFIG: tl.constexpr,
 ):  # fmt: skip
-    if CONFIG.EARLY:
-        tiles.start_early()
+    if CONFIG.EARLY:  # the wait is for the end of the kernel before: memory is not accessed until then
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)

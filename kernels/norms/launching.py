@@ -33,7 +33,7 @@ MAX_CALLS = 4096  # that are kept, of each direction: with lengths that vary, mo
 
 
 class Config(NamedTuple):
-    """The compile-time constants of a kernel.  Those from ACC_ROWS to GROUP are for the backward pass."""
+    """The compile-time constants of a kernel.  Those from ACC_ROWS to LAUNCH_DEPENDENTS are for the backward pass."""
 
     COLS: int  # of a row
     CENTER: bool  # LayerNorm
@@ -52,7 +52,8 @@ class Config(NamedTuple):
     ACC_ROWS: int | None = None  # rows of the accumulators of dw and db, reduced to one at the end
     FUSED: bool | None = None  # the last program to arrive adds up the partial sums
     GROUP: int | None = None  # teams of a group of the tree; 0: no tree
-    EARLY: bool = False  # it may start before the kernel before it ends, and let the next start
+    LAUNCH_DEPENDENTS: bool | None = None  # the summing kernel may start
+    EARLY: bool = False  # forward: it starts before the kernel before it ends, and lets the next start
     HEADS: int = 1  # rows of a token, where rows of a tensor have two strides: then, in elements, the stride of tokens
     X_TOKENS: int = 0
     RESIDUAL_TOKENS: int = 0  # of the residual, or of its gradient
@@ -419,17 +420,9 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else INTERPRETED_SMS
 
 
-def starts_early(device: torch.device, plan: Plan) -> bool:
-    """Whether to use programmatic dependent launch: a kernel starts before the one that it waits for ends.
-
-    Not for teams, whose programs must all be resident.
-    """
-    return device.type == "cuda" and plan.team == 1 and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def launched_early(early: bool) -> dict[str, bool]:
-    """Launch options of Triton, which has no such option on older devices."""
-    return {"launch_pdl": True} if early else {}
+def starts_early(device: torch.device) -> bool:
+    """Whether the device has programmatic dependent launch: a kernel starts before the one that it waits for ends."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _layout(tensor: Tensor) -> str:

@@ -8,7 +8,6 @@ CONFIG is the kernel's configuration (`launching.Config`) in all of them.
 
 import triton
 import triton.language as tl
-import triton.language.extra.cuda
 
 from . import plans, workspaces
 
@@ -32,13 +31,6 @@ _POLL = tl.constexpr(
 _COUNT = tl.constexpr(
     "{ .reg .pred mine; setp.eq.s32 mine, $2, 0; mov.b32 $0, 0; @mine atom.relaxed.gpu.global.add.u32 $0, [$1], 1; }"
 )
-
-
-@triton.jit
-def start_early():
-    """Let the next kernel start, then wait for the end of the one before: no memory is accessed until then."""
-    tl.extra.cuda.gdc_launch_dependents()
-    tl.extra.cuda.gdc_wait()
 
 
 @triton.jit

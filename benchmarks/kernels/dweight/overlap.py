@@ -1,4 +1,4 @@
-"""Launch the kernels of a backward pass one after the other, to measure what that costs."""
+"""Launch the kernel that sums the parts only after the first kernel, to measure the cost."""
 
 import importlib
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ _module: Any = importlib.import_module("kernels.norms.backward")
 
 @contextmanager
 def summed(*, early: bool) -> Iterator[None]:
-    """With `early`, `backward` launches each kernel while the one before runs (the default), otherwise after it.
+    """With `early`, `backward` launches its second kernel during the first one (the default), otherwise after it.
 
     Not thread-safe.
     """
     usual = _module.starts_early
     if not early:
-        _module.starts_early = lambda *_: False
+        _module.starts_early = lambda _: False
     try:
         yield
     finally:
