@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import OPS, Case, Direction, Metric, Rounding
+from ..cases import OPS, Case, Direction, Metric
 from .base import Bind, Broken, Provider, Unsupported, by_name, on_matrices
 from .inplace import in_place
 
@@ -112,7 +112,6 @@ class FlashInfer(Engine):
 
 class VLLM(Engine):
     name, title, module = "vllm", "vLLM", "vllm._C_stable_libtorch"
-    rounding = Rounding.BEFORE_WEIGHT
     pinned = ("vllm",)
 
     def rms_norm(self, *, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ from torch import Tensor
 from ..cases import BY_ROW, Direction
 from ..checks.inputs import Inputs
 from .base import Bind, Call
+
+# One by one, small copies took longer than the driver believes of them (`arena.clock_audit`): at 4x4096 in bf16 a turn
+# of 6.6 ms took 15.8 ms.  Together, they are a few kernels.  Large ones are slower together: 322 copies of 8 MiB took
+# 1.8 ms one by one, and 5.6 ms by torch._foreach_copy_ (H200, November).
+COPIED_TOGETHER = 1 << 20  # bytes of a tensor, at most
 
 _INTO = {"y": "x", "residual_out": "residual"}  # where a forward function that returns nothing leaves its outputs
 
@@ -22,8 +28,7 @@ class InPlace:
 
     def __init__(self, bind: Bind, inputs: Inputs) -> None:
         copies = {name: _like(tensor) for name, tensor in inputs.tensors.items() if name in BY_ROW}
-        self._into = list(copies.values())
-        self._from = [inputs[name] for name in copies]
+        self.copied = [(into, inputs[name]) for name, into in copies.items()]
         self._call = bind(Inputs(inputs.case, {**inputs.tensors, **copies}, inputs.eps))
         outputs = inputs.case.outputs if inputs.case.direction is Direction.FWD else ()
         written = tuple(copies[_INTO[name]] for name in outputs if _INTO.get(name) in copies)
@@ -31,12 +36,8 @@ class InPlace:
         self.restore()
 
     def restore(self) -> None:
-        """Write the inputs into the copies.
-
-        In a CUDA graph one by one: as 322 copies of 8 MiB they took 1.8 ms, by torch._foreach_copy_ 5.6 ms (H200,
-        November).
-        """
-        for into, source in zip(self._into, self._from, strict=True):
+        """Write the inputs into the copies."""
+        for into, source in self.copied:
             into.copy_(source)
 
     def __call__(self) -> Any:
@@ -62,9 +63,16 @@ def restored(call: Call) -> Call:
     return after_restoring
 
 
-def restores_of(calls: Sequence[Call]) -> list[Callable[[], None]]:
+def restores_of(calls: Sequence[Call]) -> list[Callable[[], Any]]:
     """What has to run before a pass over `calls`; empty if none of them overwrites its inputs."""
-    return [call.restore for call in calls if isinstance(call, InPlace)]
+    copied = [pair for call in calls if isinstance(call, InPlace) for pair in call.copied]
+    small = [pair for pair in copied if pair[0].nbytes <= COPIED_TOGETHER]
+    restores: list[Callable[[], Any]] = [
+        partial(into.copy_, source) for into, source in copied if into.nbytes > COPIED_TOGETHER
+    ]
+    if small:
+        restores.append(partial(torch._foreach_copy_, [into for into, _ in small], [source for _, source in small]))
+    return restores
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
 from kernels.checks.inputs import make
 from kernels.providers import open_provider
-from kernels.providers.inplace import InPlace, restored
+from kernels.providers.inplace import COPIED_TOGETHER, InPlace, restored, restores_of
 from workers.machine import environments
 from workers.machine.device import DeviceHere
 from workers.machine.environments import Environment
@@ -165,3 +165,22 @@ def test_restoring_brings_the_inputs_back():
     assert not torch.equal(first[0], again[0])
     assert all(map(torch.equal, first, after_restoring))
     assert all(torch.equal(inputs[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("shape", ["64x128", "64x128s200", "600x1024"])  # small, with gaps, above COPIED_TOGETHER
+def test_restoring_before_a_pass_brings_the_inputs_of_all_calls_back(shape):
+    inputs = [make(Case.parse(f"rmsnorm_residual.fwd.{shape}.fp32"), torch.device("cpu"), seed) for seed in (1, 2)]
+
+    def bind(given):
+        return lambda: (given["x"].zero_(), given["residual"].fill_(1))
+
+    calls = [InPlace(bind, each) for each in inputs]
+    for call in calls:
+        call()
+    for restore in restores_of([*calls, lambda: None]):
+        restore()
+    for call, each in zip(calls, inputs, strict=True):
+        for (into, _), name in zip(call.copied, ("x", "residual"), strict=True):
+            assert torch.equal(into, each[name])
+            assert (into.nbytes > COPIED_TOGETHER) is (shape == "600x1024")
+    assert restores_of([lambda: None]) == []
