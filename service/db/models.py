@@ -998,7 +998,7 @@ class OutboxMessage(Base):
     __table_args__ = (
         Index("ix_outbox_messages_state", "state", "next_at"),
         Index("ix_outbox_messages_run", "run_id"),
-        Index("ix_outbox_messages_target", "target_id"),
+        Index("ix_outbox_messages_target", "target_id", "claimed_at"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
@@ -1013,6 +1013,7 @@ class OutboxMessage(Base):
     remote_id: Mapped[str | None] = mapped_column(ShortText(80))
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float] = mapped_column(default=0.0)
+    claimed_at: Mapped[float] = mapped_column(default=0.0, server_default="0")  # when it was last about to be sent
     error: Mapped[str | None]
     created_at: Mapped[float] = mapped_column(default=0.0)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
 
 from service.db.engine import clock, database_now, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
@@ -154,13 +154,17 @@ def marker_of(target: str, pull: int, body: str) -> str:
 def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
+        others = aliased(OutboxMessage)
+        turn = select(func.max(others.claimed_at)).where(others.target_id == OutboxMessage.target_id).scalar_subquery()
         first = (
             select(OutboxMessage)
             .join(Target, Target.id == OutboxMessage.target_id)
             .where(OutboxMessage.state == OutboxState.WAITING, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
             .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
             .where(Target.forge_kind.in_(kinds) | Target.forge_kind.is_(None))
-            .order_by(OutboxMessage.next_at, OutboxMessage.kind == "check", OutboxMessage.id)  # people read comments
+            # Targets take turns: a write to a forge takes a second, and one target may have thousands waiting.
+            # Of each, comments go first, which people read.
+            .order_by(turn, OutboxMessage.next_at, OutboxMessage.kind == "check", OutboxMessage.id)
             .limit(1)
             .with_for_update(skip_locked=True, of=OutboxMessage)
         )
@@ -169,7 +173,7 @@ def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
             return None
         target = session.get_one(Target, message.target_id)
         run = session.get_one(Run, message.run_id) if message.run_id is not None else None
-        message.next_at, message.attempts = here + _CLAIM_S, message.attempts + 1
+        message.next_at, message.attempts, message.claimed_at = here + _CLAIM_S, message.attempts + 1, here
         return Sending(
             message_id=message.id,
             version=message.version,

@@ -7,7 +7,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, inspect, make_url, text
+from sqlalchemy import JSON, URL, Connection, MetaData, Table, inspect, make_url, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from service.db import migrate, schema
@@ -83,6 +83,42 @@ def test_a_database_of_another_version_is_refused_and_stays(url: str) -> None:
         migrate.upgrade(url)
 
     assert (migrate.current(url), described(url)) == ("9999_later", before)
+
+
+def test_what_waits_gets_turns_and_workers_get_plans(url: str) -> None:
+    """Of a database of the version before: targets take turns at once, and ten runs go before the next priority."""
+    migrate.upgrade(url, "0006_retention")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for name in ("large", "small"):
+            _insert(connection, "targets", name=name, kind="git")
+        for target in (1, 2):
+            _insert(connection, "recipes", target_id=target, digest="0")
+            _insert(connection, "revisions", target_id=target, sha="a")
+            _insert(connection, "series", target_id=target, device="h200", metric="kernel")
+        _insert(connection, "workers", name="one", device="h200")
+        _insert(connection, "workers", name="two", device="b200")
+        for number, (target, priority, state) in enumerate(
+            [(1, 10, "queued"), (1, 10, "queued"), (1, 20, "queued"), (2, 10, "queued"), (1, 10, "done")]
+        ):
+            of = {"target_id": target, "revision_id": target, "recipe_id": target, "device": "h200", "purpose": "watch"}
+            _insert(connection, "runs", **of, priority=priority, state=state, dedupe=str(number))
+    migrate.upgrade(url)
+    with engine.begin() as connection:
+        turns = connection.scalars(text("SELECT turn FROM runs ORDER BY id")).all()
+        pairs = connection.execute(text("SELECT target_id, worker FROM calibration_plans ORDER BY target_id")).all()
+    engine.dispose()
+    assert turns == [1.0, 2.0, 10.0, 1.0, 0.0]
+    assert pairs == [(1, "one"), (2, "one")]
+
+
+def _insert(connection: Connection, table_name: str, **values: object) -> None:
+    """Add a row to a table of an older version; what is not named, and may not be null, is zero or empty."""
+    table = Table(table_name, MetaData(), autoload_with=connection)
+    for column in table.columns:
+        if not (column.nullable or column.server_default or column.primary_key or column.name in values):
+            values[column.name] = {} if isinstance(column.type, JSON) else column.type.python_type()
+    connection.execute(table.insert().values(values))
 
 
 def described(url: str) -> dict[str, object]:

@@ -54,9 +54,9 @@ def run_on_either(either: str) -> Run:
     return make_run(REPO)
 
 
-def make_run(forge: str | None) -> Run:
+def make_run(forge: str | None, name: str = "norms") -> Run:
     with transaction() as session:
-        target = targets.register(session, "norms", location="/norms", forge=forge, recipe_text=RECIPE)
+        target = targets.register(session, name, location="/norms", forge=forge, recipe_text=RECIPE)
         return world.run(session, world.commit(session, target.id, SHA), pull=7, created_at=clock(session))
 
 
@@ -343,6 +343,19 @@ def test_one_that_cannot_be_sent_does_not_hold_up_the_next(
     assert broken.state is FAILED
     assert broken.error is not None
     assert broken.error.startswith("internal error: ValidationError: 1 validation error for CommentPayload\nbody\n")
+
+
+def test_targets_take_turns_however_many_messages_one_has(
+    forge: FakeGitHub, client: Callable[[], GitHub], run_on_either: Run
+) -> None:
+    small = make_run("acme/small", "small")
+    for number in range(1, 7):
+        tell(run_on_either, f"comment:1:{number}", "comment", {"pull": number, "body": "large"})
+    for number in (1, 2):
+        tell(small, f"comment:2:{number}", "comment", {"pull": number, "body": "small"})
+    assert outbox.deliver_due(client) == 8
+    sent = [comment.body.splitlines()[-1] for comment in forge.comments.values()]
+    assert sent == ["large", "small", "large", "small", *["large"] * 4]
 
 
 def test_several_senders_send_each_thing_once(forge: FakeGitHub, run_on_either: Run) -> None:

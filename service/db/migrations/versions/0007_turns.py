@@ -1,4 +1,4 @@
-"""The turns of queued runs, and the times at which workers calibrate targets."""
+"""The turns of queued runs and of messages, and the times at which workers calibrate targets."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,6 +24,9 @@ def upgrade() -> None:
     op.create_index("ix_runs_share", "runs", share, sqlite_where=unfinished, postgresql_where=unfinished)
     op.create_index("ix_runs_second", "runs", ["finished_at"], sqlite_where=second, postgresql_where=second)
     op.create_index("ix_targets_poll", "targets", ["poll_at"])
+    op.add_column("outbox_messages", sa.Column("claimed_at", sa.Float(53), nullable=False, server_default="0"))
+    op.drop_index("ix_outbox_messages_target", "outbox_messages")
+    op.create_index("ix_outbox_messages_target", "outbox_messages", ["target_id", "claimed_at"])
     op.create_table(
         "calibration_plans",
         sa.Column("target_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
