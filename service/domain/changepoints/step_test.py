@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 Logs = NDArray[np.float64]  # natural logarithms of adjusted values, oldest first
 Table = NDArray[np.float64]  # a row for each series; NaN where nothing is known
@@ -87,13 +87,13 @@ class Step:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of after over before, as ratios."""
-        reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
+        reach = float(scipy.special.stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
         return ratio_of(self.shift - reach), ratio_of(self.shift + reach)
 
     def p_of_less(self, shift: float) -> float:
         """How likely the step looks as small as this if it is `shift`, or more in the same direction: one-sided."""
         away = (shift - self.shift) * math.copysign(1, shift)
-        return float(stdtr(self.freedom, -away / self.error))
+        return float(scipy.special.stdtr(self.freedom, -away / self.error))
 
 
 def step_between(before: Logs, after: Logs) -> Step:
@@ -111,7 +111,7 @@ def step_between(before: Logs, after: Logs) -> Step:
     parts = [float(side @ side) / (len(side) * (len(side) - 1)) + MIN_ERROR**2 for side in left]
     error = math.sqrt(sum(parts))
     freedom = error**4 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
-    p = 2 * float(stdtr(freedom, -abs(step.shift) / error))
+    p = 2 * float(scipy.special.stdtr(freedom, -abs(step.shift) / error))
     return replace(step, error=max(step.error, error), p=max(step.p, p))
 
 
@@ -126,7 +126,7 @@ def effect(level: Logs, left: Logs, shift: float, squares: float, parameters: in
     count = len(level)
     freedom = max(count - parameters - 2, 1)  # the memory, and the variance
     wandering, (remaining, slope) = unpredicted(level), _predicted(left)
-    p = 2 * float(stdtr(freedom, -math.sqrt(max(wandering / remaining - 1, 0.0) * freedom)))
+    p = 2 * float(scipy.special.stdtr(freedom, -math.sqrt(max(wandering / remaining - 1, 0.0) * freedom)))
     slope = min((slope * count + parameters) / max(count - 3 * parameters, 1), 1 - 1 / count)
     error = math.sqrt(remaining / squares) / (1 - slope)
     effective = max((count - parameters) * (1 - slope) / (1 + slope), 1.0)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+import scipy  # its special functions are imported where one is called first: readers of a database call none
 from numpy.typing import NDArray
-from scipy.special import bdtr, betainc, fdtri, polygamma, psi
 
 from .offsets import Offset, between, degrees_of_freedom, of_cases
 from .variance_prior import MIN_CASES, Prior, fit, winsorised
@@ -33,7 +33,12 @@ MIN_SCATTER_DF = 4.0
 FEW = 50  # cases up to which a case has no part in the level that it is judged by
 # The degrees of freedom of a variance, by the variance of its logarithm.
 _LOG_DFS = np.linspace(math.log(0.25), math.log(1e6), 400)
-_LOG_SPREADS = -np.log(polygamma(1, np.exp(_LOG_DFS) / 2))
+
+
+@lru_cache(1)
+def _log_spreads() -> NDArray[np.float64]:
+    spreads: NDArray[np.float64] = -np.log(scipy.special.polygamma(1, np.exp(_LOG_DFS) / 2))
+    return spreads
 
 
 @dataclass(frozen=True)
@@ -175,20 +180,20 @@ def _expected(df: float, scatter_df: float, count: int, cut: int) -> float:
     """The mean of `count` values of F(df, scatter_df), of which the `cut` largest are pulled in to the next one."""
     edges, kept = np.linspace(0, 1, 401), count - cut
     chances = (edges[:-1] + edges[1:]) / 2
-    weights = bdtr(kept - 1, count - 1, chances) / 400  # of the values that are kept
+    weights = scipy.special.bdtr(kept - 1, count - 1, chances) / 400  # of the values that are kept
     if cut:
-        weights += cut / count * np.diff(betainc(kept, cut + 1, edges))  # of the largest of them
-    return float(fdtri(df, scatter_df, chances) @ weights)
+        weights += cut / count * np.diff(scipy.special.betainc(kept, cut + 1, edges))  # of the largest of them
+    return float(scipy.special.fdtri(df, scatter_df, chances) @ weights)
 
 
 def _spread_of(df: float) -> float:
     """The variance of the log of a variance with these degrees of freedom."""
-    return 0.0 if math.isinf(df) else float(polygamma(1, df / 2))
+    return 0.0 if math.isinf(df) else float(scipy.special.polygamma(1, df / 2))
 
 
 def _df_of_spread(spreads: NDArray[np.float64]) -> NDArray[np.float64]:
     """The degrees of freedom with which the logs of variances have these variances."""
-    return np.exp(np.interp(-np.log(np.maximum(spreads, 1e-9)), _LOG_SPREADS, _LOG_DFS))
+    return np.exp(np.interp(-np.log(np.maximum(spreads, 1e-9)), _log_spreads(), _LOG_DFS))
 
 
 def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
@@ -207,7 +212,9 @@ def learn(past: Iterable[PastComparison], df: int) -> CaseVariances | None:
     free = len(usable) - len(names) - len(sessions) + 1
     if len(sessions) < MIN_SESSIONS or free < MIN_SESSIONS:
         return None
-    logs = np.log([comparison.variance for comparison in usable]) - (float(psi(df / 2)) - math.log(df / 2))
+    logs = np.log([comparison.variance for comparison in usable]) - (
+        float(scipy.special.psi(df / 2)) - math.log(df / 2)
+    )
     of_name = _places(names, [comparison.name for comparison in usable])
     of_session = _places(sessions, [comparison.session for comparison in usable])
     times = np.bincount(of_name)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+import scipy
 
 from service.domain.stats.offsets import Offset
 from service.domain.stats.variance_prior import Prior
@@ -96,13 +96,13 @@ class Estimate:
         return self._tail(abs(self.centre) - limit)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        half = float(stdtrit(self.df, 0.5 + confidence / 2)) * self.error
+        half = float(scipy.special.stdtrit(self.df, 0.5 + confidence / 2)) * self.error
         return self.centre - half, self.centre + half
 
     def _tail(self, distance: float) -> float:
         if self.error == 0:
             return 0.0 if distance < 0 else 1.0
-        return float(stdtr(self.df, distance / self.error))
+        return float(scipy.special.stdtr(self.df, distance / self.error))
 
 
 def variance(effects: Sequence[float]) -> float:

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import fdtri
 
 from .variance_prior import MIN_CASES
 
@@ -181,4 +181,4 @@ def _expected_squares() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """These means, by the logarithms of degrees of freedom."""
     chances = np.minimum((np.arange(400) + 0.5) / 400, 1 - WINSORISED)
     dfs = np.geomspace(0.25, 1e6, 400)
-    return np.log(dfs), np.array([np.mean(fdtri(1, df, chances)) for df in dfs])
+    return np.log(dfs), np.array([np.mean(scipy.special.fdtri(1, df, chances)) for df in dfs])

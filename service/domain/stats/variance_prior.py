@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import fdtrc, fdtri, gammaincinv
 
 MIN_CASES = 8  # of a group for a level of its own, and of a metric for a prior
 TAILS = (0.05, 0.10)  # of the log-variances that are winsorised before the fit; outliers are mostly large
@@ -41,7 +41,7 @@ class Prior:
 
     def is_outlier(self, own: float, df: float) -> bool:
         """Whether a case varies so much more than its group that the prior does not apply."""
-        return float(fdtrc(df, min(self.df, 1e6), own / self.variance)) < MIN_P
+        return float(scipy.special.fdtrc(df, min(self.df, 1e6), own / self.variance)) < MIN_P
 
 
 def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[str, Prior]:
@@ -88,7 +88,9 @@ def _moments(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     low, high = TAILS
     chances = np.clip((np.arange(200) + 0.5) / 200, low, 1 - high)
     logs = [
-        np.log(gammaincinv(df / 2, chances) * 2 / df) if np.isinf(prior) else np.log(fdtri(df, prior, chances))
+        np.log(scipy.special.gammaincinv(df / 2, chances) * 2 / df)
+        if np.isinf(prior)
+        else np.log(scipy.special.fdtri(df, prior, chances))
         for prior in _DFS
     ]
     return np.array([logs_of_case.mean() for logs_of_case in logs]), np.array(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from scipy.special import bdtrc, betaincinv, stdtr, stdtrit
+import scipy
 
 from kernels.cases import Role
 from service.domain.metrics import metric_of
@@ -65,12 +65,12 @@ class Rate:
     def low(self) -> float:
         """Clopper and Pearson (1934), as is `high`: for comparisons that are independent of each other."""
         k, n = self.differed, self.comparisons
-        return float(betaincinv(k, n - k + 1, 0.025)) if k else 0.0
+        return float(scipy.special.betaincinv(k, n - k + 1, 0.025)) if k else 0.0
 
     @property
     def high(self) -> float:
         k, n = self.differed, self.comparisons
-        return float(betaincinv(k + 1, n - k, 0.975)) if k < n else 1.0
+        return float(scipy.special.betaincinv(k + 1, n - k, 0.975)) if k < n else 1.0
 
     def __add__(self, other: "Rate") -> "Rate":
         return Rate(self.comparisons + other.comparisons, self.differed + other.differed, self.alarmed + other.alarmed)
@@ -139,14 +139,14 @@ def student(effects: Sequence[float]) -> float:
     centre, spread = fmean(effects), stdev(effects)
     if spread == 0:
         return 1.0 if centre == 0 else 0.0
-    return float(2 * stdtr(len(effects) - 1, -abs(centre) / spread * math.sqrt(len(effects))))
+    return float(2 * scipy.special.stdtr(len(effects) - 1, -abs(centre) / spread * math.sqrt(len(effects))))
 
 
 def variance_of(ratio: float, p: float, trials: int) -> float | None:
     """The sample variance of the effects of which `student` made p; None if p hides it or it is rounding."""
     if trials < 2 or ratio == 1 or not 0 < p < 1:
         return None
-    t = -float(stdtrit(trials - 1, p / 2))
+    t = -float(scipy.special.stdtrit(trials - 1, p / 2))
     variance = trials * (math.log(ratio) / t) ** 2 if t > 0 else 0.0
     return variance if variance > CONSTANT**2 else None
 
@@ -184,7 +184,11 @@ def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
     """
     last = against[-most(rules) :]
     differed, limit = sum(last), 2 * rules.nominal
-    if len(last) < rules.min_comparisons or differed == 0 or bdtrc(differed - 1, len(last), limit) >= SURE:
+    if (
+        len(last) < rules.min_comparisons
+        or differed == 0
+        or scipy.special.bdtrc(differed - 1, len(last), limit) >= SURE
+    ):
         return None
     return (
         f"{differed} of its last {len(last)} comparisons of equal code differed beyond chance: "
