@@ -59,7 +59,7 @@ from service.reports import markdown
 from service.reports.schema.requests import RunRequest
 from service.reports.schema.runs import (
     kernel_text_item,
-    measurement_item,
+    measurement_items,
     queue_item,
     requested_runs_document,
     run_item,
@@ -119,7 +119,7 @@ def list_measurements(
 ) -> Page[MeasurementItem]:
     """List what the contenders of a run took."""
     found = runs.measurements(session, run_id, cases, role=role, state=state, cursor=cursor, limit=limit)
-    return page_of(found.page, lambda row: measurement_item(row, found.telemetry, tables=tables))
+    return Page(items=measurement_items(found.page.items, found.telemetry, tables=tables), next=found.page.next)
 
 
 @router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem], tags=["runs"])

@@ -5,7 +5,7 @@ bf16 matrix product in TFLOP/s.  On a CPU, and in runs from before they were mea
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -50,6 +50,14 @@ def ceilings(telemetry: Mapping[str, Any] | None, case: str | None = None) -> di
     kept = ((case and gpu_of(telemetry, case)) or telemetry or {}).get("ceilings")
     sound = {name: number(value) for name, value in kept.items()} if isinstance(kept, Mapping) else {}
     return {name: value for name, value in sound.items() if value}
+
+
+def ceilings_by_case(telemetry: Mapping[str, Any] | None) -> Callable[[str], Mapping[str, float]]:
+    """The ceilings of the device that measured a case; of a session with one device they are read once."""
+    if (telemetry or {}).get("gpus"):
+        return lambda case: ceilings(telemetry, case)
+    of_all = ceilings(telemetry)
+    return lambda _: of_all
 
 
 def l2_bytes(telemetry: Mapping[str, Any] | None) -> float | None:
@@ -127,6 +135,7 @@ def _over(value: float | None, best: float | None) -> float | None:
     return value / best if value and best else None
 
 
+@lru_cache(8192)
 def _of_a_product(text: str) -> int | None:
     """The operations of a case that is mostly a matrix product; None of other cases."""
     try:
@@ -137,6 +146,7 @@ def _of_a_product(text: str) -> int | None:
     return case.flops if is_product else None
 
 
+@lru_cache(8192)
 def _block(text: str) -> tuple[int | None, int | None]:
     """Tokens of a block, and its model's operations: by its case, for what a contender says of itself is no measure.
 

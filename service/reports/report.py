@@ -498,8 +498,9 @@ def readable(text: str) -> Recipe | None:
 
 def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], policy: Policy, page: str) -> tuple[Row, ...]:
     measured = defaultdict[str, dict[Name, Measured]](dict)
+    best_of = roofline.ceilings_by_case(found.telemetry)
     for m in found.measurements:
-        measured[m.role][m.provider, m.case] = _measured(m, roofline.ceilings(found.telemetry, m.case))
+        measured[m.role][m.provider, m.case] = _measured(m, best_of(m.case))
     heads, parents, controls = measured[Role.HEAD], measured[Role.PARENT], measured[Role.CONTROL]
     best = {case: one for (_, case), one in measured[Role.SOTA].items()}
     decided = defaultdict[BaselineKind, dict[Name, VerdictRow]](dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.domain.codefacts.texts import SourceLines, paired
 
@@ -155,6 +155,23 @@ def read(answer: Mapping[str, Any]) -> Compiled:
 def kernels_of(listed: Any) -> tuple[Kernel, ...]:
     """Kernels as a contender describes them, those that ran and those that were only compiled."""
     return tuple(_kernel(_table(kernel)) for kernel in listed[:MAX_KERNELS]) if isinstance(listed, list) else ()
+
+
+class Definition(NamedTuple):
+    """Where a kernel is defined, and its compiled code."""
+
+    name: str
+    sass: str | None
+    source: SourceLines | None
+
+
+def definitions_of(listed: Any) -> tuple[Definition, ...]:
+    """The definitions of the same kernels, without the rest of them: a document asks for them at each of its cases."""
+    tables = [_table(kernel) for kernel in listed[:MAX_KERNELS]] if isinstance(listed, list) else []
+    return tuple(
+        Definition(_text(facts.get("name")) or "?", _text(facts.get("sass")), SourceLines.read(facts.get("source")))
+        for facts in tables
+    )
 
 
 def kernel_pairs(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel, Kernel]]:

@@ -73,7 +73,7 @@ from service.reports.schema.regressions import (
     quarantine_item,
     regression_item,
 )
-from service.reports.schema.runs import facts_check_item, measurement_item, run_item, verdict_item, worker_item
+from service.reports.schema.runs import facts_check_item, measurement_items, run_item, verdict_item, worker_item
 from service.reports.schema.targets import gap_item, ingested_fields, revision_item, target_document
 
 _ROWS = 1_000  # of a part, at least
@@ -233,7 +233,7 @@ def _measurements(session: Session, run: Run, place: str | None) -> tuple[Sequen
     if not found.items:
         return (), None
     telemetry = session.scalar(select(Run.telemetry).where(Run.id == run.id))
-    items = [measurement_item(row, telemetry) for row in found.items]
+    items = measurement_items(found.items, telemetry)
     of_run = run_fields(run)
     return [
         ExportedMeasurement.model_construct(**of_run, **dict(one), fact=SingleFacts.of(one.facts)) for one in items

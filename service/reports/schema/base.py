@@ -77,4 +77,4 @@ def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_table(fact: Any) -> bool:
-    return isinstance(fact, list) and any(isinstance(one, Mapping) for one in fact)
+    return isinstance(fact, list) and any(isinstance(one, dict) for one in fact)

@@ -59,10 +59,17 @@ def requested_runs_document(runs: Iterable[Run], created: Iterable[int]) -> Requ
     return RequestedRunsDocument(items=[run_item(one) for one in runs], created=list(created))
 
 
-def measurement_item(row: Measurement, telemetry: Mapping[str, Any] | None, *, tables: bool = False) -> MeasurementItem:
-    """`telemetry` is that of the run."""
+def measurement_items(
+    rows: Iterable[Measurement], telemetry: Mapping[str, Any] | None, *, tables: bool = False
+) -> list[MeasurementItem]:
+    """Measurements of a run with this telemetry."""
+    best_of = roofline.ceilings_by_case(telemetry)
+    return [_measurement_item(row, best_of(row.case), tables=tables) for row in rows]
+
+
+def _measurement_item(row: Measurement, best: Mapping[str, float], *, tables: bool) -> MeasurementItem:
     facts = row.facts or {}
-    speed = roofline.speed(row.case, row.median, row.gb_s, facts, roofline.ceilings(telemetry, row.case))
+    speed = roofline.speed(row.case, row.median, row.gb_s, facts, best)
     named = {
         "metric": metric_of(row.case).value,
         "unit": row.unit,
@@ -76,6 +83,7 @@ def verdict_item(verdict: VerdictRow, report: Report) -> VerdictItem:
     """A verdict of the run that was reported."""
     metric = metric_of(verdict.case)
     row = report.row_of(verdict)
+    reason = row.reason if row else words.of_verdict(verdict)
     named = {
         "metric": metric.value,
         "change": percent(verdict.ratio, metric),
@@ -83,7 +91,7 @@ def verdict_item(verdict: VerdictRow, report: Report) -> VerdictItem:
         "smallest_change": verdict.smallest_change or report.policy.at(verdict.case).smallest_change,
         "control_ratio": verdict.control,
         "cause_text": words.cause_text(verdict),
-        "reason": words.of_verdict(verdict),
+        "reason": reason,
         "policy_version": verdict.policy.digest if verdict.policy else None,
         "quarantined": row is not None and row.quarantined,
         "known_before": row is not None and row.known_before,
@@ -94,7 +102,7 @@ def verdict_item(verdict: VerdictRow, report: Report) -> VerdictItem:
         "gate": report.gate_of(row) if row else None,
         "regression_id": row.regression if row else None,
         "incident_id": row.incident if row else None,
-        "summary": row.summary if row else words.of_verdict(verdict),
+        "summary": row.summary if row else reason,
     }
     return document_of(VerdictItem, columns(verdict) | named)
 
@@ -121,7 +129,7 @@ def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDoc
         "policy_version": report.policy_version,
         "summaries": [SummaryItem.model_validate(one) for one in report.summaries],
         "verdicts": [verdict_item(one, report) for one in run.verdicts],
-        "measurements": [measurement_item(one, report.telemetry, tables=tables) for one in run.measurements],
+        "measurements": measurement_items(run.measurements, report.telemetry, tables=tables),
         "unsupported": [UnsupportedItem.model_validate(one) for one in report.unsupported],
     }
     return document_of(RunDocument, _named(run) | named)
