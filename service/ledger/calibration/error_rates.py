@@ -4,7 +4,7 @@ False alarm rates of equal code are by case, and by worker and metric.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,6 @@ from service.domain.verdicts.calibration import NONE, Rate
 from service.errors import BadInput
 from service.ledger import targets
 from service.ledger.policies import effective
-from service.ledger.targets import on_device
 from service.reports.views import CaseRate, MetricRate
 
 RUNS = 20  # of the mainline, whose suspicions are counted
@@ -56,13 +55,12 @@ def rates(
     since: float = 0.0,
 ) -> list[CaseRate]:
     """The rate of each case on each worker since a time, highest first; of a target, or of all without the sample."""
-    rates = [
-        rate
-        for target in ([target] if target else _watched(session))
-        for on, nominal in _nominal(target)
-        if device in (None, on)
-        for rate in _rates(session, target, on, nominal, worker, since)
-    ]
+    asked = defaultdict[float, dict[tuple[int, str], str]](dict)  # names of targets by nominal rate, id and device
+    for one in [target] if target else _watched(session):
+        for on, nominal in _nominal(one):
+            if device in (None, on):
+                asked[nominal][one.id, on] = one.name
+    rates = [rate for nominal, names in asked.items() for rate in _rates(session, names, nominal, worker, since)]
     return sorted(rates, key=lambda rate: (-(rate.rate.share or 0.0), -rate.rate.comparisons, rate.case, rate.provider))
 
 
@@ -99,27 +97,30 @@ def _nominal(target: Target) -> Iterator[tuple[str, float]]:
 
 
 def _rates(
-    session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
+    session: Session, names: Mapping[tuple[int, str], str], nominal: float, worker: str | None, since: float
 ) -> Iterator[CaseRate]:
-    of = (Calibration.worker, Series.provider, Series.case, Series.metric, Calibration.kind)
+    """The rates of all targets and devices with one nominal rate, in one statement."""
+    series = (Series.target_id, Series.device, Series.provider, Series.case, Series.metric)
     counted = (
         select(
-            *of,
+            *series,
+            Calibration.worker,
+            Calibration.kind,
             func.count(),
             func.sum(case((Calibration.p < nominal, 1), else_=0)),
             func.sum(case((Calibration.alarmed, 1), else_=0)),
             func.max(Calibration.at),
         )
         .join(Calibration.series)
-        .where(on_device(target.id, device), Calibration.at >= since)
+        .where(Series.target_id.in_({target_id for target_id, _ in names}), Calibration.at >= since)
         .where(*([] if worker is None else [Calibration.worker == worker]))
-        .group_by(*of)
+        .group_by(*series, Calibration.worker, Calibration.kind)
     )
-    for who, provider, case_, metric, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
-        key = SeriesKey(target.id, device, provider, case_, metric)
-        rate = Rate(comparisons, differed, alarmed)
-        named = target.name, who or "unknown", device, provider, key.printed, metric
-        yield CaseRate(*named, rate, nominal, last_at, kind)
+    for target_id, device, provider, case_, metric, who, kind, *counts, last_at in session.execute(counted):
+        if (target_id, device) in names:
+            key = SeriesKey(target_id, device, provider, case_, metric)
+            named = names[target_id, device], who or "unknown", device, provider, key.printed, metric
+            yield CaseRate(*named, Rate(*counts), nominal, last_at, kind)
 
 
 @dataclass(frozen=True)

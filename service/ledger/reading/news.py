@@ -1,6 +1,6 @@
 """What happened last: the newest changes of regressions, failed runs and ended weeks, of a target or of all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, func, select
@@ -17,7 +17,7 @@ from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
 from service.reports.weekly.report import compose
 
 MAX_EVENTS = 2000  # from which changes are grouped: a revision may slow down every case of a suite
-MAX_WEEKS = 4
+MAX_WEEKS = 4  # back to which the report of a week is looked for
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,14 @@ def run_drifts(session: Session, target: Target | None, limit: int) -> list[RunD
     return [RunDrifts(drift, counts[drift.id]) for drift in drifts]
 
 
-def ended_weeks(session: Session, target: Target | None) -> Iterable[EndedWeek]:
-    """The last weeks that are over and in which a run ended, the newest first."""
+def ended_week(session: Session, target: Target | None) -> EndedWeek | None:
+    """The last week that is over and in which a run ended.  Readers keep the entries of those before it."""
     week = Week.at(clock(session))
     for _ in range(MAX_WEEKS):
         week = week.previous
         if weekly.is_active(session, week, target):
-            yield EndedWeek(compose(weekly.facts(session, week, target)), week.end)
+            return EndedWeek(compose(weekly.facts(session, week, target)), week.end)
+    return None
 
 
 def _of(target: Target | None) -> Sequence[ColumnElement[bool]]:
