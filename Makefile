@@ -19,7 +19,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-control bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power bench-session study-s1 study-s2 study-s3 study-s4
+.PHONY: help run test test-all test-benchmarks test-fast test-image attack check house same wheel commands-reference skipped slow interpreted pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-control bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power bench-session bench-scale study-s1 study-s2 study-s3 study-s4
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -130,6 +130,9 @@ pictures: $(VENV)/.dev  ## Draw the pictures of README and docs again (a browser
 
 bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, with a large database, and LNT's (ARGS="--only run --json FILE")
 	@$(PY) -m benchmarks.pages.study --lnt .venv-lnt/bin/python $(ARGS)
+
+bench-scale: $(VENV)/.dev  ## What pages cost in databases of four sizes, of server and database (ARGS="--postgresql URL")
+	@$(PY) -m benchmarks.pages.scale $(ARGS)
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
 	@$(PY) -m benchmarks.verdicts.speed $(ARGS)

@@ -28,10 +28,11 @@ class Server:
 
     def cpu_s(self) -> float:
         """The CPU time that its processes have used, in seconds."""
-        return sum(_cpu_s(one.pid) for one in (self.process, *self.process.children(recursive=True)))
+        return sum(cpu_s(one.pid) for one in (self.process, *self.process.children(recursive=True)))
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has used, in seconds."""
     # The CPU clock of another process (clock_getcpuclockid); /proc/PID/stat counts in steps of 10 ms.
     return time.clock_gettime((~pid << 3) | 2)
 

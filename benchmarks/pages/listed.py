@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, urlencode
 
 from benchmarks.api.servers import SUITE
+from tests.big.addresses import pages
 from tests.big.seeder import Places
 
 # What a person has to act on: marked by the page, else its first link to a regression.
@@ -52,57 +52,55 @@ class Page:
 
 def ours(at: Places) -> list[Page]:
     """Pages of the large database."""
-    series = urlencode({"device": "h200", "provider": "norms", "case": at.case})
-    base, head = at.shas
-    compare = urlencode({"base": base, "head": head, "device": "h200"})
+    paths = pages(at)
     whole = Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000, needs_y=900, tabs=15)
     return [
-        Page("health", "/", Limits(cpu_ms=15, **_FIRST), NEEDS),
-        Page("search", "/search?q=rmsnorm"),
-        Page("run, newest", f"/runs/{at.newest}", Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000)),
-        Page("run, worst", f"/runs/{at.worst}", whole, NEEDS, at.worst),
+        Page("health", paths["health"], Limits(cpu_ms=15, **_FIRST), NEEDS),
+        Page("search", paths["search"]),
+        Page("run, newest", paths["run, newest"], Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000)),
+        Page("run, worst", paths["run, worst"], whole, NEEDS, at.worst),
         Page(
             "run, pull request",
-            f"/runs/{at.pull}",
+            paths["run, pull request"],
             Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000),
             "",
             at.pull,
         ),
-        Page("pull request", f"/targets/norms/pulls/{at.pull_number}", Limits(nodes=3000, height=3000)),
-        Page("run, failed", f"/runs/{at.failed}"),
-        Page("run, running", f"/runs/{at.running}"),
-        Page("run, hostile", f"/runs/{at.hostile}"),
+        Page("pull request", paths["pull request"], Limits(nodes=3000, height=3000)),
+        Page("run, failed", paths["run, failed"]),
+        Page("run, running", paths["run, running"]),
+        Page("run, hostile", paths["run, hostile"]),
         Page(
             "board",
-            "/targets/norms/board?device=h200",
+            paths["board"],
             Limits(cpu_ms=30, gzip_kb=60, nodes=3000, height=3000, height_narrow=4500),
         ),
-        Page("board, all", "/board"),
-        Page("compare", f"/targets/norms/compare?{compare}"),
-        Page("trend", f"/targets/norms/trend?{series}", Limits(cpu_ms=15)),
-        Page("facts", f"/targets/norms/facts?{series}"),
-        Page("measured elsewhere", "/targets/norms/imported"),
-        Page("target", "/targets/norms", whole, NEEDS),
-        Page("target, older", "/targets/norms?before=100", whole, NEEDS),
-        Page("recipe", "/targets/norms/recipe"),
-        Page("add a target", "/targets/new"),
-        Page("target, hostile", f"/targets/{quote(at.hostile_target)}"),
-        Page("weekly", "/weekly"),
-        Page("studies", "/studies"),
-        Page("study", "/studies/s3"),
-        Page("regressions", "/regressions", whole, NEEDS),
-        Page("regressions, fixed", "/regressions?state=fixed", Limits(gzip_kb=60, nodes=3000, height=3000)),
-        Page("bisections", "/bisections", Limits(gzip_kb=60, nodes=3000, height=3000)),
-        Page("regression", f"/regressions/{at.regression}"),
-        Page("incident", "/incidents/1", Limits(height=3000, **_FIRST), NEEDS),
-        Page("form of a regression", f"/regressions/{at.regression}/acknowledge"),
-        Page("bisection", f"/bisections/{at.bisection}"),
-        Page("workers", "/workers", Limits(nodes=3000, height=3000)),
-        Page("policy", "/targets/norms/policy?device=h200"),
-        Page("calibration", "/calibration"),
-        Page("statistics", "/statistics"),
-        Page("kind of error", "/problems/not-found"),
-        Page("documentation", "/docs/glossary"),
+        Page("board, all", paths["board, all"]),
+        Page("compare", paths["compare"]),
+        Page("trend", paths["trend"], Limits(cpu_ms=15)),
+        Page("facts", paths["facts"]),
+        Page("measured elsewhere", paths["measured elsewhere"]),
+        Page("target", paths["target"], whole, NEEDS),
+        Page("target, older", paths["target, older"], whole, NEEDS),
+        Page("recipe", paths["recipe"]),
+        Page("add a target", paths["add a target"]),
+        Page("target, hostile", paths["target, hostile"]),
+        Page("weekly", paths["weekly"]),
+        Page("studies", paths["studies"]),
+        Page("study", paths["study"]),
+        Page("regressions", paths["regressions"], whole, NEEDS),
+        Page("regressions, fixed", paths["regressions, fixed"], Limits(gzip_kb=60, nodes=3000, height=3000)),
+        Page("bisections", paths["bisections"], Limits(gzip_kb=60, nodes=3000, height=3000)),
+        Page("regression", paths["regression"]),
+        Page("incident", paths["incident"], Limits(height=3000, **_FIRST), NEEDS),
+        Page("form of a regression", paths["form of a regression"]),
+        Page("bisection", paths["bisection"]),
+        Page("workers", paths["workers"], Limits(nodes=3000, height=3000)),
+        Page("policy", paths["policy"]),
+        Page("calibration", paths["calibration"]),
+        Page("statistics", paths["statistics"]),
+        Page("kind of error", paths["kind of error"]),
+        Page("documentation", paths["documentation"]),
     ]
 
 

@@ -61,13 +61,3 @@ def _plan(one: Statement) -> str:
             return "(plans are PostgreSQL's)"
         rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {one.sql}", one.parameters)
         return "\n".join(row[0] for row in rows)
-
-
-def explained(one: Statement) -> dict[str, Any] | None:
-    """PostgreSQL's plan of a statement that reads, as it ran; None for any other."""
-    if not one.sql.lstrip().startswith(("SELECT", "WITH")):
-        return None
-    with engine().connect() as connection:
-        asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {one.sql}"
-        plan: dict[str, Any] = connection.exec_driver_sql(asked, one.parameters).scalar_one()[0]["Plan"]
-        return plan

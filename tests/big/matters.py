@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import func, select, update
+
 from service.db import models as m
 from service.domain.metrics import SeriesKey
 from service.domain.states import (
@@ -51,6 +53,7 @@ class Matters:
         self._change_points()
         self._gaps()
         self._searches()
+        self._checked()
         self._calibrations()
         self._queue()
         self._workers()
@@ -85,6 +88,7 @@ class Matters:
         facts = {"device": device, "opened_at": opened_at, "closed_at": fixed_at}
         cause = {"cause_kind": kind, "cause_text": step.text}
         incident = one.add(m.Incident(target_id=one.norms.id, revision_id=revision.id, **facts, **cause))
+        one.places.incident = one.places.incident or incident.id
         known = cause | {"run_id": run.id, "incident_id": incident.id, "good": one.line[ordinal - 1].sha}
         known |= {"ratio": step.factor, "low": step.factor - 0.004, "high": step.factor + 0.004}
         rows = []
@@ -206,6 +210,13 @@ class Matters:
                 of_search |= {"baseline": line[0].sha, "only_cases": cases, "created_at": begun + 1800 * place}
                 step = one.run(head, "h200", **of_search)
                 one.measure(step, one.levels, dict.fromkeys(cases, 1.21) if slow else {}, cases=cases)
+
+    def _checked(self) -> None:
+        """The newest bisection that has not ended checks the change points that wait for one."""
+        search = select(func.max(m.Bisection.id)).where(m.Bisection.state.in_(OPEN_SEARCHES)).scalar_subquery()
+        waiting = update(m.ChangePoint).where(m.ChangePoint.state == PointState.CHECKING)
+        self.seeder.session.flush()
+        self.seeder.session.execute(waiting.values(bisection_id=search).execution_options(synchronize_session=False))
 
     def _calibrations(self) -> None:
         one, chance = self.seeder, self.seeder.story.chance

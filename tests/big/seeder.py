@@ -40,6 +40,7 @@ class Places:
     pull_number: int = 0
     hostile: int = 0
     regression: int = 0
+    incident: int = 0
     bisection: int = 0
     case: str = ""  # one that regressed twice
     shas: tuple[str, str] = ("", "")  # two measured revisions of the mainline

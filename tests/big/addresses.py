@@ -1,4 +1,4 @@
-"""Every address that people and programs read, with those of the distant past, for the study of what they read."""
+"""Addresses of the large database that people and programs read, with those of its distant past."""
 
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
@@ -6,7 +6,6 @@ from urllib.parse import quote, urlencode
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from benchmarks.pages.listed import ours
 from kernels.cases import Role
 from service.db.engine import reading
 from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Target
@@ -22,8 +21,52 @@ _SMALL = "liger"  # a target with few runs: its lists must not read those of the
 def every(at: Places) -> dict[str, str]:
     """The addresses by name."""
     with reading() as session:
-        found = {page.name: page.path for page in ours(at)}
-        return found | _of_runs(session, at) | _of_revisions(session, at) | _of_all(session, at) | _of_programs(at)
+        return pages(at) | _of_runs(session, at) | _of_revisions(session, at) | _of_all(session, at) | _of_programs(at)
+
+
+def pages(at: Places) -> dict[str, str]:
+    """The pages that `make bench-pages` measures."""
+    series = urlencode({"device": "h200", "provider": "norms", "case": at.case})
+    base, head = at.shas
+    compare = urlencode({"base": base, "head": head, "device": "h200"})
+    return {
+        "health": "/",
+        "search": "/search?q=rmsnorm",
+        "run, newest": f"/runs/{at.newest}",
+        "run, worst": f"/runs/{at.worst}",
+        "run, pull request": f"/runs/{at.pull}",
+        "pull request": f"/targets/norms/pulls/{at.pull_number}",
+        "run, failed": f"/runs/{at.failed}",
+        "run, running": f"/runs/{at.running}",
+        "run, hostile": f"/runs/{at.hostile}",
+        "board": "/targets/norms/board?device=h200",
+        "board, all": "/board",
+        "compare": f"/targets/norms/compare?{compare}",
+        "trend": f"/targets/norms/trend?{series}",
+        "facts": f"/targets/norms/facts?{series}",
+        "measured elsewhere": "/targets/norms/imported",
+        "target": "/targets/norms",
+        "target, older": "/targets/norms?before=100",
+        "recipe": "/targets/norms/recipe",
+        "add a target": "/targets/new",
+        "target, hostile": f"/targets/{quote(at.hostile_target)}",
+        "weekly": "/weekly",
+        "studies": "/studies",
+        "study": "/studies/s3",
+        "regressions": "/regressions",
+        "regressions, fixed": "/regressions?state=fixed",
+        "bisections": "/bisections",
+        "regression": f"/regressions/{at.regression}",
+        "incident": f"/incidents/{at.incident}",
+        "form of a regression": f"/regressions/{at.regression}/acknowledge",
+        "bisection": f"/bisections/{at.bisection}",
+        "workers": "/workers",
+        "policy": "/targets/norms/policy?device=h200",
+        "calibration": "/calibration",
+        "statistics": "/statistics",
+        "kind of error": "/problems/not-found",
+        "documentation": "/docs/glossary",
+    }
 
 
 def _of_runs(session: Session, at: Places) -> dict[str, str]:
@@ -133,6 +176,7 @@ def _of_programs(at: Places) -> Mapping[str, str]:
     """Lists of the API."""
     of, small = f"{_API}/targets/{at.target}", f"{_API}/targets/{_SMALL}"
     paths = {
+        "run": f"{_API}/runs/{at.newest}",
         "targets": f"{_API}/targets",
         "revisions": f"{of}/revisions",
         "revisions, small": f"{small}/revisions",
