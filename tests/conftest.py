@@ -164,6 +164,9 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+other_postgres = postgres  # for a test that compares two
+
+
 @pytest.fixture(scope="session")
 def migrated_postgres() -> Iterator[Engine]:
     """A migrated database that tests use one after the other: making one takes longer than most of them."""

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from service.db import schema
-from service.db.engine import describe, transaction
+from service.db.engine import analyze, describe, transaction
 from service.ledger import retention, stored_texts
 from service.ledger.bisections import advance, bisections
 from service.ledger.changepoints import follow_up, scan
@@ -204,6 +204,7 @@ LANES = (
         Duty(silent_workers.note_lost, 30.0),
         Duty(silent_workers.note_starting, 3600.0),  # once a day for each worker
         Duty(deliver.forget_due, 3600.0),
+        Duty(analyze, 3600.0),
         Duty(note_tick, 10.0),
     ),
 )

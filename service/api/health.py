@@ -28,12 +28,13 @@ from service.db.models import (
     Quarantine,
     RegressionRow,
     Run,
+    RunTotals,
     Series,
     Target,
-    VerdictRow,
 )
+from service.db.paging import filtered
 from service.db.size import sizes
-from service.domain.states import BaselineKind, Purpose
+from service.domain.states import OPEN_REGRESSIONS, OPEN_STATES, OutboxState, Outcome, Purpose
 from service.domain.text import DAY_S
 from service.ledger import phases
 from service.ledger.health import control, fleet
@@ -124,11 +125,15 @@ class _Ledger(Collector):
 
 def _families(session: Session) -> Iterator[Metric]:
     now = clock(session)
-    runs = GaugeMetricFamily("kernelwatch_runs", "Runs by state and device.", labels=("state", "device"))
-    for state, device, n in session.execute(
-        select(Run.state, Run.device, func.count()).where(Run.target_id.not_in(SAMPLES)).group_by(Run.state, Run.device)
-    ):
-        runs.add_metric((state.value, device), n)
+    runs = GaugeMetricFamily(
+        "kernelwatch_runs",
+        "Runs that have not ended, and those that ended in the last 24 hours.",
+        labels=("state", "device"),
+    )
+    by_state = select(Run.state, Run.device, func.count()).where(Run.target_id.not_in(SAMPLES))
+    for which in (Run.state.in_(OPEN_STATES), Run.finished_at > now - DAY_S):
+        for state, device, n in session.execute(by_state.where(which).group_by(filtered(Run.state), Run.device)):
+            runs.add_metric((state.value, device), n)
     age = GaugeMetricFamily(
         "kernelwatch_queue_age_seconds", "Waiting time of the oldest queued run.", labels=("device",)
     )
@@ -137,7 +142,8 @@ def _families(session: Session) -> Iterator[Metric]:
     seen = GaugeMetricFamily(
         "kernelwatch_worker_silence_seconds", "Time since a worker was seen.", labels=("worker", "device")
     )
-    for worker in workers(session):
+    known = workers(session)
+    for worker in known:
         seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
     seconds = GaugeMetricFamily(
         "kernelwatch_run_seconds_last_day",
@@ -159,7 +165,7 @@ def _families(session: Session) -> Iterator[Metric]:
         "Root mean square of the relative differences of equal code, of the last 30 days.",
         labels=("worker", "device"),
     )
-    here = {worker.name: worker.device for worker in workers(session)}
+    here = {worker.name: worker.device for worker in known}
     for name, nights in fleet.equal_code(session, here, now).items():
         if nights.spread is not None:
             spread.add_metric((name, here[name]), nights.spread)
@@ -173,26 +179,22 @@ def _families(session: Session) -> Iterator[Metric]:
         free.add_metric((str(settings().state),), shutil.disk_usage(settings().state).free)
     verdicts = GaugeMetricFamily(
         "kernelwatch_verdicts_last_day",
-        "Verdicts against the parent, of the last 24 hours; without bisections and calibrations.",
+        "Verdicts against the parent, of the last 24 hours; without bisections, calibrations and quarantined cases.",
         labels=("outcome", "device"),
     )
-    for outcome, device, n in session.execute(
-        select(VerdictRow.outcome, Run.device, func.count())
-        .join(Run, Run.id == VerdictRow.run_id)
-        .where(
-            VerdictRow.baseline_kind == BaselineKind.PARENT,
-            Run.purpose == Purpose.WATCH,
-            Run.finished_at > now - DAY_S,
-            Run.target_id.not_in(SAMPLES),
-        )
-        .group_by(VerdictRow.outcome, Run.device)
-    ):
-        verdicts.add_metric((outcome, device), n)
+    sums = (func.sum(getattr(RunTotals, outcome.value)) for outcome in Outcome)
+    lately = RunTotals.at > now - DAY_S, RunTotals.purpose == Purpose.WATCH, RunTotals.target_id.not_in(SAMPLES)
+    for device, *counts in session.execute(select(RunTotals.device, *sums).where(*lately).group_by(RunTotals.device)):
+        for outcome, n in zip(Outcome, counts, strict=True):
+            if n:
+                verdicts.add_metric((outcome.value, device), n)
     messages = GaugeMetricFamily(
-        "kernelwatch_outbox_messages", "Comments and checks in the outbox.", labels=("kind", "state")
+        "kernelwatch_outbox_messages", "Comments and checks that wait, or were given up.", labels=("kind", "state")
     )
     for kind, message_state, n in session.execute(
-        select(OutboxMessage.kind, OutboxMessage.state, func.count()).group_by(OutboxMessage.kind, OutboxMessage.state)
+        select(OutboxMessage.kind, OutboxMessage.state, func.count())
+        .where(OutboxMessage.state.in_((OutboxState.WAITING, OutboxState.FAILED)))
+        .group_by(OutboxMessage.kind, OutboxMessage.state)
     ):
         messages.add_metric((kind, message_state.value), n)
     notices = GaugeMetricFamily(
@@ -217,12 +219,12 @@ def _families(session: Session) -> Iterator[Metric]:
     for channel, failures in session.execute(select(ChannelHealth.channel, ChannelHealth.failures)):
         channels.add_metric((channel,), failures)
     regressions = GaugeMetricFamily(
-        "kernelwatch_regressions", "Regressions by state and device.", labels=("state", "device")
+        "kernelwatch_regressions", "Regressions that are neither fixed nor dismissed.", labels=("state", "device")
     )
     for regression_state, device, n in session.execute(
         select(RegressionRow.state, Series.device, func.count())
         .join(RegressionRow.series)
-        .where(Series.target_id.not_in(SAMPLES))
+        .where(RegressionRow.state.in_(OPEN_REGRESSIONS), Series.target_id.not_in(SAMPLES))
         .group_by(RegressionRow.state, Series.device)
     ):
         regressions.add_metric((regression_state.value, device), n)

@@ -162,6 +162,17 @@ def _of_snapshots(every: Engine) -> Engine:
     return own.execution_options(reading=True, **isolated)
 
 
+def analyze() -> None:
+    """Let SQLite know how many rows its tables have, without which it takes the wrong index of several.
+
+    PostgreSQL does that by itself.
+    """
+    if engine().dialect.name == "sqlite":
+        with engine().begin() as connection:
+            connection.exec_driver_sql("PRAGMA analysis_limit = 1000")  # rows that are read of an index
+            connection.exec_driver_sql("ANALYZE")
+
+
 def wake(session: Session, queue: str) -> None:
     """Wake the workers of `queue` after this transaction is committed."""
     session.info.setdefault("wake", set()).add(queue)

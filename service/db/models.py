@@ -332,7 +332,8 @@ class Run(Base):
         Index("ix_runs_share", *_SHARE, "turn", sqlite_where=UNFINISHED, postgresql_where=UNFINISHED),
         # Strips of revisions are read from this alone: the rows themselves are long.
         Index("ix_runs_revision", "revision_id", "device", "pull", "purpose", "state"),
-        Index("ix_runs_lease", "state", "lease_until"),
+        Index("ix_runs_state", "state", "id"),  # the newest of a state, and the few that are leased
+        Index("ix_runs_of_target", "target_id", "id"),  # the newest of a target, of any device and purpose
         Index("ix_runs_worker", "worker", "finished_at"),  # what else happened on a machine lately
         Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
         Index("ix_runs_unnotified", "id", sqlite_where=_UNNOTIFIED, postgresql_where=_UNNOTIFIED),
@@ -756,6 +757,7 @@ class RegressionRow(OfSeries, Base):
         Index("ix_regressions_series", "series_id", "state"),
         Index("ix_regressions_open", "incident_id", "id", sqlite_where=OPEN_ONES, postgresql_where=OPEN_ONES),
         Index("ix_regressions_fixed", "fixed_at"),
+        Index("ix_regressions_opened", "opened_at"),
         Index("ix_regressions_fixed_by", "fixed_by"),
         Index("ix_regressions_run", "run_id"),
         Index("ix_regressions_incident", "incident_id"),
@@ -841,7 +843,7 @@ class Bisection(Base):
     __tablename__ = "bisections"
     __table_args__ = (
         Index("ix_bisections_state", "state"),
-        Index("ix_bisections_target", "target_id"),
+        Index("ix_bisections_target", "target_id", "created_at"),
         _references("ix_bisections_incident", "incident_id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)

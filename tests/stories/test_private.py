@@ -7,8 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import params
-from fastapi.dependencies.utils import get_flat_params
 from sqlalchemy import select, update
 
 from dashboards.site.export import export_site
@@ -17,14 +15,13 @@ from service.db.models import Account, Run, Target, Worker
 from service.domain.exports import Exportable
 from service.ledger.access import sign_ins
 from tests import every_table, world
+from tests.addresses import addresses
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched
 from tests.every_table import CASE, DIGEST, MARK, MARKS, NAME, SHA
 from tests.fakes.api import Api
 
 WATCHED = f"{MARK}-norms"  # private as well, and watched for days
-# Pages of other sites, and a stream without end, whose first words tests/service/api/test_progress.py compares.
-NOT_ASKED = {"/sign-in/{name}", "/sign-in/{name}/callback", "/api/v1/runs/{run_id}/events"}
 CHANGING = ("/metrics?", "/healthz?", "/readyz?")  # from one request to the next
 # What nobody has, by what is private: the answers about both are the same.
 UNKNOWN = {
@@ -81,33 +78,6 @@ STRANGERS = {
 }
 
 
-def routes(router: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every route of an app that answers GET, by its path."""
-    for one in router.routes:
-        inner = getattr(one, "original_router", None)
-        if inner is not None:
-            yield from routes(inner, prefix + one.include_context.prefix)
-        elif "GET" in (getattr(one, "methods", None) or ()):
-            yield prefix + one.path.replace(":path}", "}"), one
-
-
-def addresses(api: Api, rows: Rows) -> Iterator[str]:
-    """Each path with what is private in it, then also with each parameter that can name something private."""
-    values = names(rows)
-    for path, route in routes(api.app.router):
-        if path in NOT_ASKED:
-            continue
-        dependant = getattr(route, "dependant", None)
-        every = get_flat_params(dependant) if dependant else []
-        asked = [one for one in every if isinstance(one.field_info, params.Query)]
-        required = [f"{one.alias}={values[one.alias][0]}" for one in asked if one.field_info.is_required()]
-        others = [one.alias for one in asked if not one.field_info.is_required() and one.alias in values]
-        for filled in with_values(path, values | choices(path, every, values)):
-            yield f"{filled}?{'&'.join(required)}"
-            for name in others:
-                yield from (f"{filled}?{'&'.join([*required, f'{name}={value}'])}" for value in values[name])
-
-
 def names(rows: Rows) -> dict[str, tuple[str, ...]]:
     """What is private, by the parameters that name it."""
     ids = {table: str(row.id) for table, row in rows.items() if hasattr(row, "id")}
@@ -136,21 +106,6 @@ def names(rows: Rows) -> dict[str, tuple[str, ...]]:
     }
 
 
-def choices(path: str, every: Any, values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """What a number in a path is of, and the verbs of its forms."""
-    patterns = [str(one.field_info.metadata) for one in every if one.alias == "verb"]
-    verbs = tuple(re.findall(r"\w+", re.findall(r"\^\((.*?)\)", patterns[0])[0])) if patterns else ()
-    number = re.search(r"/(\w+)/{number}", path)
-    return {"verb": verbs, "number": values.get(number[1], ("1",)) if number else ()}
-
-
-def with_values(path: str, values: Mapping[str, tuple[str, ...]]) -> list[str]:
-    found = [path]
-    for name in re.findall(r"{(\w+)}", path):
-        found = [one.replace(f"{{{name}}}", value) for one in found for value in values.get(name, ("1",))]
-    return found
-
-
 def unknown(text: str) -> str:
     """The text with what nobody has in the place of what is private."""
     for private, other in UNKNOWN.items():
@@ -176,7 +131,7 @@ def test_every_text_of_the_target_can_be_recognised(rows: Rows) -> None:
 )
 def test_whoever_may_not_read_it_is_answered_as_if_it_did_not_exist(rows: Rows, api: Api, who: str) -> None:
     reader = STRANGERS[who](api)
-    every = sorted(set(addresses(api, rows)))
+    every = sorted(set(addresses(api.app, names(rows))))
     assert len(every) > 300
     for address in every:
         answer, other = reader.at(address), reader.at(unknown(address))
@@ -191,7 +146,7 @@ def test_whoever_may_not_read_it_is_answered_as_if_it_did_not_exist(rows: Rows, 
 @pytest.mark.parametrize("scope", [f"read:{NAME}", "admin"])
 def test_its_readers_see_it(rows: Rows, api: Api, scope: str) -> None:
     reader = api.with_key(scope, name="reader")
-    answers = {address: reader.at(address) for address in set(addresses(api, rows))}
+    answers = {address: reader.at(address) for address in set(addresses(api.app, names(rows)))}
     assert not {address: one.text[:300] for address, one in answers.items() if one.status_code == 500}
     seen = [address for address, one in answers.items() if MARK in without_typed(one.text, address)]
     assert len(seen) > 100

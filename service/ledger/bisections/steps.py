@@ -85,23 +85,27 @@ def _unbuildable(session: Session, row: Bisection) -> set[str]:
     """The revisions between the ends whose build failed in a watched run with the current recipe."""
     states: dict[str, bool] = {}
     between = row.line[1:-1]
-    recipe = select(Target.recipe_id).where(Target.id == row.target_id).scalar_subquery()
+    recipe = session.scalar(select(Target.recipe_id).where(Target.id == row.target_id))
     for start in range(0, len(between), _SOME):
+        some = Revision.target_id == row.target_id, Revision.sha.in_(between[start : start + _SOME])
+        shas = dict(session.execute(select(Revision.id, Revision.sha).where(*some)).all())
+        # Neither joined nor asked for the recipe: SQLite would read every run of the device, or with the recipe.
         watched = (
-            select(Revision.sha, Run.state)
-            .join(Run, Run.revision_id == Revision.id)
-            .where(Revision.target_id == row.target_id, Revision.sha.in_(between[start : start + _SOME]))
-            .where(Run.device == row.device, Run.recipe_id == recipe, Run.purpose == Purpose.WATCH)
+            select(Run.revision_id, Run.state, Run.recipe_id)
+            .where(Run.revision_id.in_(list(shas)), Run.device == row.device, Run.purpose == Purpose.WATCH)
             .where((Run.state == RunState.DONE) | ((Run.state == RunState.FAILED) & Run.log.is_not(None)))
             .order_by(Run.id)
         )
-        states |= {sha: state is RunState.FAILED for sha, state in session.execute(watched)}
+        states |= {shas[at]: state is RunState.FAILED for at, state, of in session.execute(watched) if of == recipe}
     return {sha for sha, failed in states.items() if failed}
 
 
 def known_line(session: Session, target: Target, good: str, bad: str) -> list[str]:
     """The revisions from `good` to `bad` along first parents as the ledger knows them; empty where it has gaps."""
-    parents = dict(session.execute(select(Revision.sha, Revision.parent).where(Revision.target_id == target.id)).all())
+    of_target = select(Revision.sha, Revision.parent).where(Revision.target_id == target.id)
+    walk = of_target.where(Revision.sha == bad).cte("walk", recursive=True)
+    earlier = of_target.join(walk, walk.c.parent == Revision.sha).where(walk.c.sha != good)
+    parents = dict[str, str | None](session.execute(select(walk.union(earlier))).all())
     line, sha = {bad: None}, bad  # a dict keeps the order
     while sha != good:
         if sha not in parents:

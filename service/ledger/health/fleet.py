@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, String, Text, bindparam, case, func, literal, select, type_coerce
+from sqlalchemy import ARRAY, ColumnElement, String, Text, bindparam, case, func, literal, select, type_coerce, union
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.models import (
@@ -201,8 +201,9 @@ _UNSENT = (
     )
     .outerjoin(Run, Run.id == OutboxMessage.run_id)
     .where(
+        OutboxMessage.state.in_((OutboxState.WAITING, OutboxState.FAILED)),  # for the index: most have been sent
         ((OutboxMessage.state == OutboxState.WAITING) & (_begun < bindparam("late")))
-        | ((OutboxMessage.state == OutboxState.FAILED) & (_begun >= bindparam("since")))
+        | ((OutboxMessage.state == OutboxState.FAILED) & (_begun >= bindparam("since"))),
     )
     .group_by(OutboxMessage.target_id, OutboxMessage.state)
 )
@@ -315,7 +316,12 @@ _BUSY = (
     )
     .join(Run, Run.id == Attempt.run_id)
     .where(
-        (Run.finished_at > bindparam("since")) | (Run.state == RunState.LEASED),
+        Run.id.in_(
+            union(
+                select(Run.id).where(Run.finished_at > bindparam("since")),
+                select(Run.id).where(Run.state == RunState.LEASED),
+            )
+        ),
         func.coalesce(Attempt.finished_at, bindparam("now")) > bindparam("since"),
     )
     .group_by(Attempt.worker, Run.device)

@@ -181,7 +181,7 @@ RUN_COLUMNS = (
     RunTotals.sota_digest,
 )
 _last = aliased(Revision)
-# A CTE, so that PostgreSQL asks for the newest place once for each target, not once for each revision.
+# A CTE, so that databases ask for the newest place once for each target, not once for each revision.
 _newest = (
     select(
         Target.id.label("target_id"),
@@ -192,7 +192,7 @@ _newest = (
         .label("at"),
     )
     .cte("newest")
-    .prefix_with("MATERIALIZED", dialect="postgresql")
+    .prefix_with("MATERIALIZED")
 )
 # Statements are made once: making one takes longer than the database needs for it.
 _REVISIONS = (
@@ -204,7 +204,14 @@ _REVISIONS = (
         *RUN_COLUMNS,
     )
     .select_from(_newest)
-    .join(Revision, and_(Revision.target_id == _newest.c.target_id, Revision.ordinal > _newest.c.at - REVISIONS))
+    .join(
+        Revision,
+        and_(
+            Revision.target_id == _newest.c.target_id,
+            Revision.ordinal > _newest.c.at - REVISIONS,
+            Revision.ordinal <= _newest.c.at,  # with one end alone PostgreSQL expects a third of all revisions
+        ),
+    )
     .outerjoin(Run, and_(Run.revision_id == Revision.id, WATCHED))
     .outerjoin(RunTotals, RunTotals.run_id == Run.id)
     .order_by(Revision.target_id, Revision.ordinal, Run.id)

@@ -111,7 +111,7 @@ def process_due(*, wait: bool = True) -> int:
     waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
         now = clock(session)
-        rows = session.execute(waiting.order_by(Delivery.id)).all()
+        rows = session.execute(waiting.order_by(Delivery.received_at, Delivery.id)).all()
     waits_s = [_RETRY_S[min(row.attempts, GIVEN_UP - 1)] for row in rows]
     due = [row.id for row, wait_s in zip(rows, waits_s, strict=True) if is_due(row.received_at + wait_s, now, wait_s)]
     for delivery_id in _keys.keys() - {row.id for row in rows}:

@@ -3,6 +3,7 @@
 A run is reported whenever its state differs from the one reported last, so no other code has to trigger it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ from service.reports.report import Report
 
 log = structlog.get_logger()
 
+_SOME = 1000  # runs that a statement names
 _UNNOTIFIED = Run.notified_state != Run.state
 # Pull requests are reported in every state, the mainline when a run ends, and a backfill where it was measured.
 # Bisection steps and calibrations are not reported.
@@ -59,9 +61,10 @@ def notify_due() -> int:
     """Report the runs whose state changed since they were reported last.  Returns how many there were."""
     with reading() as session:
         found = session.execute(select(Run.id, _NOT_REPORTED).where(_UNNOTIFIED).order_by(Run.id)).all()
+    passed = [run_id for run_id, not_reported in found if not_reported]
+    for start in range(0, len(passed), _SOME):
+        _mark_unreported(passed[start : start + _SOME])
     due = [run_id for run_id, not_reported in found if not not_reported]
-    if len(due) < len(found):
-        _mark_unreported()
     for run_id in within_budget(due):
         try:
             with transaction() as session:
@@ -71,8 +74,9 @@ def notify_due() -> int:
     return len(due)
 
 
-def _mark_unreported() -> None:
-    free = select(Run.id).where(_UNNOTIFIED, _NOT_REPORTED).with_for_update(skip_locked=True)
+def _mark_unreported(ids: Sequence[int]) -> None:
+    of_them = select(Run.id).where(Run.id.in_(ids), _UNNOTIFIED, _NOT_REPORTED)
+    free = of_them.order_by(Run.id).with_for_update(skip_locked=True)
     with transaction() as session:
         passed = update(Run).where(Run.id.in_(free)).values(notified_state=Run.state)
         session.execute(passed.execution_options(synchronize_session=False))

@@ -29,7 +29,7 @@ from service.db.models import (
     VerdictRow,
     Worker,
 )
-from service.db.paging import ResultPage, distinct, paged, paged_rows
+from service.db.paging import ResultPage, distinct, filtered, paged, paged_rows
 from service.domain.attribution.causes import moved
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -291,11 +291,11 @@ def open_counts(session: Session, targets: Collection[int]) -> dict[int, tuple[i
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
     """The latest runs off the mainline: of pull requests, and of commits that a person requested."""
-    ids = select(Run.id).where(Run.target_id == target.id)
-    of_pulls = ids.where(Run.pull.is_not(None), Run.purpose == Purpose.WATCH).order_by(Run.id.desc()).limit(limit)
+    of_pulls = select(Run.id).where(Run.target_id == target.id, Run.pull.is_not(None), Run.purpose == Purpose.WATCH)
+    of_pulls = of_pulls.order_by(Run.id.desc()).limit(limit)
     off = select(Revision.id).where(Revision.target_id == target.id, Revision.ordinal.is_(None))
     off = off.order_by(Revision.id.desc()).limit(MAX_ASIDE)
-    requested = ids.where(Run.revision_id.in_(off), WATCHED).order_by(Run.id.desc()).limit(limit)
+    requested = select(Run.id).where(Run.revision_id.in_(off), WATCHED).order_by(Run.id.desc()).limit(limit)
     found = sorted({*session.scalars(of_pulls), *session.scalars(requested)}, reverse=True)[:limit]
     return glances(session, runs_with_ids(session, found)[::-1])
 
@@ -450,7 +450,10 @@ _SERIES = (
     .select_from(Revision)
     .join(
         Run,
-        (Run.revision_id == Revision.id) & (Run.device == bindparam("device")) & (Run.state == RunState.DONE) & WATCHED,
+        (Run.revision_id == Revision.id)
+        & (filtered(Run.device) == bindparam("device"))
+        & (filtered(Run.state) == RunState.DONE)
+        & WATCHED,
     )
     .outerjoin(
         VerdictRow,
@@ -540,8 +543,8 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
     before = session.scalar(
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Revision.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
-        .where(WATCHED, Run.id < run.id, Run.stack_id.is_not(None), *earlier)
+        .where(Revision.target_id == run.target_id, Run.device == run.device, filtered(Run.state) == RunState.DONE)
+        .where(WATCHED, filtered(Run.id) < run.id, Run.stack_id.is_not(None), *earlier)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .options(selectinload(Run.stack), contains_eager(Run.revision))
         .limit(1)

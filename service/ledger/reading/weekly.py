@@ -28,6 +28,7 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
+from service.db.paging import filtered
 from service.domain.regressions.lifecycle import Action
 from service.domain.states import OPEN_REGRESSIONS, CellState, Purpose, RegressionState, RunState, TargetKind
 from service.domain.text import one_line
@@ -62,9 +63,10 @@ class _Scope:
     device: str | None
 
     def runs(self) -> Iterator[ColumnElement[bool]]:
-        yield self._has(Run.target_id)
+        """Of those of a week: they are found by their time."""
+        yield self._has(filtered(Run.target_id))
         if self.device is not None:
-            yield Run.device == self.device
+            yield filtered(Run.device) == self.device
 
     def series(self) -> Iterator[ColumnElement[bool]]:
         yield self._has(Series.target_id)
@@ -119,9 +121,8 @@ def _runs(session: Session, scope: _Scope) -> list[_EndedRun]:
         select(Run.id, Run.revision_id, Run.device, Run.state, Run.purpose, Run.pull, Revision.ordinal)
         .join(Revision, Revision.id == Run.revision_id)
         .where(scope.contains(Run.finished_at), *scope.runs())
-        .order_by(Run.id)
     )
-    return [_EndedRun(*row) for row in rows]
+    return sorted((_EndedRun(*row) for row in rows), key=lambda run: run.id)
 
 
 def _measured(runs: Sequence[_EndedRun]) -> WeeklyMeasuredItem:
@@ -179,10 +180,14 @@ def _change(row: VerdictRow, run: Any, median: float | None) -> ConfirmedChange:
 
 def _measured_before(session: Session, week: Week, revisions: Collection[int]) -> set[tuple[int, str]]:
     """On which devices these revisions were measured before the week."""
-    done = (Run.revision_id.in_(revisions), Run.state == RunState.DONE, WATCHED, Run.finished_at < week.start)
+    if not revisions:
+        return set()
+    done = select(Run.revision_id, Run.device, Run.finished_at).where(Run.revision_id.in_(revisions), WATCHED)
+    # Asked for the time, SQLite would read every run that ended before it.
     return {
         (revision_id, device)
-        for revision_id, device in session.execute(select(Run.revision_id, Run.device).where(*done))
+        for revision_id, device, at in session.execute(done.where(Run.state == RunState.DONE))
+        if at is not None and at < week.start
     }
 
 

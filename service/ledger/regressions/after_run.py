@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased, contains_eager
 
 from service.db.engine import clock
@@ -30,6 +30,7 @@ from service.domain.states import (
     GateAction,
     GateKind,
     Outcome,
+    Purpose,
     RegressionState,
     RunState,
 )
@@ -233,12 +234,10 @@ def _seen_since(
     if not places:
         return {}
     names = {row.name for row, _ in regressions}
-    base = aliased(Revision)
-    again = select(Run.revision_id).where(*_watched(run)).group_by(Run.revision_id).having(func.count() > 1)
+    base, other = aliased(Revision), aliased(Run)
+    again = exists().where(other.revision_id == Run.revision_id, other.id != Run.id, *_watched(run, other))
     matters = or_(
-        VerdictRow.outcome != Outcome.STEADY.value,
-        base.ordinal.is_distinct_from(Revision.ordinal - 1),
-        Run.revision_id.in_(again),
+        VerdictRow.outcome != Outcome.STEADY.value, base.ordinal.is_distinct_from(Revision.ordinal - 1), again
     )
     columns = (VerdictRow.provider, VerdictRow.case, Run.id, Revision.ordinal, Run.finished_at)
     pairs = (
@@ -265,12 +264,14 @@ def _verdicts(run: Run, after: int, of_them: Select[*tuple[Any, ...]]) -> Select
     return (
         of_them.join(Run, Run.id == VerdictRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(*_watched(run), Revision.ordinal > after)
+        # The target is asked of the revision alone: SQLite would else read all runs of the target.
+        .where(Revision.target_id == run.target_id, Revision.ordinal > after, *_watched(run))
     )
 
 
-def _watched(run: Run) -> tuple[ColumnElement[bool], ...]:
-    return (Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE, WATCHED)
+def _watched(run: Run, which: type[Run] = Run) -> tuple[ColumnElement[bool], ...]:
+    done = which.device == run.device, which.state == RunState.DONE
+    return *done, which.pull.is_(None), which.purpose == Purpose.WATCH
 
 
 _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)

@@ -360,7 +360,8 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
     earlier = (
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == run.target_id, Run.device == run.device, Run.suite == run.suite)
+        # The target is asked of the revision alone: databases would else read all runs of the target, and sort them.
+        .where(Revision.target_id == run.target_id, Run.device == run.device, Run.suite == run.suite)
         .where(WATCHED, Run.state == RunState.DONE, Run.id != run.id, Revision.ordinal < revision.ordinal)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .limit(1)

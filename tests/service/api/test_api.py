@@ -219,7 +219,8 @@ def test_a_database_without_tables_is_said_plainly(get: Get, state: Path) -> Non
 def test_metrics(get: Get, seeded: Seeded) -> None:
     get("/api/v1/runs/1")
     said = get("/metrics").text
-    assert 'kernelwatch_runs{device="h200",state="done"} 6.0' in said
+    assert 'kernelwatch_runs{device="h200",state="leased"} 1.0' in said
+    assert 'kernelwatch_runs{device="h200",state="done"} 3.0' in said  # of six, those that ended in the last day
     assert 'kernelwatch_queue_age_seconds{device="cpu"}' in said
     assert 'kernelwatch_worker_silence_seconds{device="h200",worker="h200-box"}' in said
     assert 'kernelwatch_outbox_messages{kind="comment",state="waiting"} 1.0' in said
