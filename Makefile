@@ -104,7 +104,7 @@ skipped: $(VENV)/.dev  ## Write how many tests each mark and each lack leaves ou
 
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
 	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels, bench-power or bench-session))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-session bench-api bench-comment bench-control bench-pages
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-session bench-api bench-comment bench-control bench-pages bench-scale
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat (a GPU, with Quack)
 	@$(PY) -m benchmarks.kernels.arena $(ARGS)
