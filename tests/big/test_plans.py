@@ -24,9 +24,9 @@ from service.domain.exports import Exportable
 from service.domain.states import OutboxState, Priority, RunState
 from service.ledger.runs import queue
 from tests import world
-from tests.addresses import Values, addresses
 from tests.big.addresses import every
 from tests.big.plans import Statement, measured
+from tests.big.routes import Values, addresses
 from tests.big.seed import seed
 from tests.big.seeder import Places
 from tests.big.story import SMALL

@@ -15,7 +15,7 @@ from service.db.models import Account, Run, Target, Worker
 from service.domain.exports import Exportable
 from service.ledger.access import sign_ins
 from tests import every_table, world
-from tests.addresses import addresses
+from tests.big.routes import addresses
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched
 from tests.every_table import CASE, DIGEST, MARK, MARKS, NAME, SHA
