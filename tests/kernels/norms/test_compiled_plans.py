@@ -138,6 +138,16 @@ def test_the_plan_is_in_the_facts(ours, direction, cols):
         assert kernel["settings"].get(option) == plan.options.get(option)
 
 
+@pytest.mark.parametrize(("shape", "early"), [
+    ("1x4096", True), ("33x4096", True), ("34x4096", False), ("4096x4096", False), ("8x65536", False),
+    ("1024x128", False), ("512x128", True),
+])  # fmt: skip
+def test_only_small_launches_start_before_the_kernel_before_them_ends(ours, shape, early):
+    """33 programs of 8 warps are two warps for each of 132 SMs; a team is launched cooperatively."""
+    [kernel] = kernels_of(ours, f"rmsnorm.fwd.{shape}.bf16-fp32")
+    assert kernel["settings"]["EARLY"] is early
+
+
 @pytest.mark.parametrize("op", ["rmsnorm", "layernorm_residual"])
 @pytest.mark.parametrize("direction", Direction)
 def test_heads_with_two_strides_are_not_copied(ours, op, direction):
