@@ -61,8 +61,10 @@ def replayed(values: Sequence[float]) -> list[Reported]:
         matched = found[NAME].matched
         for number, change in matched.again:
             points[number] = points[number].again(change)
-        for number, _ in matched.refuted:
+        for number in (*dict(matched.refuted), *matched.lost):
             points[number] = points[number].contradicted()
+        for number in matched.kept:
+            points[number] = replace(points[number], refuted=0)
         places = {one.place for one in points}
         points += [
             Reported(one.ordinal, count - 1, one.ratio, one.level is Level.BLOCK)

@@ -192,11 +192,11 @@ def _steps(logs: Logs, starts: Sequence[int]) -> list[Step]:
 def changes_in_turn(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> list[int]:
     """Of each change, how many changes there are in a row between its two levels, itself included.
 
-    A level is the same again if the test cannot tell it from the visit before: commits whose effects are alike are no
-    modes.
+    A level is the same again if the test cannot tell it from the visit before, at a place that was not searched for:
+    commits whose effects are alike are no modes.
     """
     visits, counts = np.split(logs, starts), list[int]()
     for end in range(1, len(starts) + 1):
-        if end == len(starts) or step_between(visits[end - 1], visits[end + 1]).searched_p <= limits.fdr:
+        if end == len(starts) or step_between(visits[end - 1], visits[end + 1]).p <= limits.fdr:
             counts += [end - len(counts)] * (end - len(counts))
     return counts

@@ -92,3 +92,12 @@ def test_the_unit_and_the_direction_of_a_series_change_no_place(seed, shortest):
     for same in (logs + 3.7, -logs):
         other = levels_of(same, LIMITS)
         assert (other.starts, other.certain) == (levels.starts, levels.certain)
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.integers(1, 4), st.floats(0.06, 0.5))
+def test_newest_values_that_are_fewer_than_a_level_are_no_level_with_those_before(seed, odd, size):
+    """A level of five that takes one to four usual values along would be reported, and withdrawn later."""
+    random = np.random.default_rng(seed)
+    logs = np.concatenate([np.zeros(60), np.full(odd, size)]) + random.normal(0, NOISE, 60 + odd)
+    assert not has(levels_of(logs, LIMITS).starts, 60)
