@@ -8,7 +8,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from service.domain.changepoints.step_test import MIN_ERROR, MIN_SIDE, OUTLIER, Logs, Step, local_noise, step_between
+from service.domain.changepoints.step_test import (
+    MIN_ERROR,
+    MIN_SIDE,
+    OUTLIER,
+    Logs,
+    Step,
+    local_noise,
+    median,
+    step_between,
+)
 
 FLIPS = 5  # changes between two levels: a commit that is reverted, landed again and reverted again makes four
 
@@ -152,13 +161,25 @@ def _candidates(logs: Logs) -> list[int]:
     for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
         end = begin + SPAN
         # Spans overlap by half.  Of each only the middle half counts, where it has values on both sides.
-        first = begin + SPAN // 4 if begin else MIN_SIDE
-        answers = range(first, end - SPAN // 4 if end < len(logs) else len(logs) - MIN_SIDE + 1)
+        answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
         ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=PENALTY * math.log(len(logs)))
-        for start in (begin + int(place) for place in ends[:-1]):
-            if start in answers and (not starts or start - starts[-1] >= MIN_SIDE):
-                starts.append(start)
-    return starts
+        starts += [start for place in ends[:-1] if (start := begin + int(place)) in answers]
+    return _long_enough(logs, starts)
+
+
+def _long_enough(logs: Logs, starts: Sequence[int]) -> list[int]:
+    """`starts` without levels shorter than `MIN_SIDE`: the shortest first, each joins its most similar neighbour."""
+    edges = [0, *starts, len(logs)]
+    while len(edges) > 2:
+        lengths = [end - begin for begin, end in pairwise(edges)]
+        short = lengths.index(min(lengths))
+        if lengths[short] >= MIN_SIDE:
+            break
+        middles = [median(logs[begin:end]) for begin, end in pairwise(edges)]
+        neighbours = [number for number in (short - 1, short + 1) if 0 <= number < len(middles)]
+        nearest = min(neighbours, key=lambda number: abs(middles[number] - middles[short]))
+        del edges[max(short, nearest)]
+    return edges[1:-1]
 
 
 def _pruned(logs: Logs, starts: Sequence[int], limits: HistoryLimits, tested: int) -> list[int]:
