@@ -3,11 +3,13 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from service.db import schema
@@ -198,3 +200,31 @@ def test_a_repository_that_hangs_delays_no_other(remotes):
         assert not known(heads["hangs"]), "it still waits"
         remotes.over.set()
         assert happens(lambda: known(heads["hangs"]) and is_processed(stored["hangs"])), "nothing is lost"
+
+
+def test_a_delivery_that_is_processed_while_others_are_looked_for_is_processed_once(remotes, state, monkeypatch):
+    """Its row was read as one that waits, and its repository has nothing to do any more."""
+    head = remotes.watched("norms")
+    with transaction() as session:
+        session.execute(update(Target).values(forge="acme/norms", forge_kind=ForgeKind.GITHUB))
+        body = webhooks.body_from_github("push", webhooks.push(head, head, repository="acme/norms"))
+        delivery, _ = deliveries.store_delivery(session, "one", "push", body)
+    remotes.hanging.add("norms")
+    this = threading.current_thread()
+
+    @contextmanager
+    def slow() -> Iterator[Session]:
+        """A transaction of this thread ends after what hung is processed."""
+        with reading() as session:
+            yield session
+        if threading.current_thread() is this:
+            remotes.over.set()
+            assert happens(lambda: not any(thread.name == "deliveries" for thread in threading.enumerate()))
+
+    with capture_logs() as logs:
+        assert deliveries.process_due(wait=False) == 0
+        assert happens(lambda: "norms" in remotes.asked)
+        monkeypatch.setattr(deliveries, "reading", slow)
+        assert deliveries.process_due() == 0
+    assert [entry["event"] for entry in logs].count("delivery") == 1
+    assert is_processed(delivery)

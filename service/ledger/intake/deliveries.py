@@ -108,6 +108,7 @@ def process_due(*, wait: bool = True) -> int:
     requests answer any number of deliveries.  Repositories are processed side by side; without `wait` this returns
     once they have begun, and wakes control whenever one has ended.  What cannot begin waits for the next call.
     """
+    busy = _repositories.busy()  # before the rows are read: they may be out of date of one that ends in between
     waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
         now = clock(session)
@@ -116,7 +117,7 @@ def process_due(*, wait: bool = True) -> int:
     due = [row.id for row, wait_s in zip(rows, waits_s, strict=True) if is_due(row.received_at + wait_s, now, wait_s)]
     for delivery_id in _keys.keys() - {row.id for row in rows}:
         _keys.pop(delivery_id, None)
-    free = [delivery_id for delivery_id in due if not _repositories.is_busy(_keys.get(delivery_id))]
+    free = [delivery_id for delivery_id in due if _keys.get(delivery_id) not in busy]
     return _process(free, _ROUND_S if wait else _STARTING_S, wait=wait)
 
 

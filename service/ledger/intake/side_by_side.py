@@ -16,9 +16,10 @@ class SideBySide:
         self._busy = set[Hashable]()
         self._changed = threading.Condition()
 
-    def is_busy(self, key: Hashable) -> bool:
+    def busy(self) -> frozenset[Hashable]:
+        """The keys that have work now."""
         with self._changed:
-            return key in self._busy
+            return frozenset(self._busy)
 
     def begin(self, key: Hashable, work: Callable[[], int], ends: float) -> Future[int] | None:
         """Begin work as soon as a thread is free.
