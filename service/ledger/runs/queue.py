@@ -73,7 +73,11 @@ def _turn_of_now(session: Session, run: Run) -> float:
     """The turn that the device of a run has come to, without that run."""
     others = (Run.device == run.device, Run.id != run.id)
     measured = session.scalar(select(func.max(Run.turn)).where(*others, Run.state == RunState.LEASED))
-    first = session.execute(_waiting(run.device, database_now(session)).where(Run.id != run.id)).first()
+    waiting = _queued(run.device).where(Run.id != run.id)
+    first = session.execute(waiting.where(_is_due(database_now(session)))).first()
+    if first is None and measured is None:
+        # Else a run that is to be tried again, at a late turn, would wait for all that comes from the first turn on.
+        first = session.execute(waiting).first()
     if first is None:
         return measured or 0.0
     _, turn, priority = first
@@ -89,12 +93,16 @@ def _waits_for(worker: str | None) -> ColumnElement[bool]:
     return Run.only_worker.is_(None) if worker is None else Run.only_worker == worker
 
 
-def _waiting(device: str, now: ColumnElement[Any], worker: str | None = None) -> Select[int, float, int]:
+def _queued(device: str, worker: str | None = None) -> Select[int, float, int]:
     """The first queued run of a device that any worker may take, or only this one."""
-    due = is_due(Run.not_before, now, _MAX_WAIT_S)
-    waiting = select(Run.id, Run.turn, Run.priority).where(Run.device == device, Run.state == RunState.QUEUED, due)
+    queued = select(Run.id, Run.turn, Run.priority).where(Run.device == device, Run.state == RunState.QUEUED)
     # PostgreSQL reads it in the order of the index only if that has the first of its columns, too.
-    return waiting.where(_waits_for(worker)).order_by(Run.only_worker, *QUEUE_ORDER).limit(1)
+    return queued.where(_waits_for(worker)).order_by(Run.only_worker, *QUEUE_ORDER).limit(1)
+
+
+def _is_due(now: ColumnElement[Any]) -> ColumnElement[bool]:
+    due: ColumnElement[bool] = is_due(Run.not_before, now, _MAX_WAIT_S)
+    return due
 
 
 def next_run(session: Session, device: str, worker: str, lease_s: float, *, has_sandbox: bool = True) -> Lease | None:
@@ -105,11 +113,12 @@ def next_run(session: Session, device: str, worker: str, lease_s: float, *, has_
     if session.scalar(select(Worker.paused_at).where(Worker.name == worker)) is not None:
         return None
     now = database_now(session)
-    able = true() if has_sandbox else Run.trusted & Run.target_id.in_(_may_run_unsandboxed)
-    first = session.execute(_waiting(device, now, worker).where(able)).first()
+    may_run = true() if has_sandbox else Run.trusted & Run.target_id.in_(_may_run_unsandboxed)
+    able = _is_due(now) & may_run
+    first = session.execute(_queued(device, worker).where(able)).first()
     earlier = true() if first is None else tuple_(*QUEUE_ORDER) < (first.turn, first.priority, first.id)
     # SQLite ignores the lock: there BEGIN IMMEDIATE lets in one writer at a time.
-    anybody = _waiting(device, now).where(able, earlier).with_for_update(skip_locked=True)
+    anybody = _queued(device).where(able, earlier).with_for_update(skip_locked=True)
     first = session.execute(anybody).first() or first
     if first is None:
         return None

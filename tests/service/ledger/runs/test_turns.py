@@ -4,6 +4,7 @@ import random
 from itertools import count
 
 import pytest
+from sqlalchemy import update
 
 from service.db.engine import reading, transaction
 from service.db.models import Run, Target
@@ -164,6 +165,26 @@ def test_what_waits_for_one_worker_delays_no_run_of_another(large):
     assert taken("worker-7").run_id == run, "calibrations are last"
     with reading() as session:
         assert session.get_one(Run, taken("worker-7").run_id).only_worker == "worker-7"
+
+
+def test_a_run_that_is_tried_again_does_not_wait_for_all_that_comes_meanwhile(large, small):
+    """Its turn is late, and the device is idle until it is due: what comes then is not before everything else."""
+    *_, last = wants(large, BACKFILL, 20)
+    in_turn(19)
+    lease = taken()
+    with transaction() as session:
+        queue.give_back(session, lease, "its build failed")
+    wants(small, MAINLINE)
+    begun = taken()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == last).values(not_before=0.0))
+    order = list[int]()
+    while last not in order:
+        wants(small, MAINLINE)
+        measured(begun)
+        begun = taken()
+        order.append(begun.run_id)
+        assert len(order) <= 10
 
 
 @pytest.mark.parametrize("seed", range(2))
