@@ -114,6 +114,11 @@ class VLLM(Engine):
     name, title, module = "vllm", "vLLM", "vllm._C_stable_libtorch"
     pinned = ("vllm",)
 
+    def _wrong_norm(self, case: Case) -> str | None:
+        if OPS[case.op].residual and case.stride:
+            return "vLLM adds a residual without gaps between its rows only"
+        return super()._wrong_norm(case)
+
     def rms_norm(self, *, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         y = torch.empty_like(x)
         torch.ops._C.rms_norm(y, x, weight, eps)

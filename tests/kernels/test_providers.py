@@ -392,6 +392,7 @@ def test_engines_are_called_with_what_they_take(engines, name, text):
         ("flashinfer", "layernorm.fwd.8x8.fp16-fp32", "bf16 rows"),
         ("flashinfer", "layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
         ("vllm", "layernorm.fwd.8x8.bf16-fp32", "of vLLM, this provider uses RMSNorm"),
+        ("vllm", "rmsnorm_residual.fwd.8x64s500.bf16", "without gaps between its rows"),
     ],
 )
 def test_what_engines_do_not_do(name, text, reason):
