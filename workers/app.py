@@ -35,7 +35,7 @@ from workers.run.heartbeat import stopping
 log = structlog.get_logger()
 
 NOTIFY, FACTS = "notify", "facts"
-ENDING_S = 50  # how long a process waits for its timer to give a run back; compose kills it after 60
+ENDING_S = 50  # how long a process waits for its threads, e.g. to give a run back; compose kills it after 60
 STALE_S = 60  # after which a wake-up expires: the timers have polled many times by then
 MUTE_S = 10  # how long nothing is sent after a failure: a broker that is down must not delay every request
 QUORUM = {"x-queue-type": "quorum"}  # survives a broker node, and redelivers at once when a consumer dies
@@ -162,7 +162,7 @@ def _begin(**_: object) -> None:
     if CONTROL in _queues:
         from workers import control
 
-        control.start()
+        _threads.extend(control.start())
     _timer.start()
 
 
@@ -172,10 +172,17 @@ def _wait_for_stop() -> None:
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]
-def _wait_for_the_timer(**_: object) -> None:
-    """Otherwise a run that the timer took would be lost, and its attempt would count."""
+def _wait_for_the_threads(**_: object) -> None:
+    """Otherwise a run that the timer took would be lost, and its attempt would count.
+
+    A message that control has just sent would be sent again.
+    """
     stopping.set()
-    _timer.join(ENDING_S)
+    if CONTROL in _queues:
+        _control()  # so that its threads end
+    ends = time.monotonic() + ENDING_S
+    for thread in _threads:
+        thread.join(max(0.0, ends - time.monotonic()))
 
 
 def _poll_until_stopped() -> None:
@@ -198,6 +205,7 @@ def _poll_until_stopped() -> None:
 
 
 _timer = threading.Thread(target=_poll_until_stopped, name="timer", daemon=True)
+_threads = [_timer]  # of this process, and those of control
 
 
 def _devices() -> list[str]:

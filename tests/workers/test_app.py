@@ -128,6 +128,29 @@ def the_run() -> Run:
         return database.execute(select(Run)).scalar_one()
 
 
+def test_a_process_that_ends_lets_control_finish_what_it_has_begun(state: Path) -> None:
+    """Else a comment that was sent, and not yet recorded as such, would be sent again."""
+    code = """
+import os, threading
+from workers import control
+
+begun = threading.Event()
+
+def send():
+    begun.set()
+    time.sleep(0.2)
+    print("recorded")
+
+control.LANES = (control.Lane("reports", control.Duty(send, 60.0)),)
+fleet._ending[:] = os.pipe()
+fleet._queues[:] = ["control"]
+fleet._begin()
+begun.wait()
+fleet._wait_for_the_threads()
+"""
+    assert "recorded" in door("memory://", code).splitlines()
+
+
 def test_who_is_at_work_is_not_disturbed_and_does_next_what_was_asked_for_meanwhile() -> None:
     done = []
 
