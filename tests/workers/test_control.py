@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from service.db import schema
+from service.db import schema, wakeups
 from service.db.engine import clock as database_clock
 from service.db.engine import reading, transaction
 from service.db.models import Delivery, FactsCheck, Revision, Run, Target
@@ -228,3 +228,18 @@ def test_a_delivery_that_is_processed_while_others_are_looked_for_is_processed_o
         assert deliveries.process_due() == 0
     assert [entry["event"] for entry in logs].count("delivery") == 1
     assert is_processed(delivery)
+
+
+def test_control_is_woken_once_a_repository_is_free_again(remotes, state, monkeypatch):
+    """What came for it meanwhile waits for no poll."""
+    head = remotes.watched("norms")
+    with transaction() as session:
+        session.execute(update(Target).values(forge="acme/norms", forge_kind=ForgeKind.GITHUB))
+    busy = list[frozenset[Hashable]]()
+    monkeypatch.setattr(wakeups, "_sender", lambda _queue: busy.append(deliveries._repositories.busy()))
+    with transaction() as session:
+        body = webhooks.body_from_github("push", webhooks.push(head, head, repository="acme/norms"))
+        deliveries.store_delivery(session, "one", "push", body)
+    assert deliveries.process_due() == 1
+    assert {(ForgeKind.GITHUB, "acme/norms")} in busy, "it is woken for the reports, too"
+    assert happens(lambda: busy[-1] == frozenset(), 10.0)

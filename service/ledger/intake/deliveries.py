@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, reading, transaction, wake
 from service.db.models import Delivery, Run, Target
-from service.db.wakeups import CONTROL
+from service.db.wakeups import CONTROL, send
 from service.domain import slash_commands
 from service.domain.forges import pull_noun
 from service.domain.states import ForgeKind, Origin, TargetKind
@@ -183,6 +183,7 @@ def _process(ids: Sequence[int], within_s: float = math.inf, *, wait: bool = Tru
     begun = list[Future[int]]()
     for repository, of_one in by_repository.items():
         if (begins := _repositories.begin(repository, partial(_answer_all, of_one), ends)) is not None:
+            begins.add_done_callback(_wake_control)
             begun.append(begins)
         _keys.update((waiting.id, repository) for waiting in of_one)
     return len(answers) + (sum_until(ends, begun) if wait else 0)
@@ -197,6 +198,12 @@ def _answer_all(waiting: Sequence[_Waiting]) -> int:
         log.exception("deliveries could not be answered", repository=_repository_of(waiting[0]))
         raise
     return len(answers)
+
+
+def _wake_control(ended: Future[int]) -> None:
+    """Let it begin what came for the repository meanwhile.  After a failure it waits for the next poll."""
+    if ended.exception() is None:
+        send(CONTROL)
 
 
 def _answer_of(change: Callable[[InstallationChanged], str], event: InstallationChanged) -> _Answer:
