@@ -32,7 +32,7 @@ LATELY_S = 15 * 60.0  # a worker seen since then is online
 GONE_S = 24 * 3600.0  # runs for a worker not seen for so long are cancelled
 NEWEST = 20  # revisions that are considered for a calibration
 _AT_MOST = 1000  # pairs of a target and a worker in one call
-_PAUSED_S = 3600.0  # between two looks at a target that is paused
+_BARRED_S = 3600.0  # between two looks at a target that is paused, or that the worker may not measure
 _BOUND = (Run.purpose == Purpose.CALIBRATION, Run.only_worker.is_not(None))
 
 
@@ -72,8 +72,9 @@ def _ask(session: Session, target_id: int, worker: str, device: str, *, has_sand
     if revision is None:  # the next measurement on the device plans it anew
         session.delete(plan)
         return False
-    plan.planned_at, plan.due_at = now, now + (every_s if target.paused_at is None else _PAUSED_S)
-    if target.paused_at is not None or not (has_sandbox or target.allow_unsandboxed):
+    barred = target.paused_at is not None or not (has_sandbox or target.allow_unsandboxed)
+    plan.planned_at, plan.due_at = now, now + (_BARRED_S if barred else every_s)
+    if barred:
         return False
     pair = (*_BOUND, Run.target_id == target_id, Run.only_worker == worker)
     if session.scalar(select(Run.id).where(*pair, Run.state.in_(OPEN_STATES)).limit(1)) is not None:

@@ -191,6 +191,16 @@ def test_workers_that_cannot_do_it_are_not_asked(house):
     assert calibrations.plan_due() == 0
 
 
+def test_who_can_do_it_again_is_asked_within_an_hour(house):
+    """Not a night later: until the first ones are done, times block nothing."""
+    house.worker("one", sandbox="no user namespaces")
+    house.measured(1)
+    assert calibrations.plan_due() == 0
+    house.worker("one")
+    house.hours_go_by(1)
+    assert calibrations.plan_due() == 1
+
+
 def test_nobody_is_asked_where_the_policy_says_never(house):
     house.worker("one")
     house.measured(1)
