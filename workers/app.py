@@ -199,8 +199,9 @@ def _poll_until_stopped() -> None:
                 _once(queue, task)
             except Exception:  # e.g. without a database: retried at the next poll
                 log.exception("poll failed")
-        with suppress(OSError):  # a full disk must not end the polling
-            (settings().state / "polled").touch()  # for the health check of a process that has no row of its own
+        if not _hangs():
+            with suppress(OSError):  # a full disk must not end the polling
+                (settings().state / "polled").touch()  # for the health check of a process that has no row of its own
         stopping.wait(settings().queue_poll_s)
 
 
@@ -238,6 +239,14 @@ def _control() -> None:
     from workers import control
 
     control.wake()
+
+
+def _hangs() -> bool:
+    if CONTROL not in _queues:
+        return False
+    from workers import control
+
+    return bool(control.hung())
 
 
 def _compile() -> None:

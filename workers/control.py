@@ -127,6 +127,7 @@ class Duty:
             log.warning("periodic task took long", task=self.__name__, seconds=round(took_s, 1))
 
 
+HUNG_S = 300.0  # of a lane without the end of a pass, from which on control counts as silent
 LONG_S = 30.0  # a duty begins nothing after 5 to 20 s, and what it has begun has limits of its own
 
 
@@ -135,18 +136,19 @@ class Lane:
 
     def __init__(self, name: str, *duties: Callable[[], object]) -> None:
         self.name, self.duties, self._woken = name, duties, threading.Event()
+        self.passed_at: float | None = None  # of the monotonic clock, at the end of its last pass; None if not started
 
     def run(self) -> None:
         """Run every duty once: one that fails does not stop the others."""
-        if not schema.fits():
-            return
-        for duty in self.duties:
+        for duty in self.duties if schema.fits() else ():
             try:
                 duty()
             except DBAPIError as error:
                 log.exception("periodic task failed", task=duty.__name__, pid=os.getpid(), error=describe(error))
             except Exception:
                 log.exception("periodic task failed", task=duty.__name__, pid=os.getpid())
+        if self.passed_at is not None:
+            self.passed_at = time.monotonic()
 
     def wake(self) -> None:
         """Let it run now."""
@@ -154,6 +156,7 @@ class Lane:
 
     def start(self) -> threading.Thread:
         """Run it whenever it is woken, and every few seconds, until this process stops."""
+        self.passed_at = time.monotonic()
         thread = threading.Thread(target=self._run_until_stopped, name=self.name, daemon=True)
         thread.start()
         return thread
@@ -163,6 +166,7 @@ class Lane:
             try:
                 self.run()
             except Exception:  # e.g. without a database: tried again at the next turn
+                self.passed_at = time.monotonic()
                 log.exception("periodic tasks failed", lane=self.name, pid=os.getpid())
             self._woken.wait(settings().queue_poll_s)
             self._woken.clear()
@@ -174,6 +178,13 @@ def _process_deliveries() -> None:
 
 def _poll() -> None:
     deliveries.poll_due(wait=False)
+
+
+def _tick() -> None:
+    if lanes := hung():
+        log.error("control hangs", lanes=lanes, pid=os.getpid())
+    else:
+        note_tick()
 
 
 def sweep() -> None:
@@ -205,7 +216,7 @@ LANES = (
         Duty(silent_workers.note_starting, 3600.0),  # once a day for each worker
         Duty(deliver.forget_due, 3600.0),
         Duty(analyze, 3600.0),
-        Duty(note_tick, 10.0),
+        Duty(_tick, 10.0),
     ),
 )
 _clean_own_mirrors = Duty(registry.clean_own, 3600.0)
@@ -214,6 +225,12 @@ _clean_own_mirrors = Duty(registry.clean_own, 3600.0)
 def start() -> list[threading.Thread]:
     """Run the periodic tasks in threads until this process stops."""
     return [lane.start() for lane in LANES]
+
+
+def hung() -> list[str]:
+    """The lanes that have not ended a pass for `HUNG_S`."""
+    now = time.monotonic()
+    return [lane.name for lane in LANES if lane.passed_at is not None and now - lane.passed_at > HUNG_S]
 
 
 def wake() -> None:

@@ -169,7 +169,9 @@ def _families(session: Session) -> Iterator[Metric]:
     for name, nights in fleet.equal_code(session, here, now).items():
         if nights.spread is not None:
             spread.add_metric((name, here[name]), nights.spread)
-    tick = GaugeMetricFamily("kernelwatch_control_silence_seconds", "Time since control ran its periodic tasks.")
+    tick = GaugeMetricFamily(
+        "kernelwatch_control_silence_seconds", "Time since control ran its periodic tasks, none of which hung."
+    )
     if (at := control.ticked_at(session)) is not None:
         tick.add_metric((), max(0.0, now - at))
     free = GaugeMetricFamily(

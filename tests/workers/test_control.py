@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -243,3 +244,23 @@ def test_control_is_woken_once_a_repository_is_free_again(remotes, state, monkey
     assert deliveries.process_due() == 1
     assert {(ForgeKind.GITHUB, "acme/norms")} in busy, "it is woken for the reports, too"
     assert happens(lambda: busy[-1] == frozenset(), 10.0)
+
+
+def test_control_is_silent_while_a_lane_hangs(monkeypatch):
+    lanes = [control.Lane(name, control.Duty(lambda: None)) for name in ("polls", "ledger")]
+    noted = []
+    monkeypatch.setattr(control, "LANES", lanes)
+    monkeypatch.setattr(control, "note_tick", lambda: noted.append(control.hung()))
+    monkeypatch.setattr(schema, "fits", lambda: True)
+    control._tick()
+    assert noted == [[]], "nothing hangs that was not started"
+
+    for lane in lanes:
+        lane.passed_at = time.monotonic() - control.HUNG_S - 1
+    lanes[1].run()
+    control._tick()
+    assert (control.hung(), noted) == (["polls"], [[]])
+
+    lanes[0].run()
+    control._tick()
+    assert (control.hung(), noted) == ([], [[], []])
