@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import OPS, Case, Direction, Metric
+from ..cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 from .base import Bind, Broken, Provider, Unsupported, by_name, on_matrices
 from .inplace import in_place
 
 DTYPES = ("bf16", "fp16")
+ACCESS_BYTES = 16
 
 
 class Engine(Provider):
@@ -44,6 +45,8 @@ class Engine(Provider):
             )
         if op.residual and case.heads:
             return f"{self.title} adds a residual to rows with one stride only"
+        if case.stride * DTYPE_BYTES[case.dtype] % ACCESS_BYTES:
+            return f"{self.title} needs rows with gaps to begin at multiples of {ACCESS_BYTES} bytes"
         return self._wrong_norm(case)
 
     def _wrong_norm(self, case: Case) -> str | None:
@@ -60,7 +63,8 @@ class Engine(Provider):
         op = OPS[case.op]
         if op.residual:
             return in_place(by_name(self.add_rms_norm))
-        return by_name(on_matrices(case, self.rms_norm if op.norm == "rmsnorm" else self.layer_norm))
+        # Their RMSNorms take [tokens, heads, columns] without a copy, as models call them for queries and keys.
+        return by_name(self.rms_norm if op.norm == "rmsnorm" else on_matrices(case, self.layer_norm))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)

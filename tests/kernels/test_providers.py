@@ -361,7 +361,8 @@ def engines(monkeypatch):
     ("name", "text"),
     [
         ("flashinfer", "rmsnorm.fwd.65x96.bf16"),
-        ("flashinfer", "rmsnorm.fwd.13x5x96s500.fp16"),
+        ("flashinfer", "rmsnorm.fwd.13x5x96s504.fp16"),
+        ("vllm", "rmsnorm.fwd.13x5x96s504.bf16"),
         ("flashinfer", "rmsnorm_residual.fwd.65x96.bf16"),
         ("flashinfer", "layernorm.fwd.65x96.bf16-fp32"),
         ("vllm", "rmsnorm.fwd.65x96.bf16"),
@@ -388,11 +389,12 @@ def test_engines_are_called_with_what_they_take(engines, name, text):
         ("flashinfer", "rmsnorm_noweight.fwd.8x8.bf16", "RMSNorm with a weight and without a bias"),
         ("flashinfer", "rmsnorm_fp8.fwd.8x8.bf16", "does not use FlashInfer for norms with fp8 codes"),
         ("flashinfer", "rmsnorm_residual.fwd.8x8.bf16.memory", "overwrites its inputs"),
-        ("flashinfer", "rmsnorm_residual.fwd.8x2x64s500.bf16", "rows with one stride only"),
+        ("flashinfer", "rmsnorm_residual.fwd.8x2x64s504.bf16", "rows with one stride only"),
         ("flashinfer", "layernorm.fwd.8x8.fp16-fp32", "bf16 rows"),
         ("flashinfer", "layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
         ("vllm", "layernorm.fwd.8x8.bf16-fp32", "of vLLM, this provider uses RMSNorm"),
-        ("vllm", "rmsnorm_residual.fwd.8x64s500.bf16", "without gaps between its rows"),
+        ("vllm", "rmsnorm.fwd.8x3000s3001.bf16", "multiples of 16 bytes"),
+        ("vllm", "rmsnorm_residual.fwd.8x64s504.bf16", "without gaps between its rows"),
     ],
 )
 def test_what_engines_do_not_do(name, text, reason):
