@@ -12,12 +12,12 @@ import importlib
 import json
 import statistics
 import timeit
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,7 @@ TOLERANCE = 2e-2  # of the largest value, in bf16
 SHAPES = ((8, 4096), (64, 4096), (8, 65536))
 
 Function = Callable[..., Any]
+Side = TypeVar("Side")
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def step(function: Function, given: Tensors, residual: bool = False) -> Function
     return call
 
 
-def right(sides: Mapping[str, Function]) -> dict[str, Function]:
+def right(sides: Mapping[str, Function], tolerance: float = TOLERANCE) -> dict[str, Function]:
     """The sides that run and give what the first does, which is ours; the others are named."""
     kept, expected = {}, None
     for name, call in sides.items():
@@ -222,7 +223,7 @@ def right(sides: Mapping[str, Function]) -> dict[str, Function]:
         outputs = [each.detach().float() for each in outputs]
         expected = outputs if expected is None else expected
         errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(outputs, expected, strict=True)]
-        if max(errors) < TOLERANCE:
+        if max(errors) < tolerance:
             kept[name] = call
         else:
             say(f"{name} is left out: it differs from ours by {max(errors):.3f}")
@@ -236,20 +237,30 @@ def in_turns(sides: Mapping[str, Function], rounds: int) -> dict[str, list[float
     """us of each side, one value a round; who begins changes with every round."""
     with torch.no_grad():
         clocks = {name: CallClock([call], torch.cuda.current_stream()) for name, call in sides.items()}
-        taken: dict[str, list[float]] = {name: [] for name in clocks}
-        names = [*clocks]
-        for number in range(rounds):
-            for name in (*names[number % len(names) :], *names[: number % len(names)]):
-                taken[name].append(statistics.median(clocks[name].turn(1, 5)))
+        return by_turns(clocks, rounds, lambda clock: statistics.median(clock.turn(1, 5)))
+
+
+def by_turns(sides: Mapping[str, Side], rounds: int, timed: Callable[[Side], float]) -> dict[str, list[float]]:
+    """What `timed` gives of each side, one value a round; who begins changes with every round."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    names = [*sides]
+    for number in range(rounds):
+        for name in (*names[number % len(names) :], *names[: number % len(names)]):
+            taken[name].append(timed(sides[name]))
     return taken
 
 
-def table(measured: Mapping[str, Mapping[str, list[float]]]) -> str:
-    head = [*PROVIDERS]
-    lines = [f"| us of the host | {' | '.join(head)} |", f"|---|{'--:|' * len(head)}"]
+def table(
+    measured: Mapping[str, Mapping[str, Sequence[float]]],
+    unit: str = "us of the host",
+    head: Sequence[str] = (*PROVIDERS,),
+    form: str = ".1f",
+) -> str:
+    """Median, least and most of each line and side."""
+    lines = [f"| {unit} | {' | '.join(head)} |", f"|---|{'--:|' * len(head)}"]
     for what, sides in measured.items():
         cells = [
-            f"{statistics.median(sides[name]):.1f} ({min(sides[name]):.1f} to {max(sides[name]):.1f})"
+            f"{statistics.median(sides[name]):{form}} ({min(sides[name]):{form}} to {max(sides[name]):{form}})"
             if name in sides
             else "–"
             for name in head

@@ -10,9 +10,8 @@ in their norms alone, take turns, and are only timed if they agree.
 import argparse
 import importlib
 import json
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,21 +21,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.kernels.host_time import EPS, Function, by_turns, right, rms_functions, table
 from benchmarks.kernels.trials import say
 from kernels.norms import forward as forward_module
 from kernels.norms.launching import FORWARD
-from kernels.norms.modules import rms_norm
 
-EPS = 1e-6
 HIDDEN, HEADS, KEY_HEADS, HEAD, MLP, LAYERS, CACHED = 4096, 32, 8, 128, 12288, 4, 512
 BATCHES = (1, 64)
 CHAIN, CHAIN_ROWS = 32, (1, 8, 64)  # pairs of a norm and a matrix product in a graph
 LATE = "ours, launched late"
 STEPS_S = 0.05  # of a turn
 TOLERANCE = 0.05  # of the largest output, in bf16, after LAYERS blocks
-
-# f(x, weight, residual or None): y, or (y, x + residual)
-Norm = Callable[[Tensor, Tensor, Tensor | None], Any]
 
 
 def main() -> None:
@@ -60,7 +55,8 @@ def main() -> None:
             measured[f"us of a norm and a product, {rows} rows, in a graph"] = {
                 name: [each / CHAIN * 1e6 for each in taken] for name, taken in seconds.items()
             }
-    text = table(measured)
+    head = list(dict.fromkeys(name for sides in measured.values() for name in sides))
+    text = table(measured, "", head, ".4g")
     say(text)
     if chosen.out:
         chosen.out.mkdir(parents=True, exist_ok=True)
@@ -71,37 +67,27 @@ def main() -> None:
 # -- the sides ---------------------------------------------------------------------------------------------------------
 
 
-def norms() -> dict[str, Norm]:
-    """By side; those whose package is here."""
+def norms() -> dict[str, Function]:
+    """f(x, residual or None, weight, None) by side: y, or (y, x + residual); those whose package is here."""
+    functions = rms_functions()
+    sides = {"ours": functions["ours"], "torch": functions["eager"]}
+    if "quack" in functions:
 
-    def ours(x: Tensor, weight: Tensor, residual: Tensor | None) -> Any:
-        return rms_norm(x, weight, None, residual, eps=EPS)
-
-    def eager(x: Tensor, weight: Tensor, residual: Tensor | None) -> Any:
-        if residual is None:
-            return F.rms_norm(x, (x.shape[-1],), weight, EPS)
-        total = x + residual
-        return F.rms_norm(total, (x.shape[-1],), weight, EPS), total
-
-    sides: dict[str, Norm] = {"ours": ours, "torch": eager}
-    with suppress(ImportError):
-        quack: Any = importlib.import_module("quack.rmsnorm")
-
-        def of_quack(x: Tensor, weight: Tensor, residual: Tensor | None) -> Any:
-            rows = x.reshape(-1, x.shape[-1])
+        def of_quack(x: Tensor, residual: Tensor | None, weight: Tensor, _: None) -> Any:
+            rows, added = x.reshape(-1, x.shape[-1]), residual if residual is None else residual.view(-1, x.shape[-1])
+            outputs = functions["quack"](rows, added, weight, None)
             if residual is None:
-                return quack.rmsnorm(rows, weight, eps=EPS).view(x.shape)
-            y, total = quack.rmsnorm(rows, weight, residual=residual.reshape(-1, x.shape[-1]), eps=EPS, prenorm=True)
-            return y.view(x.shape), total.view(x.shape)
+                return outputs.view(x.shape)
+            return tuple(output.view(x.shape) for output in outputs)
 
         sides["quack"] = of_quack
     with suppress(ImportError):
         flashinfer: Any = importlib.import_module("flashinfer.norm")
 
-        def of_flashinfer(x: Tensor, weight: Tensor, residual: Tensor | None) -> Any:
+        def of_flashinfer(x: Tensor, residual: Tensor | None, weight: Tensor, _: None) -> Any:
             if residual is None:
                 return flashinfer.rmsnorm(x, weight, EPS)
-            flashinfer.fused_add_rmsnorm(x, residual, weight, EPS)  # into both
+            flashinfer.fused_add_rmsnorm(x, residual, weight, EPS)  # into both, also the input of the decoder
             return x, residual
 
         sides["flashinfer"] = of_flashinfer
@@ -109,7 +95,7 @@ def norms() -> dict[str, Norm]:
 
 
 class Block(nn.Module):
-    def __init__(self, norm: Norm, batch: int) -> None:
+    def __init__(self, norm: Function, batch: int) -> None:
         super().__init__()
         self.norm = norm
         self.qkv = nn.Linear(HIDDEN, (HEADS + 2 * KEY_HEADS) * HEAD, bias=False)
@@ -123,19 +109,19 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         batch = x.shape[0]
-        y, residual = self.norm(x, self.first, residual)
+        y, residual = self.norm(x, residual, self.first, None)
         q, k, v = self.qkv(y).view(batch, -1, HEAD).split([HEADS, KEY_HEADS, KEY_HEADS], 1)
-        q = self.norm(q.contiguous(), self.of_q, None)[:, :, None]
-        k = self.norm(k.contiguous(), self.of_k, None)[:, :, None]
+        q = self.norm(q.contiguous(), None, self.of_q, None)[:, :, None]
+        k = self.norm(k.contiguous(), None, self.of_k, None)[:, :, None]
         keys, values = torch.cat([self.keys, k], 2), torch.cat([self.values, v[:, :, None]], 2)
         attended = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
-        y, residual = self.norm(self.out(attended.reshape(batch, -1)), self.second, residual)
+        y, residual = self.norm(self.out(attended.reshape(batch, -1)), residual, self.second, None)
         gate, up = self.up(y).chunk(2, -1)
         return self.down(F.silu(gate) * up), residual
 
 
 class Decoder(nn.Module):
-    def __init__(self, norm: Norm, batch: int) -> None:
+    def __init__(self, norm: Function, batch: int) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(norm, batch) for _ in range(LAYERS))
 
@@ -156,11 +142,11 @@ def decoders(batch: int) -> Iterator[tuple[str, dict[str, Callable[[], Any]]]]:
     for name, norm in sides.items():
         models[name] = Decoder(norm, batch).to("cuda", torch.bfloat16)
         models[name].load_state_dict(first.state_dict())
-    eager = right({name: partial(model, x) for name, model in models.items()})
+    eager = right({name: partial(model, x) for name, model in models.items()}, TOLERANCE)
     yield "eager", eager
     yield "eager in a graph", {**{name: graph(step) for name, step in eager.items()}, LATE: late(eager["ours"])}
     torch.compiler.reset()
-    compiled = right({name: partial(torch.compile(models[name], dynamic=False), x) for name in eager})
+    compiled = right({name: partial(torch.compile(models[name], dynamic=False), x) for name in eager}, TOLERANCE)
     yield "compiled in a graph", {name: graph(step) for name, step in compiled.items()}
 
 
@@ -171,14 +157,14 @@ def chains(rows: int) -> dict[str, Callable[[], Any]]:
     weight = torch.rand(HIDDEN, device="cuda", dtype=torch.bfloat16) + 0.5
     matrices = torch.randn(CHAIN, HIDDEN, HIDDEN, device="cuda", dtype=torch.bfloat16) / HIDDEN**0.5
 
-    def chain(norm: Norm) -> Tensor:
+    def chain(norm: Function) -> Tensor:
         y, total = x.clone(), residual.clone()
         for matrix in matrices:
-            y, total = norm(y, weight, total)
+            y, total = norm(y, total, weight, None)
             y = y @ matrix
         return y
 
-    sides = right({name: partial(chain, norm) for name, norm in norms().items()})
+    sides = right({name: partial(chain, norm) for name, norm in norms().items()}, TOLERANCE)
     return {**{name: graph(step) for name, step in sides.items()}, LATE: late(sides["ours"])}
 
 
@@ -192,25 +178,6 @@ def late(step: Callable[[], Any]) -> Callable[[], Any]:
     finally:
         forward_module.starts_early = early
         FORWARD.clear()
-
-
-def right(sides: Mapping[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
-    """The sides that run and give what ours does; the others are named."""
-    kept: dict[str, Callable[[], Any]] = {}
-    expected: Tensor | None = None
-    for name, step in sides.items():
-        try:
-            y = step().float()
-        except Exception as error:
-            say(f"{name} is left out: {type(error).__name__}: {str(error)[:300]}")
-            continue
-        expected = y if expected is None else expected
-        difference = float((y - expected).abs().max() / expected.abs().max())
-        if difference < TOLERANCE:
-            kept[name] = step
-        else:
-            say(f"{name} is left out: it differs from ours by {difference:.3f}")
-    return kept
 
 
 def graph(step: Callable[[], Any]) -> Callable[[], Any]:
@@ -232,12 +199,8 @@ def graph(step: Callable[[], Any]) -> Callable[[], Any]:
 def in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Seconds of a step of each side, one value a round; who begins changes with every round."""
     counts = {name: max(1, round(STEPS_S / min(seconds(step, 3) for _ in range(3)))) for name, step in sides.items()}
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    names = [*sides]
-    for number in range(rounds):
-        for name in (*names[number % len(names) :], *names[: number % len(names)]):
-            taken[name].append(seconds(sides[name], counts[name]))
-    return taken
+    steps = {name: partial(seconds, step, counts[name]) for name, step in sides.items()}
+    return by_turns(steps, rounds, lambda timed: timed())
 
 
 def seconds(step: Callable[[], Any], count: int) -> float:
@@ -249,20 +212,6 @@ def seconds(step: Callable[[], Any], count: int) -> float:
         step()
     torch.cuda.synchronize()
     return (time.perf_counter() - began) / count
-
-
-def table(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    head = list(dict.fromkeys(name for sides in measured.values() for name in sides))
-    lines = [f"| | {' | '.join(head)} |", f"|---|{'--:|' * len(head)}"]
-    for what, sides in measured.items():
-        cells = [
-            f"{statistics.median(sides[name]):.4g} ({min(sides[name]):.4g} to {max(sides[name]):.4g})"
-            if name in sides
-            else "–"
-            for name in head
-        ]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
