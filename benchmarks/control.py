@@ -20,7 +20,7 @@ import psutil
 import structlog
 from sqlalchemy import text, update
 
-from service.db import migrate
+from benchmarks.stored import state
 from service.db.engine import clock, engine, reading, transaction
 from service.db.models import CalibrationPlan, Run
 from service.domain.states import RunState
@@ -43,12 +43,7 @@ def main() -> None:
     parser.add_argument("--flood", type=int, default=2_000)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["KERNELWATCH_STATE"] = folder
-        if arguments.database:
-            os.environ["KERNELWATCH_DATABASE_URL"] = arguments.database
-        settings.cache_clear()
-        migrate.upgrade(settings().database)
+    with tempfile.TemporaryDirectory() as folder, state(Path(folder), arguments.database):
         with transaction() as session:
             crowd.seed(session, arguments.workers, arguments.targets, arguments.flood, FINISHED)
         with engine().begin() as connection:

@@ -44,9 +44,11 @@ SOWN: Mapping[str, Callable[[Session], Any]] = {
 
 
 @contextmanager
-def state(folder: Path) -> Iterator[None]:
-    """The database of this state folder, brought to the schema of this tree."""
+def state(folder: Path, database: str | None = None) -> Iterator[None]:
+    """The database of this state folder, or at this URL, brought to the schema of this tree."""
     os.environ["KERNELWATCH_STATE"] = str(folder)
+    if database:
+        os.environ["KERNELWATCH_DATABASE_URL"] = database
     settings.cache_clear()
     migrate.upgrade()
     yield

@@ -5,19 +5,17 @@ python -m benchmarks.api.ingest_speed [--mb 100] [--mbit 10] [--database URL]
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.api.servers import Server, kernelwatch
-from service.db import migrate
+from benchmarks.stored import state
 from service.db.engine import disconnect, transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
 from service.ledger.acting import as_actor
-from service.settings import settings
 from tests import world
 
 SAMPLES = 5  # of a measurement, as a run of kernelwatch has rounds
@@ -46,12 +44,7 @@ def main() -> None:
     parser.add_argument("--mbit", type=float, help="speed of the line in Mbit/s; by default as fast as it goes")
     parser.add_argument("--database", help="URL of an empty database; by default a new SQLite file")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["KERNELWATCH_STATE"] = folder
-        if given.database:
-            os.environ["KERNELWATCH_DATABASE_URL"] = given.database
-        settings.cache_clear()
-        migrate.upgrade(settings().database)
+    with tempfile.TemporaryDirectory() as folder, state(Path(folder), given.database):
         world.target(name="norms")
         with as_actor(local("study")), transaction() as session:
             _, key = keys.create(session, "study", read_grants(["ingest:norms"]))

@@ -142,8 +142,8 @@ def _families(session: Session) -> Iterator[Metric]:
     seen = GaugeMetricFamily(
         "kernelwatch_worker_silence_seconds", "Time since a worker was seen.", labels=("worker", "device")
     )
-    known = workers(session)
-    for worker in known:
+    registered = workers(session)
+    for worker in registered:
         seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
     seconds = GaugeMetricFamily(
         "kernelwatch_run_seconds_last_day",
@@ -165,7 +165,7 @@ def _families(session: Session) -> Iterator[Metric]:
         "Root mean square of the relative differences of equal code, of the last 30 days.",
         labels=("worker", "device"),
     )
-    here = {worker.name: worker.device for worker in known}
+    here = {worker.name: worker.device for worker in registered}
     for name, nights in fleet.equal_code(session, here, now).items():
         if nights.spread is not None:
             spread.add_metric((name, here[name]), nights.spread)
