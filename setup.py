@@ -20,6 +20,7 @@ DATA = {
     HOME: ["py.typed"],
     f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*", "reports/templates/*", "samples/*"],
     f"{HOME}.dashboards": ["templates/*", "static/*", "static/vendor/*"],
+    f"{HOME}.kernels.norms.calls": ["*.cpp"],
     f"{HOME}.docs": ["*.md", "pictures/*"],
     f"{HOME}.examples": ["norms/**", "own/*"],
 }

@@ -2,7 +2,7 @@
 
 Importing this defines torch.ops.kernelwatch.norm, norm_forward and norm_backward.  `forward` and `backward` are the
 kernels without autograd, and `plans` says how they are launched.  `quantised`, `gated`, `dropped` and `norm_linear` are
-norms with what follows or precedes them in a model, forward only.
+norms with what follows or precedes them in a model, forward only.  `build_calls` makes calls take less of the host.
 """
 
 from .extras import how_to_install
@@ -10,6 +10,7 @@ from .extras import how_to_install
 try:
     from kernels.norms import plans
     from kernels.norms.backward import backward
+    from kernels.norms.calls.native import build_calls
     from kernels.norms.forward import forward
     from kernels.norms.linear import norm_linear
     from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
@@ -21,6 +22,7 @@ __all__ = [
     "LayerNorm",
     "RMSNorm",
     "backward",
+    "build_calls",
     "dropped",
     "forward",
     "gated",

@@ -28,8 +28,8 @@ from kernels.arena.protocol import built_in
 from kernels.cases import Case, Direction
 from kernels.checks.inputs import make
 from kernels.metrics.call import CallClock
-from kernels.norms import launching
 from kernels.norms.backward import backward
+from kernels.norms.calls.again import FORWARD, _key
 from kernels.norms.forward import forward
 from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
 from kernels.providers import open_provider
@@ -281,18 +281,18 @@ def parts() -> Iterator[tuple[str, float]]:
     y = rms_norm(leaf, weight, eps=EPS)
     torch.autograd.grad(y, leaf, x)
     tensors, others = (x, weight, None, None), (EPS, False, 0.0, False)
-    key = launching._key(tensors, others)
-    usable, again = launching.FORWARD._kept[key]
+    key = _key(tensors, others)
+    usable, again = FORWARD._kept[key]
     launch: Any = again.args[0]  # type: ignore[attr-defined]
     pointers = (x, None, weight, None, x.clone(), None, None, None, None, None, None)
     timed: dict[str, Function] = {
         "torch.empty_like(x)": lambda: torch.empty_like(x),
         "x.data_ptr()": x.data_ptr,
-        "the key of the call": lambda: launching._key(tensors, others),
+        "the key of the call": lambda: _key(tensors, others),
         "usable()": usable,
         "the launch alone": lambda: launch.again(*pointers),
         "the call again": lambda: again(*tensors),
-        "FORWARD.again": lambda: launching.FORWARD.again(tensors, *others),
+        "FORWARD.again": lambda: FORWARD.again(tensors, *others),
         "forward()": lambda: forward(x, weight, eps=EPS, center=False),
         "the launch by Triton": lambda: launch._function[launch._launch.args[1]](
             *pointers, *launch.constants, num_warps=launch._compiled.metadata.num_warps

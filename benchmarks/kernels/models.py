@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.kernels.host_time import EPS, Function, by_turns, right, rms_functions, table
 from benchmarks.kernels.trials import say
 from kernels.norms import forward as forward_module
-from kernels.norms.launching import FORWARD
+from kernels.norms.calls.again import FORWARD
 
 HIDDEN, HEADS, KEY_HEADS, HEAD, MLP, LAYERS, CACHED = 4096, 32, 8, 128, 12288, 4, 512
 BATCHES = (1, 64)

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, tuned_plans, wide
+from .calls import native
+from .calls.again import BACKWARD, Relaunch
 from .launching import (
-    BACKWARD,
     DTYPES,
-    Relaunch,
     aligned,
     check,
     configure,
@@ -112,6 +112,9 @@ def backward(
         launch(replace(chosen, exchange=False))
     elif plan is None and same_memory(given, (dy, x, dresidual_out)):
         BACKWARD.keep(launched.usable, partial(_again, launched, bias_dtype, weight_wanted), *arguments)
+        tensors, *others = arguments
+        if (narrow_dx is None) == (given[0].dtype is given[1].dtype):
+            native.keep_backward(launched, tensors[:-1], *others, plans=tuned_plans.used)
     return out
 
 

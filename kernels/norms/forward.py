@@ -29,9 +29,9 @@ from torch import Tensor
 
 from ..cases import Direction
 from . import tiles, tuned_plans, wide
+from .calls import native
+from .calls.again import FORWARD, Relaunch
 from .launching import (
-    FORWARD,
-    Relaunch,
     aligned,
     check,
     configure,
@@ -45,7 +45,7 @@ from .launching import (
     tokens_of,
 )
 from .plans import ForwardPlan
-from .workspaces import slots_of_rows, workspace
+from .workspaces import slots_begin, slots_of_rows, workspace
 
 # Of a launch, for each SM.  Up to so many, it starts before the kernel before it ends (programmatic dependent launch):
 # a norm after a product of matrices takes 0.9 us less.  With more, the launches that wait take the places of the one
@@ -108,6 +108,9 @@ def forward(
             launch(out_slab, x[slab], None if residual is None else residual[slab], replace(chosen, exchange=False))
     elif plan is None and same_memory(given, (x, residual)):
         FORWARD.keep(launched.usable, partial(_again, launched, chosen, center, statistics), *arguments)
+        begin = slots_begin(rows, chosen.team) if chosen.exchanged and chosen.dynamic else 0
+        if begin is not None:
+            native.keep_forward(launched, *arguments, plans=tuned_plans.used, slots=begin if chosen.exchanged else None)
     return out
 
 

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from .calls import native
+
 COUNTERS = 16  # the first counter: of arrivals, or of the rows that a rank has taken
 COUNTER_STRIDE = 16  # words from the counter of a rank to the next: 128 bytes, so that atomics do not share a line
 SLOTS = 8192  # the first slot: a 64-bit word with an fp32 value and a tag
-WORDS = 32768
+WORDS, WORD = 32768, 8  # words, and the bytes of each
 # Steps of a team with slots of their own.  A program that publishes step s has collected step s - 2 from all others, so
 # none of them still waits for s - 4, which it overwrites.
 RING = 4
@@ -48,10 +50,14 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
             return
         _of_streams[key] = store.pop()
     words = _of_streams[key]
+    if not key[2]:
+        native.give_workspace(index, stream, words)
     try:
         yield words
     except BaseException:
         _of_streams.pop(key, None)
+        if not key[2]:
+            native.give_workspace(index, stream, None)
         raise
 
 
@@ -60,8 +66,13 @@ def slots_of_rows(words: Tensor, rows: int, team: int) -> Tensor:
 
     New ones take 16 bytes for each program of a team and row.
     """
-    needed = rows * 2 * team
-    return words[SLOTS:] if needed <= WORDS - SLOTS else words.new_zeros(needed)
+    begin = slots_begin(rows, team)
+    return words.new_zeros(rows * 2 * team) if begin is None else words[begin // WORD :]
+
+
+def slots_begin(rows: int, team: int) -> int | None:
+    """Bytes of the workspace before the slots of rows; None where they do not fit."""
+    return SLOTS * WORD if rows * 2 * team <= WORDS - SLOTS else None
 
 
 def _made(device: torch.device) -> tuple[Tensor, ...]:

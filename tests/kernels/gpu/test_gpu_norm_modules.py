@@ -1,6 +1,7 @@
 """The norms' modules on a real GPU: compiled to one graph, captured in CUDA graphs, with mode="reduce-overhead"."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
@@ -8,9 +9,12 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from triton import knobs
 
-from kernels.norms import launching, workspaces
+from kernels.norms import tuned_plans, workspaces
+from kernels.norms.calls import again as calls
+from kernels.norms.calls import native
 from kernels.norms.forward import forward
 from kernels.norms.modules import LayerNorm, RMSNorm, rms_norm
 from tests import needs
@@ -34,6 +38,20 @@ def no_workspaces(monkeypatch):
     """As in a new process."""
     monkeypatch.setattr(workspaces, "_of_streams", {})
     monkeypatch.setattr(workspaces, "_stores", {})
+
+
+@pytest.fixture(params=["python", "native"])
+def way(request, monkeypatch):
+    """Calls as before are made in Python, and in C++."""
+    native.build_calls()
+    assert native.norm is not None
+    if request.param == "python":
+        monkeypatch.setattr(native, "norm", None)
+    return request.param
+
+
+def is_native(y):
+    return type(y.grad_fn).__name__ == "CppFunction"
 
 
 def close(found, right, bound=None):
@@ -268,6 +286,8 @@ class Seen(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("shape", [(8, 4096), (3, 5, 1000), (4, 65536)], ids=str)
 @pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
@@ -276,13 +296,14 @@ def test_a_call_as_before_has_the_bits_of_the_ops(kind, shape, dtype):
     for count, _ in product((1, 2), range(3)):
         inputs = [torch.randn(shape, device="cuda").to(dtype) for _ in range(count)]
         found = stepped(module, *inputs)
-        launching.FORWARD.clear()
-        launching.BACKWARD.clear()
+        calls.FORWARD.clear()
+        calls.BACKWARD.clear()
         with Seen():
             right = stepped(module, *inputs)
         assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
 
 
+@pytest.mark.usefixtures("way")
 def test_a_weight_elsewhere_is_another_call():
     """After calls with an aligned one: the compiler knew that it was."""
     (x,) = given((8, 4096), torch.bfloat16)
@@ -292,6 +313,7 @@ def test_a_weight_elsewhere_is_another_call():
         close(rms_norm(x, there, eps=1e-5), rms_norm(x, there.clone(), eps=1e-5))
 
 
+@pytest.mark.usefixtures("way")
 def test_who_looks_at_launches_sees_each():
     module, (x,) = module_of(RMSNorm, 1024), given((8, 1024), torch.bfloat16)
     seen, chain = [], knobs.runtime.launch_enter_hook
@@ -324,6 +346,129 @@ def test_on_another_stream_it_is_launched_there():
     torch.cuda.synchronize()
     assert torch.equal(y, right)
     assert torch.equal(captured, right)
+
+
+# -- calls in C++ -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", ["x", "weight", "bias", "residual", "x weight", "bias residual", "x bias"])
+@pytest.mark.parametrize("shape", [(8, 4096), (2, 3, 1000), (4, 65536)], ids=str)
+def test_gradients_are_of_what_wants_them(shape, wanted, way):
+    module, tensors = module_of(LayerNorm, shape[-1]), given(shape, torch.bfloat16, 2)
+    named = {"x": tensors[0], "residual": tensors[1].float(), "weight": module.weight, "bias": module.bias}
+    for name, tensor in named.items():
+        tensor.requires_grad_(name in wanted.split())
+    taken = []
+    for _ in range(3):
+        y, total = module(named["x"], named["residual"])
+        inputs = [named[name] for name in wanted.split()]
+        taken.append(torch.autograd.grad([y, total], inputs, [torch.ones_like(y), torch.ones_like(total)]))
+    assert is_native(y) is (way == "native")
+    for first, last in zip(taken[0], taken[-1], strict=True):
+        assert torch.equal(first, last)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_an_output_may_have_no_gradient(output, way):
+    module, (x, residual) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16, 2)
+    x.requires_grad_()
+    taken = []
+    for _ in range(3):
+        outputs = module(x, residual)
+        taken.append(torch.autograd.grad(outputs[output], x, torch.ones_like(outputs[output]))[0])
+    assert is_native(outputs[0]) is (way == "native")
+    assert torch.equal(taken[0], taken[-1])
+
+
+@pytest.mark.usefixtures("way")
+def test_it_is_differentiable_once():
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.float32)
+    x.requires_grad_()
+    for _ in range(3):
+        (dx,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="differentiated once"):
+            dx.sum().backward()
+
+
+@pytest.mark.usefixtures("way")
+def test_a_changed_input_has_no_gradient():
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.float32)
+    for _ in range(3):
+        changed = x.clone().requires_grad_() * 1
+        y = module(changed)
+        changed.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_saved_tensors_pass_through_hooks(way):
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16)
+    right, packed = stepped(module, x), []
+    for _ in range(2):
+        packed.clear()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: packed.append(tensor) or tensor.cpu(), torch.Tensor.cuda
+        ):
+            found = stepped(module, x)
+        assert len(packed) == 3  # x, the weight and rstd
+    again = stepped(module, x, through=lambda x: checkpoint(module, x, use_reentrant=False))
+    for step in (found, again):
+        assert all(torch.equal(one, other) for one, other in zip(step, right, strict=True))
+    assert is_native(module(x)) is (way == "native")
+
+
+@pytest.mark.usefixtures("way")
+def test_its_gradients_are_compiled_by_compiled_autograd():
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16)
+    right = stepped(module, x)
+    for _ in range(2):
+        inputs = x.clone().requires_grad_()
+        y = module(inputs)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            y.backward(torch.arange(y.numel(), device="cuda").view(y.shape) % 17 / 8 - 1)
+        assert torch.equal(inputs.grad, right[1])
+
+
+@pytest.mark.usefixtures("way")
+def test_threads_make_calls_at_the_same_time():
+    module, (x,) = module_of(LayerNorm, 65536), given((8, 65536), torch.bfloat16)
+    right = stepped(module, x)
+
+    def steps(_):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            taken = [stepped(module, x) for _ in range(30)]
+            torch.cuda.current_stream().synchronize()
+        return all(torch.equal(one, other) for step in taken for one, other in zip(step, right, strict=True))
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(steps, range(4)))
+
+
+@pytest.mark.usefixtures("way")
+def test_a_call_without_memory_says_so():
+    module, x = module_of(RMSNorm, 4096), torch.ones(1 << 17, 4096, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        for _ in range(2):
+            module(x)
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(x.device).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (1 << 28)) / total)
+        try:
+            with pytest.raises(torch.OutOfMemoryError):
+                module(x)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        assert torch.isfinite(module(x)).all()
+
+
+def test_other_plans_are_launched_anew(way, monkeypatch):
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16)
+    x.requires_grad_()
+    taken = [is_native(module(x)) for _ in range(3)]
+    monkeypatch.setattr(tuned_plans, "used", tuned_plans.used + 1)
+    anew = [is_native(module(x)) for _ in range(2)]
+    assert (taken[-1], anew) == ((True, [False, True]) if way == "native" else (False, [False, False]))
 
 
 @needs.skip_unless(torch.cuda.device_count() > 1, "two-gpus")

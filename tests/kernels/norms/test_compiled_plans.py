@@ -9,10 +9,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 import kernels
 from kernels.arena import protocol
 from kernels.cases import NORMS, Case, Direction
+from kernels.norms.calls import native
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 from tests.kernels.norms import occupancy
 from tests.pairwise import pairwise
@@ -163,18 +165,20 @@ def test_heads_with_two_strides_are_not_copied(ours, op, direction):
 
 
 AS_BEFORE = """
+import re
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from kernels.facts.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
 from kernels.facts.offline.pretend import become
-from kernels.norms import launching
+from kernels.norms.calls import again as calls
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 
 mode, launches = become(KNOWN["sm_90"]), Launches(KNOWN["sm_90"])
 torch._C._cuda_getDevice = lambda: 0  # torch without CUDA does not have it
-launching.PLAIN = frozenset({FakeTensor})
+calls.PLAIN = frozenset({FakeTensor})
 
 def step(cols, center, stream):
     x, weight = torch.empty(3, 5, cols, dtype=torch.bfloat16, device="cuda"), torch.empty(cols, device="cuda")
@@ -198,24 +202,91 @@ with mode:
     ):
         step(cols, center, stream)
         by_triton, names = driven(), []
-        again = launching.Relaunch.again
-        launching.Relaunch.again = lambda launch, *tensors: (names.append(launch), again(launch, *tensors))
+        again = calls.Relaunch.again
+        calls.Relaunch.again = lambda launch, *tensors: (names.append(launch), again(launch, *tensors))
         step(cols, center, stream)
-        launching.Relaunch.again = again
+        calls.Relaunch.again = again
         assert len(names) == len(by_triton) == 3, (names, by_triton)
         assert driven() == by_triton
+        for launch in names:  # the parameters that `native` gives the driver; Triton's two for scratch memory follow
+            *_, parameters = launch.described()
+            given = [{4: "32", 8: "64"}[len(value) or 8] for _, value in parameters]
+            entry = launch._compiled.asm["ptx"].partition(".entry")[2].partition(")")[0]
+            assert re.findall(r"[.]param [.][a-z](\\d+)", entry) == [*given, "64", "64"], (given, entry)
 """
 
 
-def test_a_call_as_before_gives_the_driver_what_triton_gave_it(tmp_path):
+def pythons(script, folder):
     done = subprocess.run(
-        [sys.executable, "-c", AS_BEFORE],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)},
+        [sys.executable, "-c", script],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+            "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_call_as_before_gives_the_driver_what_triton_gave_it(tmp_path):
+    pythons(AS_BEFORE, tmp_path)
+
+
+# -- calls in C++ -----------------------------------------------------------------------------------------------------
+
+KEPT = (
+    AS_BEFORE.partition("def driven")[0]
+    + """
+import importlib.util
+from kernels.norms.calls import native
+
+native.build_calls()
+spec = importlib.util.spec_from_file_location(native.library().stem, native.library())
+library = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(library)
+assert not library.is_complete()  # there is no driver
+native._store = library.Store(print)
+with mode:
+    for cols, center, stream in ((1000, False, None), (4096, True, torch.float32), (65536, False, torch.bfloat16)):
+        step(cols, center, stream)
+"""
+)
+
+
+@pytest.mark.long
+def test_what_python_keeps_has_the_types_of_the_library(tmp_path):
+    pythons(KEPT, tmp_path)
+
+
+def test_a_compiler_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"no C[+][+] compiler no-such-compiler: install g[+][+], or set CXX"):
+        native.build_calls()
+    assert not native.library().exists()
+
+
+def test_what_the_compiler_says_is_passed_on(tmp_path, monkeypatch):
+    (tmp_path / "c++").write_text("#!/bin/sh\necho 'Python.h: No such file' >&2\nexit 1\n")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    with pytest.raises(RuntimeError, match=r"cannot compile .*native.cpp:\nPython.h: No such file"):
+        native.build_calls()
+
+
+def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    native.library().parent.mkdir()
+    native.library().write_text("of another machine")
+    with pytest.warns(UserWarning, match="cannot be loaded, so that calls take longer: .*; remove it"):
+        native.begin(print)
+    assert native.norm is None
 
 
 # -- what makes code the same -----------------------------------------------------------------------------------------

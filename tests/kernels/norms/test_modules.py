@@ -15,7 +15,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
-from kernels.norms import implementations, launching
+from kernels.norms import implementations
+from kernels.norms.calls import again as calls
 from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
 from kernels.norms.operators import norm
 from tests.pairwise import pairwise
@@ -272,20 +273,20 @@ AGAIN = [(6, 40), (2, 3, 40), (2, 0, 40), (3, 16640)]  # the last has a team, wh
 def as_before(center, shape):
     """[launches that were made as before, whether all bits are those of the ops] of three steps with new tensors."""
     torch.manual_seed(7)
-    made, real = [], launching.Relaunch.again
-    launching.Relaunch.again = lambda launch, *tensors: (made.append(launch), real(launch, *tensors))
+    made, real = [], calls.Relaunch.again
+    calls.Relaunch.again = lambda launch, *tensors: (made.append(launch), real(launch, *tensors))
     bits = []
     for residual in (False, True):
         module = (LayerNorm if center else RMSNorm)(shape[-1], eps=1e-5)
         for _ in range(3):
             given = torch.randn(1 + residual, *shape).unbind()
             found = stepped(module, *given)
-            launching.FORWARD.clear()
-            launching.BACKWARD.clear()
+            calls.FORWARD.clear()
+            calls.BACKWARD.clear()
             with Asked():  # a mode sees the ops
                 right = stepped(module, *given)
             bits.append(all(torch.equal(one, other) for one, other in zip(found, right, strict=True)))
-    launching.Relaunch.again = real
+    calls.Relaunch.again = real
     return [len(made), all(bits)]
 
 

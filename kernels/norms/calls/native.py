@@ -1,0 +1,127 @@
+"""Calls as before in C++ (`native.cpp`), which take less of the host's time, where somebody has built that.
+
+`build_calls` compiles it once for a version of torch, with a C++ compiler, in half a minute.  This process and each
+that imports the norms from then on load it.  Nothing is built by itself.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, _appdirs
+
+SOURCE = Path(__file__).with_name("native.cpp")
+
+# As `operators.norm`, then `tuned_plans.used`; it returns None where Python must make the call.
+norm: Callable[..., tuple[Tensor, ...] | None] | None = None
+_store: Any = None  # the calls that this copy of the package keeps
+_backward: Callable[..., tuple[Any, ...]] | None = None
+
+
+def build_calls() -> Path:
+    """Compile the library if it was not yet, and use it where there is a driver; returns its path.
+
+    Raises RuntimeError with the message of the compiler.
+    """
+    if not (path := library()).exists():
+        _compile(path)
+    _use()
+    return path
+
+
+def _compile(path: Path) -> None:
+    import triton.backends.nvidia
+    from torch.utils import cpp_extension
+
+    headers = [
+        *cpp_extension.include_paths(),
+        str(Path(next(iter(triton.backends.nvidia.__path__))) / "include"),
+        sysconfig.get_paths()["include"],
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        command = [
+            os.environ.get("CXX", "c++"), "-O2", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden",
+            f"-DTORCH_EXTENSION_NAME={path.stem}", *(f"-isystem{each}" for each in headers), str(SOURCE),
+            "-o", f"{folder}/{path.name}", *(f"-L{each}" for each in cpp_extension.library_paths()),
+            "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",
+        ]  # fmt: skip
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise RuntimeError(f"there is no C++ compiler {command[0]}: install g++, or set CXX to another") from None
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"{command[0]} cannot compile {SOURCE}:\n{error.stderr[-4000:]}") from None
+        Path(folder, path.name).replace(path)
+
+
+def library() -> Path:
+    """Where the library for this source, torch and Python lies: in torch's folder of extensions."""
+    versions = f"{torch.__version__} {torch.version.git_version} {sys.implementation.cache_tag}"
+    name = f"kernelwatch_norms_{hashlib.sha256(SOURCE.read_bytes() + versions.encode()).hexdigest()[:16]}"
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or _appdirs.user_cache_dir("torch_extensions")
+    return Path(root) / name / f"{name}.so"
+
+
+def begin(backward: Callable[..., tuple[Any, ...]]) -> None:
+    """Use the library if it is built.  backward: makes the gradients that it leaves to Python."""
+    global _backward
+    _backward = backward
+    _use()
+
+
+def _use() -> None:
+    global _store, norm
+    if _store is not None or _backward is None or torch.version.cuda is None or not (path := library()).exists():
+        return
+    try:
+        spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        warnings.warn(f"{path} cannot be loaded, so that calls take longer: {error}; remove it and build it again",
+                      stacklevel=2)  # fmt: skip
+        return
+    if module.is_complete():
+        _store = module.Store(_backward)
+        norm = _store.norm
+
+
+def forget(direction: str) -> None:
+    if _store is not None:
+        _store.forget(direction == "backward")
+
+
+def keep_forward(launch: Any, tensors: tuple[Tensor | None, ...], *others: Any, plans: int, slots: int | None) -> None:
+    """Keep a launch of `forward`: its arguments, then how the workspace is passed.
+
+    slots: bytes of the workspace before the slots of rows; 0: no such slots, None: no workspace.
+    """
+    if _store is not None and (described := launch.described()):
+        _store.keep_forward(*tensors, *others, plans, [launch.watched()], described, slots)
+
+
+def keep_backward(launches: Any, tensors: tuple[Tensor | None, ...], *others: Any, plans: int) -> None:
+    """Keep launches of `backward`, with its arguments but for `narrow_dx`."""
+    if _store is None or not (main := launches.main.described()):
+        return
+    sums = launches.sums and launches.sums.described()
+    if sums is not None or launches.sums is None:
+        watched = [each.watched() for each in (launches.main, launches.sums) if each]
+        kept = watched, main, sums, launches.partial_grads or [], launches.works
+        _store.keep_backward(*tensors, *others, plans, *kept)
+
+
+def give_workspace(device: int, stream: int, words: Tensor | None) -> None:
+    """The workspace of a stream; None: it has none any more."""
+    if _store is not None:
+        _store.give_workspace(device, stream, words)
