@@ -109,6 +109,7 @@ class Calls(Generic[Result]):
         """direction: forward or backward."""
         self._direction = direction
         self._kept: dict[Any, tuple[Callable[[], bool], Callable[..., Result]]] = {}
+        native.at_use.append(self.clear)
 
     def again(self, tensors: tuple[Tensor | None, ...], *others: Any) -> Result | None:
         """The results of the tensors, by a launch as before; None if it must be made anew."""

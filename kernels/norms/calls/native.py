@@ -4,6 +4,9 @@
 that imports the norms from then on load it.  Nothing is built by itself.
 """
 
+# torch's folder of extensions has no types.
+# mypy: allow-untyped-calls
+
 import hashlib
 import importlib.util
 import os
@@ -25,6 +28,7 @@ SOURCE = Path(__file__).with_name("native.cpp")
 norm: Callable[..., tuple[Tensor, ...] | None] | None = None
 _store: Any = None  # the calls that this copy of the package keeps
 _backward: Callable[..., tuple[Any, ...]] | None = None
+at_use: list[Callable[[], None]] = []  # called when the library is first used: what Python kept, it does not have
 
 
 def build_calls() -> Path:
@@ -94,6 +98,8 @@ def _use() -> None:
     if module.is_complete():
         _store = module.Store(_backward)
         norm = _store.norm
+        for call in at_use:
+            call()
 
 
 def forget(direction: str) -> None:

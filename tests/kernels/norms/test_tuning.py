@@ -190,6 +190,21 @@ def test_a_plan_that_gains_too_little_or_fails_is_not_taken():
     assert "no neighbour is faster than the default plan" in lines[-1]
 
 
+@pytest.mark.parametrize(
+    ("ratios", "text"),
+    [
+        ([1.0, 1.0], "no plan of 2 is faster than the default plan"),
+        (
+            [1.0, 0.8, 0.9],
+            "2 of 3 plans are faster than the default plan: they take 0.849 of its time (geometric mean), "
+            "at best 0.800; all take 0.896",
+        ),
+    ],
+)
+def test_it_says_what_it_gains(ratios, text):
+    assert tuning.summary(ratios) == text
+
+
 def test_a_plan_that_was_fast_only_once_is_not_taken():
     """Each plan seems a tenth faster the first time that it is timed."""
     seen = set()
