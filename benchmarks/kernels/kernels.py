@@ -55,7 +55,7 @@ from kernels.cases import Case, Role
 from kernels.norms.tuned_plans import VARIABLE
 
 PACE = Pace(rounds=6)  # six rounds of three samples repeat as well between trials as twenty of five
-CODE = (*sorted((protocol.KERNELS / "norms").glob("*.py")), protocol.KERNELS / "providers" / "ours.py")
+CODE = (*sorted((protocol.KERNELS / "norms").rglob("*.py")), protocol.KERNELS / "providers" / "ours.py")
 TUNERS = ("inductor-max-autotune", "quack-tuned")
 AGAINST = ("quack", "inductor", "liger", "flashinfer", "vllm", *TUNERS)
 DRAWN = (OURS, "quack", "inductor", "liger")
