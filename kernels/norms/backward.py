@@ -78,7 +78,8 @@ def backward(
     weight_wanted: False for a frozen weight.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    arguments = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx), bias_dtype, weight_wanted, offset
+    tensors, others = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx), (bias_dtype, weight_wanted, offset)
+    arguments = tensors, *others, tuned_plans.used
     again: Backward | None = BACKWARD.again(*arguments) if plan is None else None
     if again is not None:
         return again
@@ -112,9 +113,8 @@ def backward(
         launch(replace(chosen, exchange=False))
     elif plan is None and same_memory(given, (dy, x, dresidual_out)):
         BACKWARD.keep(launched.usable, partial(_again, launched, bias_dtype, weight_wanted), *arguments)
-        tensors, *others = arguments
         if (narrow_dx is None) == (given[0].dtype is given[1].dtype):
-            native.keep_backward(launched, tensors[:-1], *others, plans=tuned_plans.used)
+            native.keep_backward(launched, tensors[:-1], *others, tuned_plans.used)
     return out
 
 

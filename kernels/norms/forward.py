@@ -47,10 +47,11 @@ from .launching import (
 from .plans import ForwardPlan
 from .workspaces import slots_begin, slots_of_rows, workspace
 
-# Of a launch, for each SM.  Up to so many, it starts before the kernel before it ends (programmatic dependent launch):
-# a norm after a product of matrices takes 0.9 us less.  With more, the launches that wait take the places of the one
-# that runs: at four warps, norms one after the other took 1.4 times as long (H200, November).
-EARLY_WARPS = 2
+# Programmatic dependent launch: each launch may start before the kernel before it ends, and waits for that on the
+# device.  One with at most so many warps for each SM lets the next start at once: a norm after a product of matrices
+# takes 0.9 us less.  With more, launches that wait would take the places of the one that runs: at four warps, norms one
+# after the other took 1.4 times as long.  There the next starts when these programs end, which saves 0.2 us (H200).
+AT_ONCE_WARPS = 2
 
 
 class Forward(NamedTuple):
@@ -81,7 +82,7 @@ def forward(
     the backward pass.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    arguments = (x, weight, bias, residual), eps, center, offset, statistics
+    arguments = (x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.used
     again: Forward | None = FORWARD.again(*arguments) if plan is None else None
     if again is not None:
         return again
@@ -110,7 +111,7 @@ def forward(
         FORWARD.keep(launched.usable, partial(_again, launched, chosen, center, statistics), *arguments)
         begin = slots_begin(rows, chosen.team) if chosen.exchanged and chosen.dynamic else 0
         if begin is not None:
-            native.keep_forward(launched, *arguments, plans=tuned_plans.used, slots=begin if chosen.exchanged else None)
+            native.keep_forward(launched, *arguments, slots=begin if chosen.exchanged else None)
     return out
 
 
@@ -145,8 +146,9 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
     like = out.y if residual is None else out.residual_out
     constants, tokens = tokens_of(like, plan, X_TOKENS=x, RESIDUAL_TOKENS=residual)
     teams, config = configure(like, plan, center=center, offset=offset, **constants)
-    early = plan.team == 1 and teams * plan.warps <= EARLY_WARPS * processors(x.device) and starts_early(x.device)
-    config = config._replace(EARLY=early)
+    early = plan.team == 1 and starts_early(x.device)  # a team's programs are resident at once, and start so
+    at_once = early and teams * plan.warps <= AT_ONCE_WARPS * processors(x.device)
+    config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=at_once)
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None
     if plan.team > 1 and not plan.exchange:
@@ -172,8 +174,9 @@ def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, heads,
     x_tokens, residual_tokens, eps, CONFIG: tl.constexpr,
 ):  # fmt: skip
-    if CONFIG.EARLY:  # the wait is for the end of the kernel before: memory is not accessed until then
+    if CONFIG.LAUNCH_DEPENDENTS:
         tl.extra.cuda.gdc_launch_dependents()
+    if CONFIG.EARLY:  # the wait is for the end of the kernel before: memory is not accessed until then
         tl.extra.cuda.gdc_wait()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM

@@ -26,7 +26,7 @@ INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
 
 
 class Config(NamedTuple):
-    """The compile-time constants of a kernel.  Those from ACC_ROWS to LAUNCH_DEPENDENTS are for the backward pass."""
+    """The compile-time constants of a kernel.  Those from ACC_ROWS to GROUP are for the backward pass."""
 
     COLS: int  # of a row
     CENTER: bool  # LayerNorm
@@ -45,8 +45,8 @@ class Config(NamedTuple):
     ACC_ROWS: int | None = None  # rows of the accumulators of dw and db, reduced to one at the end
     FUSED: bool | None = None  # the last program to arrive adds up the partial sums
     GROUP: int | None = None  # teams of a group of the tree; 0: no tree
-    LAUNCH_DEPENDENTS: bool | None = None  # the summing kernel may start
-    EARLY: bool = False  # forward: it starts before the kernel before it ends, and lets the next start
+    LAUNCH_DEPENDENTS: bool | None = None  # the next kernel may start at once
+    EARLY: bool = False  # forward: it may start before the kernel before it ends
     HEADS: int = 1  # rows of a token, where rows of a tensor have two strides: then, in elements, the stride of tokens
     X_TOKENS: int = 0
     RESIDUAL_TOKENS: int = 0  # of the residual, or of its gradient

@@ -111,7 +111,7 @@ def _forward(
 ) -> tuple[Any, ...]:
     """(y, residual_out, mean, rstd) by the op `norm_forward`, without its dispatch where that changes nothing."""
     if not _observed():
-        again = FORWARD.again((x, weight, bias, residual), eps, center, offset, statistics)
+        again = FORWARD.again((x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.used)
         if again is not None:
             return again  # type: ignore[no-any-return]
     outputs = _ops.norm_forward.default(x, weight, bias, residual, eps, center, offset, statistics)
@@ -134,7 +134,7 @@ def _backward(
     if not (_observed() or torch.is_grad_enabled()):
         narrow_dx = None if dy.dtype is x.dtype else torch.empty_like(dy)
         tensors = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx)
-        again = BACKWARD.again(tensors, bias_dtype, weight_wanted, offset)
+        again = BACKWARD.again(tensors, bias_dtype, weight_wanted, offset, tuned_plans.used)
         if again is not None:
             return (*again, narrow_dx)
     given = (dy, x, weight, rstd, mean, dresidual_out, bias_dtype, offset, weight_wanted)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Calls in C++, random cases, engines and the suite of Quack on two H200s: session.sh machine | host | turns | random | small | tune | suites | tests
+# Calls in C++, random cases, engines and the suite of Quack on two H200s: session.sh machine | host | random | small | tune | suites | tests | waits
 # PLACE holds quack (Quack, CUTLASS DSL, Liger), others (FlashInfer, vLLM's extension) and site (requirements.txt).
 set -uo pipefail
 PLACE=${PLACE:-/tmp/kw} PYTHON=${PYTHON:-python3} OUT=${OUT:-/tmp/kw/out}
@@ -29,6 +29,10 @@ for step in "$@"; do
         tests)
             tests -n 14 tests/kernels/gpu/test_gpu_norms.py tests/kernels/gpu/test_gpu_norm_modules.py tests/kernels/gpu/test_gpu_norm_wide.py tests/kernels/gpu/test_gpu_functions.py > "$OUT/tests.txt" 2>&1
             tests tests/kernels/gpu/test_gpu_providers.py -k "flashinfer or vllm" > "$OUT/engines.txt" 2>&1 ;;
+        waits)  # at the commit that lets all launches start early, and in BEFORE, a copy of its parent
+            (cd "$BEFORE" && PYTHONPATH=$BEFORE:$QUACK_PATH on 0 bench 125 waits-before --suites small,quack --against quack --trials 1 --only '(rmsnorm|rmsnorm_residual|layernorm)\.fwd') &
+            on 1 bench 125 waits-after --suites small,quack --against quack --trials 1 --only '(rmsnorm|rmsnorm_residual|layernorm)\.fwd'
+            wait ;;
         *) echo "no step $step" >&2; exit 2 ;;
     esac
 done

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from .. import plans, tuned_plans
 from . import native
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})  # types of tensors whose memory is all that they are
+ALIGNED = 16  # bytes: Triton distinguishes addresses that are multiples
 MAX_CALLS = 4096  # that are kept, of each direction: with lengths that vary, most of them would not be made again
 PACKED = {"i1": "<b", "i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q", "fp32": "<f"}  # Triton's types of scalars
 
@@ -149,18 +149,13 @@ BACKWARD: Calls[Any] = Calls("backward")
 
 
 def _key(tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
-    """What decides how the tensors are launched; None if they are more than memory, or have none.
-
-    Triton distinguishes addresses that are multiples of 16 bytes.
-    """
-    layouts: list[Any] = [others, tuned_plans.used]
+    """What decides how the tensors are launched; None if they are more than memory, or have none."""
+    layouts: list[Any] = [others]
     for tensor in tensors:
         if tensor is None:
             layouts.append(None)
         elif type(tensor) not in PLAIN or tensor.is_neg() or not (address := tensor.data_ptr()):
             return None
         else:
-            layouts.append(
-                (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), address % plans.VECTOR_BYTES == 0)
-            )
+            layouts.append((tensor.dtype, tensor.device, tensor.shape, tensor.stride(), address % ALIGNED == 0))
     return tuple(layouts)

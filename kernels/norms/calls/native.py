@@ -107,24 +107,24 @@ def forget(direction: str) -> None:
         _store.forget(direction == "backward")
 
 
-def keep_forward(launch: Any, tensors: tuple[Tensor | None, ...], *others: Any, plans: int, slots: int | None) -> None:
-    """Keep a launch of `forward`: its arguments, then how the workspace is passed.
+def keep_forward(launch: Any, tensors: tuple[Tensor | None, ...], *others: Any, slots: int | None) -> None:
+    """Keep a launch of `forward` with its arguments, and `tuned_plans.used`.
 
     slots: bytes of the workspace before the slots of rows; 0: no such slots, None: no workspace.
     """
     if _store is not None and (described := launch.described()):
-        _store.keep_forward(*tensors, *others, plans, [launch.watched()], described, slots)
+        _store.keep_forward(*tensors, *others, [launch.watched()], described, slots)
 
 
-def keep_backward(launches: Any, tensors: tuple[Tensor | None, ...], *others: Any, plans: int) -> None:
-    """Keep launches of `backward`, with its arguments but for `narrow_dx`."""
+def keep_backward(launches: Any, tensors: tuple[Tensor | None, ...], *others: Any) -> None:
+    """Keep launches of `backward` with its arguments but for `narrow_dx`, and `tuned_plans.used`."""
     if _store is None or not (main := launches.main.described()):
         return
     sums = launches.sums and launches.sums.described()
     if sums is not None or launches.sums is None:
         watched = [each.watched() for each in (launches.main, launches.sums) if each]
         kept = watched, main, sums, launches.partial_grads or [], launches.works
-        _store.keep_backward(*tensors, *others, plans, *kept)
+        _store.keep_backward(*tensors, *others, *kept)
 
 
 def give_workspace(device: int, stream: int, words: Tensor | None) -> None:

@@ -140,14 +140,14 @@ def test_the_plan_is_in_the_facts(ours, direction, cols):
         assert kernel["settings"].get(option) == plan.options.get(option)
 
 
-@pytest.mark.parametrize(("shape", "early"), [
-    ("1x4096", True), ("33x4096", True), ("34x4096", False), ("4096x4096", False), ("8x65536", False),
-    ("1024x128", False), ("512x128", True),
+@pytest.mark.parametrize(("shape", "early", "at_once"), [
+    ("1x4096", True, True), ("33x4096", True, True), ("34x4096", True, False), ("4096x4096", True, False),
+    ("8x65536", False, False), ("1024x128", True, False), ("512x128", True, True),
 ])  # fmt: skip
-def test_only_small_launches_start_before_the_kernel_before_them_ends(ours, shape, early):
+def test_launches_start_early_and_small_ones_let_the_next_start_at_once(ours, shape, early, at_once):
     """33 programs of 8 warps are two warps for each of 132 SMs; a team is launched cooperatively."""
     [kernel] = kernels_of(ours, f"rmsnorm.fwd.{shape}.bf16-fp32")
-    assert kernel["settings"]["EARLY"] is early
+    assert (kernel["settings"]["EARLY"], kernel["settings"]["LAUNCH_DEPENDENTS"]) == (early, at_once)
 
 
 @pytest.mark.parametrize("op", ["rmsnorm", "layernorm_residual"])
