@@ -173,6 +173,12 @@ def test_the_wheel_has_one_top_level_package(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kernelwatch"}
 
 
+def test_the_wheel_has_what_calls_in_c_are_built_from(wheel: Path) -> None:
+    source = "kernels/norms/calls/native.cpp"
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(f"kernelwatch/{source}") == (ROOT / source).read_bytes()
+
+
 def test_the_client_needs_little(wheel: Path) -> None:
     base = {Requirement(one).name for one in requires(wheel) if "extra ==" not in one}
     assert base == {"httpx", "pydantic", "rich", "typer"}

@@ -146,10 +146,10 @@ using Watched = std::vector<std::tuple<py::object, py::dict, std::vector<py::lis
 struct Call {
     Watched watched;
     Launch main;
-    std::optional<Launch> sums;           // of the kernel that adds up partial gradients
-    std::vector<int64_t> partial_grads;   // their shape; empty: none
-    bool works;     // with a workspace
-    int64_t slots;  // bytes of it before the slots of rows; 0: no such slots
+    std::optional<Launch> sums;          // of the kernel that adds up partial gradients
+    std::vector<int64_t> partial_grads;  // their shape; empty: none
+    bool works;                          // with a workspace
+    int64_t slots;                       // bytes of it before the slots of rows; 0: no such slots
 };
 
 // Whether Triton would do the same now, and nobody observes what it launches.
@@ -177,9 +177,9 @@ void destroy(Call* call) {
 
 using Shared = std::shared_ptr<const Call>;
 
-// Calls by their layouts, and the workspaces of streams: one of each copy of the package that a process has loaded.
-// Never destroyed: threads of autograd outlive main.  What is
-// removed is destroyed after the lock: that takes Python's lock, whose holder may wait for this one.
+// Calls by their layouts, and the workspaces of streams; each copy of the package that a process has loaded has its own.
+// It is never destroyed, because threads of autograd outlive main.  Calls that are removed are destroyed after the lock
+// is free: that takes Python's lock, whose holder may wait for this one.
 struct Store {
     std::mutex lock;
     std::unordered_map<std::string, Shared> calls[2];  // forward, backward
