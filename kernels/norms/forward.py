@@ -174,10 +174,10 @@ def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, M, x_stride, residual_stride, heads,
     x_tokens, residual_tokens, eps, CONFIG: tl.constexpr,
 ):  # fmt: skip
-    if CONFIG.LAUNCH_DEPENDENTS:
-        tl.extra.cuda.gdc_launch_dependents()
     if CONFIG.EARLY:  # the wait is for the end of the kernel before: memory is not accessed until then
         tl.extra.cuda.gdc_wait()
+    if CONFIG.LAUNCH_DEPENDENTS:  # after it: the next kernel may read before its own wait what that kernel wrote
+        tl.extra.cuda.gdc_launch_dependents()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
     teams = tl.num_programs(0) // CONFIG.TEAM
     cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)

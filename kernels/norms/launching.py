@@ -1,5 +1,6 @@
 """Shared by both launches: checks of the tensors, the constants and the number of programs of the kernel."""
 
+import ctypes
 import functools
 import math
 from collections.abc import Mapping
@@ -303,7 +304,17 @@ def processors(device: torch.device) -> int:
 
 def starts_early(device: torch.device) -> bool:
     """Whether the device has programmatic dependent launch: a kernel starts before the one that it waits for ends."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) and _captures_early_starts()
+
+
+@functools.cache
+def _captures_early_starts() -> bool:
+    """Whether the driver is of CUDA 12.3 or later; those before do not capture them in a graph."""
+    version = ctypes.c_int()
+    try:
+        return workspaces.driver().cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value >= 12030
+    except OSError:  # no driver: only compiled
+        return True
 
 
 def _layout(tensor: Tensor) -> str:

@@ -97,7 +97,7 @@ def _capture_of(stream: int) -> int:
     if not torch.cuda.is_current_stream_capturing():
         return 0
     status, number = ctypes.c_int(), ctypes.c_ulonglong()
-    error = _driver().cuStreamGetCaptureInfo_v2(
+    error = driver().cuStreamGetCaptureInfo_v2(
         ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
     )
     if error:
@@ -106,5 +106,5 @@ def _capture_of(stream: int) -> int:
 
 
 @functools.cache
-def _driver() -> ctypes.CDLL:
+def driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")

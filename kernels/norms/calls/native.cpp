@@ -9,6 +9,7 @@
 // `forward._launch` and `backward._launch`.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -160,7 +161,7 @@ bool usable(const Call& call) {
 }
 
 // The same without Python's lock, which in a thread of autograd takes longer than all the rest: whether Triton still
-// has its kernels, and hooks were not added to its lists.
+// has its kernels, and hooks were not added to its lists.  `Store::is_observed` tells it of other hooks.
 bool quiet(const Call& call) {
     for (const auto& [_, kernels, hooks] : call.watched) {
         if (!PyDict_GET_SIZE(kernels.ptr())) return false;
@@ -183,8 +184,9 @@ using Shared = std::shared_ptr<const Call>;
 struct Store {
     std::mutex lock;
     std::unordered_map<std::string, Shared> calls[2];  // forward, backward
-    std::map<std::pair<int64_t, uintptr_t>, std::pair<Tensor, CUdeviceptr>> workspaces;  // of devices and streams
+    std::map<std::pair<int64_t, uintptr_t>, Tensor> workspaces;  // of devices and streams
     int64_t plans = 0;  // tuned_plans.used
+    std::atomic<bool> is_observed = false;  // whether Python had to make the last call of `norm`, because of a hook
     py::object backward;  // operators._backward
 
     explicit Store(py::object backward) : backward(std::move(backward)) {}
@@ -196,17 +198,17 @@ struct Store {
     }
 
     void keep(bool is_backward, const std::string& key, Shared call, int64_t plans_of_call) {
-        if (plans != plans_of_call) forget(false), forget(true);
+        if (plans_of_call < plans) return;
+        if (plans_of_call > plans) forget(false), forget(true);
         plans = plans_of_call;
-        if (calls[is_backward].size() >= MAX_CALLS) forget(is_backward);
+        if (count(is_backward) >= MAX_CALLS) forget(is_backward);
         std::lock_guard hold(lock);
         std::swap(calls[is_backward][key], call);
     }
 
-    void drop(bool is_backward, const std::string& key) {
-        decltype(calls[0].extract(key)) gone;
+    size_t count(bool is_backward) {
         std::lock_guard hold(lock);
-        gone = calls[is_backward].extract(key);
+        return calls[is_backward].size();
     }
 
     void forget(bool is_backward) {
@@ -319,13 +321,14 @@ CUstream stream_of(const Tensor& tensor) {
     return static_cast<CUstream>(stream);
 }
 
-// The workspace of a stream; 0 if Python must provide it: there is none yet, or a graph is captured, which has its own.
-CUdeviceptr workspace_of(Store& store, const Tensor& x, CUstream stream) {
+// The workspace of a stream; none if Python must provide it: there is none yet, or a graph is captured, which has its
+// own.
+Tensor workspace_of(Store& store, const Tensor& x, CUstream stream) {
     CUstreamCaptureStatus status{};
-    if (driver().capturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE) return 0;
+    if (driver().capturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE) return {};
     std::lock_guard hold(store.lock);
     const auto at = store.workspaces.find({x.get_device(), reinterpret_cast<uintptr_t>(stream)});
-    return at == store.workspaces.end() ? 0 : at->second.second;
+    return at == store.workspaces.end() ? Tensor() : at->second;
 }
 
 Tensor rows_like(const Tensor& x, at::ScalarType dtype) { return at::empty(x.sizes(), x.options().dtype(dtype)); }
@@ -339,7 +342,9 @@ std::optional<Outputs> run_forward(Store& store, const Call& call, const Forward
     enum { X, RESIDUAL, WEIGHT, BIAS, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, SLOTS, PARTIALS, COUNT };
     const auto stream = stream_of(in.x);
     std::array<CUdeviceptr, COUNT> at{};
-    if (call.works && !(at[WORKSPACE] = workspace_of(store, in.x, stream))) return std::nullopt;
+    const auto workspace = call.works ? workspace_of(store, in.x, stream) : Tensor();
+    if (call.works && !workspace.defined()) return std::nullopt;
+    at[WORKSPACE] = address_of(workspace);
     if (call.slots) at[SLOTS] = at[WORKSPACE] + call.slots;
     Outputs out;
     out.y = rows_like(in.x, in.x.scalar_type());
@@ -368,7 +373,9 @@ std::optional<Gradients> run_backward(Store& store, const Call& call, const Back
     enum { DY, X, WEIGHT, MEAN, RSTD, DRESIDUAL_OUT, DX, NARROW_DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, COUNT };
     const auto stream = stream_of(in.x);
     std::array<CUdeviceptr, COUNT> at{};
-    if (call.works && !(at[WORKSPACE] = workspace_of(store, in.x, stream))) return std::nullopt;
+    const auto workspace = call.works ? workspace_of(store, in.x, stream) : Tensor();
+    if (call.works && !workspace.defined()) return std::nullopt;
+    at[WORKSPACE] = address_of(workspace);
     Gradients out;
     Tensor partial_grads;
     out.dx = rows_like(in.x, in.x.scalar_type());
@@ -393,13 +400,12 @@ std::optional<Gradients> run_backward(Store& store, const Call& call, const Back
 
 // The gradients by a call that was made before; none if there is none, or if it must be made by Python.
 std::optional<Gradients> gradients_as_before(Store& store, const BackwardInputs& in) {
-    if (at::GradMode::is_enabled() || observed() || !in.key()) return std::nullopt;
+    if (at::GradMode::is_enabled() || observed() || store.is_observed || !in.key()) return std::nullopt;
     const auto call = store.find(true, Key::bytes);
     if (!call || !quiet(*call)) return std::nullopt;
     try {
         return run_backward(store, *call, in);
-    } catch (const std::runtime_error&) {  // Python says more, or finds another way
-        store.drop(true, Key::bytes);
+    } catch (const std::runtime_error&) {  // as by Python, which says more, or finds another way
         return std::nullopt;
     }
 }
@@ -489,7 +495,8 @@ py::object norm(Store& store, py::handle x, py::handle weight, py::handle bias, 
             wanted = wanted || (tensor->defined() && tensor->requires_grad());
     if (!in.key(wanted)) return py::none();
     const auto call = store.find(false, Key::bytes);
-    if (!call || !usable(*call)) return py::none();
+    if (!call) return py::none();
+    if ((store.is_observed = !usable(*call))) return py::none();
     Tensor y, residual_out;
     try {
         py::gil_scoped_release none;
@@ -501,9 +508,8 @@ py::object norm(Store& store, py::handle x, py::handle weight, py::handle bias, 
             y = outputs[0];
             if (outputs.size() > 1) residual_out = outputs[1];
         } else y = out->y, residual_out = out->residual_out;
-    } catch (const std::runtime_error&) {  // Python says more, or finds another way
-        store.drop(false, Key::bytes);
-        return py::none();
+    } catch (const std::runtime_error&) {
+        return py::none();  // a thread may have no context yet: Triton makes it; or Python says more about the failure
     }
     if (!y.defined()) return py::none();
     if (residual_out.defined()) return py::make_tuple(y, residual_out);
@@ -562,10 +568,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
         .def("keep_forward", torch::wrap_pybind_function(&keep_forward))
         .def("keep_backward", torch::wrap_pybind_function(&keep_backward))
         .def("forget", &Store::forget)
-        .def("count", [](const Store& store, bool is_backward) { return store.calls[is_backward].size(); })
+        .def("count", &Store::count)
         .def("give_workspace", [](Store& store, int64_t device, uintptr_t stream, std::optional<Tensor> words) {
             std::lock_guard hold(store.lock);
             if (!words) store.workspaces.erase({device, stream});
-            else store.workspaces[{device, stream}] = {*words, address_of(*words)};
+            else store.workspaces[{device, stream}] = *words;
         });
 }

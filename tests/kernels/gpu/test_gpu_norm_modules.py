@@ -287,7 +287,6 @@ class Seen(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("shape", [(8, 4096), (3, 5, 1000), (4, 65536)], ids=str)
 @pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
@@ -443,6 +442,17 @@ def test_threads_make_calls_at_the_same_time():
     torch.cuda.synchronize()
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(steps, range(4)))
+
+
+def test_a_new_thread_takes_no_call_from_others(way):
+    """Its first launch finds no context of the driver."""
+    module, (x,) = module_of(RMSNorm, 4096), given((8, 4096), torch.bfloat16)
+    x.requires_grad_()
+    right = [module(x) for _ in range(2)][-1]
+    with ThreadPoolExecutor(1) as pool:
+        found = [pool.submit(module, x).result() for _ in range(2)]
+    assert [is_native(y) for y in (found[1], module(x))] == [way == "native"] * 2
+    assert all(torch.equal(y, right) for y in found)
 
 
 @pytest.mark.usefixtures("way")

@@ -12,7 +12,7 @@ from pathlib import Path
 from .interpreted import ROOT, hashes
 
 STORED = Path(__file__).with_suffix(".txt")
-SOURCES = ("kernels/*.py", "kernels/norms/*.py", "kernels/checks/*.py", "tests/kernels/norms/*.py")
+SOURCES = ("kernels/*.py", "kernels/norms/**/*.py", "kernels/checks/*.py", "tests/kernels/norms/*.py")
 
 
 def digest() -> str:
