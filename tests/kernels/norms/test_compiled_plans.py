@@ -264,8 +264,8 @@ def test_what_python_keeps_has_the_types_of_the_library(tmp_path):
 
 def test_a_compiler_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(RuntimeError, match=r"no C[+][+] compiler no-such-compiler: install g[+][+], or set CXX"):
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(RuntimeError, match=r"no C[+][+] compiler no-such-compiler \(.*\): install g[+][+]"):
         native.build_calls()
     assert not native.library().exists()
 
@@ -279,9 +279,20 @@ def test_what_the_compiler_says_is_passed_on(tmp_path, monkeypatch):
         native.build_calls()
 
 
+def test_a_folder_that_cannot_be_searched_changes_nothing(monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "a" * 300)  # longer than a name may be
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(native, "_backward", None)
+    with pytest.raises(OSError, match="too long"):
+        native.library().exists()
+    native.begin(print)
+    assert native.norm is None
+
+
 def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(native, "_backward", None)
     native.library().parent.mkdir()
     native.library().write_text("of another machine")
     with pytest.warns(UserWarning, match="cannot be loaded, so that calls take longer: .*; remove it"):
