@@ -180,6 +180,10 @@ def _poll() -> None:
     deliveries.poll_due(wait=False)
 
 
+def _advance_bisections() -> None:
+    advance.advance_due(wait=False)
+
+
 def _tick() -> None:
     if lanes := hung():
         log.error("control hangs", lanes=lanes, pid=os.getpid())
@@ -198,7 +202,7 @@ LANES = (
     Lane("polls", Duty(_poll)),
     Lane("reports", Duty(compose.notify_due), Duty(outbox.deliver_due)),
     Lane("notices", Duty(deliver.batch_due), Duty(deliver.deliver_due)),
-    Lane("bisections", Duty(advance.advance_due)),  # asks repositories
+    Lane("bisections", Duty(_advance_bisections)),
     Lane("mirrors", Duty(registry.clean_due, 3600.0)),
     Lane(
         "ledger",  # the database alone

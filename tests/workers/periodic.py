@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from service.ledger.bisections import advance
 from service.ledger.intake import deliveries
 from workers import control
 
@@ -16,7 +17,9 @@ def run_control() -> None:
     """
     deliveries.process_due()
     for lane in sorted(control.LANES, key=lambda lane: lane.name in ("reports", "notices")):
-        if lane.name != "polls":
+        if lane.name == "bisections":
+            advance.advance_due()
+        elif lane.name != "polls":
             lane.run()
 
 
@@ -31,7 +34,7 @@ def running_control() -> Iterator[None]:
         control.wake()
         _join(threads)
         # Those that work for a repository would go on with the database of the next test.
-        _join([thread for thread in threading.enumerate() if thread.name in ("poll", "deliveries")])
+        _join([thread for thread in threading.enumerate() if thread.name in ("poll", "deliveries", "bisections")])
         control.stopping.clear()
 
 

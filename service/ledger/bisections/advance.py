@@ -17,8 +17,9 @@ from service.errors import BadInput, Refused, ServiceError, SourceFailed
 from service.ledger import audit, targets
 from service.ledger.bisections import bisections
 from service.ledger.bisections.steps import moved_between
-from service.ledger.locking import backoff, lock, within_budget
+from service.ledger.locking import backoff, lock
 from service.ledger.runs.revisions import recipe_of
+from service.ledger.side_by_side import SideBySide
 from service.reports.bisection_text import Merge
 from service.sources import open_source
 
@@ -89,27 +90,32 @@ def search(
         return RequestedBisection(row.id, created)
 
 
-def advance_due() -> int:
-    """Advance every open bisection whose last step has ended.  Returns how many there were.
+_searches = SideBySide("bisections")
 
-    Several processes may do so at once: the second finds the next step queued.
+
+def advance_due(*, wait: bool = True) -> int:
+    """Advance every open bisection whose last step has ended, side by side.  Returns how many were advanced.
+
+    Several processes may do so at once: the second finds the next step queued.  Without `wait` this returns once they
+    have begun; what cannot begin in a while waits for the next call.
     """
     with reading() as session:
-        due = bisections.due(session)
-    for bisection_id in within_budget(due):
-        key = "bisection", bisection_id
-        if backoff.should_skip(key):
-            continue
-        try:
-            _advance(bisection_id)
-            backoff.succeeded(key)
-        except SourceFailed as failure:
-            backoff.failed(key)
-            log.warning("bisection waits for its source", bisection=bisection_id, error=str(failure))
-        except Exception:  # one bisection must not hold up the others
-            backoff.failed(key)
-            log.exception("bisection failed", bisection=bisection_id)
-    return len(due)
+        due = [found for found in bisections.due(session) if not backoff.should_skip(("bisection", found))]
+    return _searches.each(due, _advance_one, wait=wait)
+
+
+def _advance_one(bisection_id: int) -> int:
+    key = "bisection", bisection_id
+    try:
+        _advance(bisection_id)
+        backoff.succeeded(key)
+    except SourceFailed as failure:
+        backoff.failed(key)
+        log.warning("bisection waits for its source", bisection=bisection_id, error=str(failure))
+    except Exception:  # one bisection must not hold up the others
+        backoff.failed(key)
+        log.exception("bisection failed", bisection=bisection_id)
+    return 1
 
 
 def _advance(bisection_id: int) -> None:

@@ -38,12 +38,12 @@ from service.forge.events import (
 from service.forge.forge import ForgeFailed
 from service.ledger import audit, targets
 from service.ledger.intake import check_actions, comments, pulls
-from service.ledger.intake.side_by_side import SideBySide, sum_until
 from service.ledger.locking import insert_if_absent
 from service.ledger.notices import happenings
 from service.ledger.notify import compose
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
+from service.ledger.side_by_side import ROUND_S, STARTING_S, SideBySide, sum_until
 from service.ledger.targets import adopted, branch_recipe, with_recipe
 from service.settings import settings
 from service.sources import open_source
@@ -66,8 +66,6 @@ __all__ = [
 log = structlog.get_logger()
 
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
-_ROUND_S = 60.0  # of one call that waits for its repositories
-_STARTING_S = 10.0  # of one that does not, while all threads are busy
 _AT_ONCE = 20  # deliveries in memory, which may have 25 MB each
 _STORED_AT_ONCE = 500  # databases limit how many parameters a statement may have
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
@@ -118,7 +116,7 @@ def process_due(*, wait: bool = True) -> int:
     for delivery_id in _keys.keys() - {row.id for row in rows}:
         _keys.pop(delivery_id, None)
     free = [delivery_id for delivery_id in due if _keys.get(delivery_id) not in busy]
-    return _process(free, _ROUND_S if wait else _STARTING_S, wait=wait)
+    return _process(free, ROUND_S if wait else STARTING_S, wait=wait)
 
 
 def process_delivery(delivery_id: int) -> str:
@@ -252,17 +250,10 @@ def poll_due(*, wait: bool = True) -> int:
 
     Without `wait` this returns once they have begun; what cannot begin in a while waits for the next call.
     """
-    ends = time.monotonic() + (_ROUND_S if wait else _STARTING_S)
     with reading() as session:
         polled = (_is_poll_due(clock(session)), Target.paused_at.is_(None))
         due = session.execute(select(Target.id).where(*polled).order_by(Target.poll_at)).scalars().all()
-    begun = list[Future[int]]()
-    for target_id in due:
-        if (begins := _polls.begin(target_id, partial(_claim_and_poll, target_id), ends)) is not None:
-            begun.append(begins)
-        elif time.monotonic() > ends:
-            break
-    return sum_until(ends, begun) if wait else 0
+    return _polls.each(due, _claim_and_poll, wait=wait)
 
 
 def _claim_and_poll(target_id: int) -> int:
