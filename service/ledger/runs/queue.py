@@ -76,13 +76,22 @@ def _turn_of_now(session: Session, run: Run) -> float:
     waiting = _queued(run.device).where(Run.id != run.id)
     first = session.execute(waiting.where(_is_due(database_now(session)))).first()
     if first is None and measured is None:
-        # Else a run that is to be tried again, at a late turn, would wait for all that comes from the first turn on.
-        first = session.execute(waiting).first()
+        # Else a run that is to be tried again, or waits for a worker that is away, at a late turn, would wait for all
+        # that comes from the first turn on.
+        first = session.execute(waiting).first() or session.execute(_first_bound(run)).first()
     if first is None:
         return measured or 0.0
     _, turn, priority = first
     # A worker without a sandbox may measure what is far behind the first.
     return turn - _step(priority) / 2 if measured is None else min(measured, turn)
+
+
+def _first_bound(run: Run) -> Select[int, float, int]:
+    """The first queued run of a device that only one worker may take, without this run: of each worker one is read."""
+    of_one = select(Run.id).where(Run.device == run.device, Run.state == RunState.QUEUED, Run.id != run.id)
+    of_one = of_one.where(Run.only_worker == Worker.name).order_by(Run.only_worker, *QUEUE_ORDER).limit(1)
+    of_each = select(of_one.scalar_subquery()).where(Worker.device == run.device)
+    return select(Run.id, Run.turn, Run.priority).where(Run.id.in_(of_each)).order_by(*QUEUE_ORDER).limit(1)
 
 
 def _step(priority: int) -> float:

@@ -142,3 +142,13 @@ def test_a_run_is_queued_without_reading_the_queue(either):
 
     dearest, limit = costs(either, transaction, lambda session: queue.enqueue(session, session.get_one(Run, 1)))
     assert dearest <= limit
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_run_is_queued_without_reading_what_waits_for_each_worker(either):
+    with transaction() as session:
+        now = Run.only_worker.is_(None)
+        session.execute(update(Run).where(Run.state == RunState.QUEUED, now).values(state=RunState.CANCELLED))
+        session.execute(update(Run).where(Run.state == RunState.LEASED).values(state=RunState.DONE))
+    dearest, limit = costs(either, transaction, lambda session: queue.enqueue(session, session.get_one(Run, 1)))
+    assert dearest <= limit

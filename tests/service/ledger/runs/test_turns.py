@@ -187,6 +187,26 @@ def test_a_run_that_is_tried_again_does_not_wait_for_all_that_comes_meanwhile(la
         assert len(order) <= 10
 
 
+def test_what_waits_for_a_worker_that_is_away_keeps_its_turn(large, small):
+    """Nobody else has anything to do meanwhile: what comes then is not before everything that waits."""
+    wants(large, BACKFILL, 20)
+    in_turn(15)
+    with transaction() as session:
+        queue.register(session, "away", "cpu", "a processor", None, None)
+        commit = world.commit(session, large.id, f"{next(_shas):08}")
+        bound = world.run(session, commit, priority=BACKFILL, only_worker="away")
+        queue.enqueue(session, bound)
+    in_turn(5)
+    wants(small, MAINLINE)
+    begun, order = taken("away"), list[int]()
+    while bound.id not in order:
+        wants(small, MAINLINE)
+        measured(begun)
+        begun = taken("away")
+        order.append(begun.run_id)
+        assert len(order) <= 10
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_nobody_is_delayed_by_more_than_a_run_of_each_of_the_others(either, seed):
     """Whatever arrives, is measured and is cancelled: the only run of a target waits for one of each of the others."""
