@@ -52,7 +52,8 @@ def engine() -> Engine:
 
 @cache
 def _engine() -> Engine:
-    return make_engine(settings().database)
+    # As many connections as threads ask at once: what limits those, such as the places of control, is the one limit.
+    return make_engine(settings().database, pool_size=0)
 
 
 def disconnect(*, forked: bool = False) -> None:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from structlog.testing import capture_logs
 from service.db import schema, wakeups
 from service.db.engine import clock as database_clock
 from service.db.engine import reading, transaction
-from service.db.models import Delivery, FactsCheck, Revision, Run, Target
-from service.domain.states import ForgeKind, RunState
+from service.db.models import Bisection, Delivery, FactsCheck, Revision, Run, Target
+from service.domain.states import ForgeKind, RunState, SearchState
 from service.ledger import locking, targets
+from service.ledger.bisections import bisections
 from service.ledger.intake import deliveries
 from service.ledger.locking import Backoff
 from service.settings import settings
@@ -171,6 +173,11 @@ def known(sha: str) -> bool:
         return session.scalar(select(Revision.id).where(Revision.sha == sha)) is not None
 
 
+def searched_for(bisection: int) -> Bisection:
+    with reading() as session:
+        return session.get_one(Bisection, bisection)
+
+
 def is_processed(delivery: int) -> bool:
     with reading() as session:
         return session.get_one(Delivery, delivery).processed_at is not None
@@ -201,6 +208,39 @@ def test_a_repository_that_hangs_delays_no_other(remotes):
         assert not known(heads["hangs"]), "it still waits"
         remotes.over.set()
         assert happens(lambda: known(heads["hangs"]) and is_processed(stored["hangs"])), "nothing is lost"
+
+
+def test_twenty_repositories_that_hang_delay_no_other(remotes, state):
+    """Neither their polls nor the searches for their culprits hold up those of another one for more than seconds."""
+    heads = {name: remotes.watched(name) for name in (*(f"hangs-{number}" for number in range(20)), "answers")}
+    remotes.hanging.update(heads.keys() - {"answers"})
+    remotes.due()
+    with running_control():
+        assert happens(lambda: known(heads["answers"]), 20.0)  # a fetch that hangs ends after 30 s
+        with transaction() as session:
+            for target in session.scalars(select(Target).order_by(Target.id)).all():
+                # Control asks the repository for the line between these ends.
+                ends = (session, target, "cpu", heads["answers"], f"{target.id:040}", ())
+                searched = bisections.start(*ends, asked_by="ada").id
+        control.wake()
+        assert happens(lambda: searched_for(searched).state is SearchState.STOPPED, 20.0)
+        assert not any(known(heads[name]) for name in remotes.hanging)
+        remotes.over.set()
+
+
+@pytest.mark.usefixtures("either_nightly")
+def test_all_threads_of_control_have_a_connection_at_once():
+    count = len(control.LANES) + 3 * settings().repositories_at_once + 2  # facts checks, and the main thread
+    together = threading.Barrier(count, timeout=10.0)
+
+    def ask(_: int) -> float:
+        with reading() as session:
+            now = database_clock(session)
+            together.wait()
+            return now
+
+    with ThreadPoolExecutor(count) as pool:
+        assert len(list(pool.map(ask, range(count)))) == count
 
 
 def test_a_delivery_that_is_processed_while_others_are_looked_for_is_processed_once(remotes, state, monkeypatch):
