@@ -1,7 +1,7 @@
 """The entry point of a fleet: Celery carries wake-ups without content, and every process also polls by a timer.
 
     celery --app workers.app worker --queues h200 --concurrency 1              one for each GPU
-    celery --app workers.app worker --queues control,notify --concurrency 1    one, anywhere
+    celery --app workers.app worker --queues control --concurrency 1           one, anywhere
     celery --app workers.app worker --queues facts --concurrency 1             where there is a stack to compile with
     celery --app workers.app beat                                              one, anywhere
 
@@ -34,7 +34,7 @@ from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
 
-NOTIFY, FACTS = "notify", "facts"
+FACTS = "facts"
 ENDING_S = 50  # how long a process waits for its threads, e.g. to give a run back; compose kills it after 60
 STALE_S = 60  # after which a wake-up expires: the timers have polled many times by then
 MUTE_S = 10  # how long nothing is sent after a failure: a broker that is down must not delay every request
@@ -74,7 +74,7 @@ celery.conf.update(
     task_default_queue=CONTROL,
     task_ignore_result=True,
     task_publish_retry=False,
-    task_queues=[_queue(name) for name in (CONTROL, NOTIFY, FACTS)],
+    task_queues=[_queue(name) for name in (CONTROL, FACTS)],
     worker_enable_remote_control=False,
     worker_prefetch_multiplier=1,
 )
@@ -102,13 +102,13 @@ _silent_until = 0.0
 
 
 def send_wakeup(queue: str) -> None:
-    """Wake the workers of a device, or of `control` or `notify`.  Raises at once where the broker is down."""
+    """Wake the workers of a device, or of `control`.  Raises at once where the broker is down."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return
     options = {"queue": queue, "expires": STALE_S, "expiration": STALE_S}
     try:
-        if queue in (CONTROL, NOTIFY):
+        if queue == CONTROL:
             control_task.apply_async(**options)
         elif queue == FACTS:
             facts.apply_async(**options)
@@ -210,7 +210,7 @@ _threads = [_timer]  # of this process, and those of control
 
 
 def _devices() -> list[str]:
-    return [queue for queue in _queues if queue not in (CONTROL, NOTIFY, FACTS)]
+    return [queue for queue in _queues if queue not in (CONTROL, FACTS)]
 
 
 def _once(queue: str, task: _Task) -> None:

@@ -187,7 +187,7 @@ def commands(on: str, fleet: Path | None) -> Mapping[str, Sequence[str]]:
     return {
         "api": [*KERNELWATCH, "api"],
         "worker": [*worker, "--queues", on, "--hostname", f"w{os.getpid()}@%h"],
-        "control": [*worker, "--queues", "control,notify", "--hostname", f"c{os.getpid()}@%h"],
+        "control": [*worker, "--queues", "control", "--hostname", f"c{os.getpid()}@%h"],
         "beat": [*CELERY, "beat", "--schedule", str(fleet / "beat"), "--pidfile", ""],
     }
 

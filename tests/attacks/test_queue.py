@@ -168,7 +168,7 @@ def test_nothing_is_lost_or_doubled_while_processes_and_connections_die(
         house.add("api", [*KERNELWATCH, "api"])
         if kind == "fleet":
             one = [*CELERY, "worker", "--concurrency", "1", "--hostname"]
-            house.add("control", [*one, f"c{house.port}@x", "--queues", "control,notify"])
+            house.add("control", [*one, f"c{house.port}@x", "--queues", "control"])
             house.add("beat", [*CELERY, "beat", "--schedule", str(tmp_path / "beat"), "--pidfile", ""])
             house.add("first", [*one, f"a{house.port}@x", "--queues", "cpu"], "first", "first")
             house.add("second", [*one, f"b{house.port}@x", "--queues", "cpu"], "second", "second")

@@ -68,7 +68,7 @@ def fleet(state: Path, environment: dict[str, str]) -> Iterator[str]:
         ),
         running(
             {
-                "control": [*worker, "--queues", "control,notify", "--hostname", f"c{port}@%h"],
+                "control": [*worker, "--queues", "control", "--hostname", f"c{port}@%h"],
                 "beat": [*CELERY, "beat", "--schedule", str(control / "beat"), "--pidfile", ""],
             },
             {**common, "KERNELWATCH_STATE": str(control)},
