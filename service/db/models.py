@@ -316,6 +316,7 @@ _UNNOTIFIED = text("notified_state <> state")
 # As written in its index, which a query with parameters would not use.
 UNSCANNED = text("scanned_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 UNFINISHED = text("state IN ('queued', 'leased')")
+UNSENT = text("state = 'waiting'")
 AWAITS_SECOND = text("awaits_second")
 
 _HAS_SAMPLES, _HAS_FACTS = text("has_samples"), text("has_facts")
@@ -1001,6 +1002,12 @@ class OutboxMessage(Base):
         Index("ix_outbox_messages_state", "state", "next_at"),
         Index("ix_outbox_messages_run", "run_id"),
         Index("ix_outbox_messages_target", "target_id", "claimed_at"),
+        Index(
+            "ix_outbox_messages_waiting",
+            *("target_id", "next_at", "id"),
+            sqlite_where=UNSENT,
+            postgresql_where=UNSENT,
+        ),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(

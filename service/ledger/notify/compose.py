@@ -181,7 +181,9 @@ def changed(event: InstallationChanged) -> str:
             target.forge_error = event.why_gone
             if event.why_gone is None:
                 waiting = (OutboxMessage.target_id == target.id, OutboxMessage.state == OutboxState.WAITING)
-                session.execute(update(OutboxMessage).where(*waiting).values(next_at=0.0))
+                for kind in session.scalars(select(OutboxMessage.kind).where(*waiting).distinct()).all():
+                    of_kind = update(OutboxMessage).where(*waiting, OutboxMessage.kind == kind)
+                    session.execute(of_kind.values(next_at=outbox.at_once(kind)))
         if names and event.why_gone is None:
             wake(session, CONTROL)
     if not names:

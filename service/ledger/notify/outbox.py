@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, transaction, wake
-from service.db.models import OutboxMessage, Run, Target
+from service.db.models import UNSENT, OutboxMessage, Run, Target
 from service.db.wakeups import CONTROL
 from service.domain.states import ForgeKind, OutboxState
 from service.domain.text import is_due
@@ -36,6 +36,8 @@ _SENDING_S = 20.0  # of one call: a write takes a second or two, and the control
 # After three failures in a row, of any messages, this process sends nothing to a forge for a while: each request to one
 # that is down takes up to 20 s.
 _MAX_OUTAGE_S = 30.0
+_TARGETS = 10  # of which one has a message that no other sender holds
+_ORDER = OutboxMessage.next_at, OutboxMessage.id
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 
 
@@ -62,7 +64,7 @@ def enqueue(
     """Send this once the transaction is committed.  The same key replaces an earlier message, sent or not."""
     run_id = run.id if run is not None else None
     begin = {"kind": kind, "target_id": target.id, "run_id": run_id, "payload": payload, "version": 0}
-    begin["created_at"] = database_now(session)
+    begin |= {"created_at": database_now(session), "next_at": at_once(kind)}
     new = insert_if_absent(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
     row = (
         select(OutboxMessage)
@@ -76,7 +78,7 @@ def enqueue(
     elif message.payload == payload and message.state in (OutboxState.SENT, OutboxState.WAITING):
         return message
     elif message.state is not OutboxState.WAITING:
-        message.next_at, message.attempts = 0.0, 0  # a waiting one may be in flight: its claim stays
+        message.next_at, message.attempts = at_once(kind), 0  # a waiting one may be in flight: its claim stays
     message.run_id, message.payload, message.error = run_id, payload, None
     message.version += 1
     message.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
@@ -84,6 +86,11 @@ def enqueue(
     if message.state is OutboxState.WAITING:
         wake(session, CONTROL)
     return message
+
+
+def at_once(kind: str) -> float:
+    """When a message is due that waits for nothing: comments, which people read, go before checks."""
+    return 1.0 if kind == "check" else 0.0
 
 
 def is_known(session: Session, key: str) -> bool:
@@ -154,21 +161,7 @@ def marker_of(target: str, pull: int, body: str) -> str:
 def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
-        others = aliased(OutboxMessage)
-        turn = select(func.max(others.claimed_at)).where(others.target_id == OutboxMessage.target_id).scalar_subquery()
-        first = (
-            select(OutboxMessage)
-            .join(Target, Target.id == OutboxMessage.target_id)
-            .where(OutboxMessage.state == OutboxState.WAITING, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
-            .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
-            .where(Target.forge_kind.in_(kinds) | Target.forge_kind.is_(None))
-            # Targets take turns: a write to a forge takes a second, and one target may have thousands waiting.
-            # Of each, comments go first, which people read.
-            .order_by(turn, OutboxMessage.next_at, OutboxMessage.kind == "check", OutboxMessage.id)
-            .limit(1)
-            .with_for_update(skip_locked=True, of=OutboxMessage)
-        )
-        message = session.execute(first).scalar_one_or_none()
+        message = _next(session, here, kinds)
         if message is None:
             return None
         target = session.get_one(Target, message.target_id)
@@ -189,6 +182,44 @@ def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
         )
 
 
+def _next(session: Session, here: float, kinds: Collection[ForgeKind]) -> OutboxMessage | None:
+    """The first message that is due, locked, unless another sender holds it."""
+    due = (UNSENT, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
+    for target_id in session.scalars(_in_turn(here, kinds)).all():
+        of_target = select(OutboxMessage).where(OutboxMessage.target_id == target_id, *due).order_by(*_ORDER)
+        message = session.scalars(of_target.limit(1).with_for_update(skip_locked=True)).one_or_none()
+        if message is not None:
+            return message
+    return None
+
+
+def _in_turn(here: float, kinds: Collection[ForgeKind]) -> Select[int]:
+    """The targets with a message that is due, by their turn.
+
+    Targets take turns: a write to a forge takes a second, and one target may have thousands waiting.  So of each of
+    them one message is read.
+    """
+    of_target = OutboxMessage.target_id == Target.id
+    by_index = OutboxMessage.target_id, *_ORDER  # not of an index that has what was sent, too
+    some_id = select(OutboxMessage.target_id).where(UNSENT).order_by(*by_index).limit(1)
+    ids = select(some_id.scalar_subquery().label("id")).cte("ids", recursive=True)
+    ids = ids.union_all(
+        select(some_id.where(OutboxMessage.target_id > ids.c.id).scalar_subquery()).where(ids.c.id.is_not(None))
+    )
+    first = select(OutboxMessage.id).where(of_target, UNSENT).order_by(*_ORDER).limit(1)
+    early = first.where(OutboxMessage.next_at <= here).scalar_subquery()
+    set_back = first.where(OutboxMessage.next_at > here + _MAX_RETRY_S).scalar_subquery()
+    turn = select(func.max(OutboxMessage.claimed_at)).where(of_target).scalar_subquery()
+    each = (
+        select(Target.id, turn.label("turn"), func.coalesce(early, set_back).label("first"))
+        .where(Target.id.in_(select(ids.c.id)))
+        .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
+        .where(Target.forge_kind.in_(kinds) | Target.forge_kind.is_(None))
+        .subquery()
+    )
+    return select(each.c.id).where(each.c.first.is_not(None)).order_by(each.c.turn, each.c.first).limit(_TARGETS)
+
+
 def _sent(sending: Sending, remote_id: str) -> None:
     with transaction() as session:
         message = _row(session, sending)
@@ -198,7 +229,7 @@ def _sent(sending: Sending, remote_id: str) -> None:
         else:
             # A newer version waits.  It may have been sent already, if this took longer than its claim: then the forge
             # shows the older text now, and the newer one is sent again.
-            message.state, message.next_at, message.attempts = OutboxState.WAITING, 0.0, 0
+            message.state, message.next_at, message.attempts = OutboxState.WAITING, at_once(sending.kind), 0
 
 
 def _failed(sending: Sending, why: str, *, passing: bool, now: float | None) -> None:

@@ -327,7 +327,7 @@ def test_three_failures_in_a_row_are_an_outage_and_the_others_wait_for_seconds(
     for _ in range(5):
         assert outbox.deliver_due(client) == 0
     assert len(forge.requests) == 3
-    assert [one.next_at > 0 for one in effects()] == [True] * 3 + [False] * 7
+    assert [one.next_at > outbox.at_once("check") for one in effects()] == [True] * 3 + [False] * 7
     backoff.forget()
     assert outbox.deliver_due(client) == 7
 
@@ -356,6 +356,17 @@ def test_targets_take_turns_however_many_messages_one_has(
     assert outbox.deliver_due(client) == 8
     sent = [comment.body.splitlines()[-1] for comment in forge.comments.values()]
     assert sent == ["large", "small", "large", "small", *["large"] * 4]
+
+
+def test_what_people_read_goes_before_checks(
+    forge: FakeGitHub, client: Callable[[], GitHub], run_on_either: Run
+) -> None:
+    for number in range(3):
+        check(run_on_either, sha=f"{number}" * 40)
+    tell(run_on_either, "comment:1:7", "comment", {"pull": 7, "body": "slower"})
+    assert outbox.deliver_due(client) == 4
+    sent = [request for request in forge.requests if request[0] == "POST"]
+    assert "/comments" in sent[0][1], "it was the last one to be queued"
 
 
 def test_several_senders_send_each_thing_once(forge: FakeGitHub, run_on_either: Run) -> None:

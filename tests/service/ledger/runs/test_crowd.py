@@ -6,15 +6,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, text, update
+from sqlalchemy import Connection, event, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, engine, reading, transaction
-from service.db.models import CalibrationPlan, Run, Target
-from service.domain.states import Purpose, RunState
+from service.db.models import CalibrationPlan, OutboxMessage, Run, Target
+from service.domain.states import ForgeKind, OutboxState, Purpose, RunState
 from service.ledger.intake import calibrations, deliveries, second_sessions
+from service.ledger.notify import outbox
 from service.ledger.runs import queue
 from tests.big import crowd
+from tests.big.plans import measured
 
 WORKERS, TARGETS, FLOOD, FINISHED = 10, 1_000, 400, 4_000
 ME = f"host-000/{crowd.DEVICE}-0"
@@ -152,3 +154,24 @@ def test_a_run_is_queued_without_reading_what_waits_for_each_worker(either):
         session.execute(update(Run).where(Run.state == RunState.LEASED).values(state=RunState.DONE))
     dearest, limit = costs(either, transaction, lambda session: queue.enqueue(session, session.get_one(Run, 1)))
     assert dearest <= limit
+
+
+@pytest.mark.usefixtures("fleet")
+@pytest.mark.parametrize("next_at", [0.0, 1e10], ids=["due", "later"])
+def test_a_message_is_claimed_without_reading_all_that_wait(either, next_at):
+    """One target has a flood of them, which may all wait for their next attempt, and twenty have one."""
+    with transaction() as session:
+        session.execute(update(Target).values(forge="acme/norms"))
+        now = clock(session)
+        usual = {"kind": "check", "payload": {}, "state": OutboxState.WAITING}
+        later = {"next_at": min(next_at, now + 1_800.0)}
+        flood = [usual | later | {"key": f"one {number}", "target_id": 1} for number in range(2_000)]
+        others = [usual | {"key": f"few {number}", "target_id": number} for number in range(2, 22)]
+        session.execute(insert(OutboxMessage), [*flood, *others])
+    with engine().begin() as connection:
+        connection.execute(text("ANALYZE"))
+    with measured() as statements:
+        claimed = [outbox._claim(None, [*ForgeKind]) for _ in range(3)]
+    assert len({one.target for one in claimed if one}) == 3, "they take turns"
+    dearest = max(statements.values(), key=lambda one: one.work)
+    assert dearest.work <= (MAX_ROWS if either == "postgres" else MAX_STEPS), f"{dearest.sql}\n{dearest.plan}"
