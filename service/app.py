@@ -134,7 +134,9 @@ def _created(*pages: ModuleType) -> FastAPI:
         responses=ERRORS,
         generate_unique_id_function=_operation_id,
     )
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
+    # The highest level at which zlib does not look for a better match: the next makes pages 10 % smaller in 75 % more
+    # time, which for a long document is as long as everything else.
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=3)
     app.add_middleware(_Capped, limit=settings().requests_limit)
     app.add_middleware(RateLimited, rate=settings().rate_limit, below=f"{_API}/", refuse=_refusal)
     if settings().cors_origins:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel
+from pydantic_core import to_json
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
@@ -136,8 +137,10 @@ def _has_it(request: Request, tag: str, modified: float | None) -> bool:
         return False
 
 
-def tagged_json(request: Request, value: BaseModel) -> Response:
-    return tagged(request, value.model_dump_json(), "application/json")
+def tagged_json(request: Request, value: BaseModel | Mapping[str, Any]) -> Response:
+    """The same of a document, or of the values of one."""
+    text = value.model_dump_json() if isinstance(value, BaseModel) else to_json(value, inf_nan_mode="null")
+    return tagged(request, text, "application/json")
 
 
 _LARGEST_PULL = 2**31 - 1  # of its column; PostgreSQL compares it with no larger number

@@ -409,9 +409,6 @@ class Run(Base):
     stack: Mapped["Stack | None"] = relationship(lazy="raise")
     measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
     verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
-    regressions: Mapped[list["RegressionRow"]] = relationship(  # those that it opened
-        lazy="raise", foreign_keys="RegressionRow.run_id", order_by="RegressionRow.id", viewonly=True
-    )
 
     @property
     def watched(self) -> bool:
@@ -583,7 +580,6 @@ class VerdictRow(Base):
     reason: Mapped[str | None]  # in words, of rows without a code
     known_before: Mapped[bool] = mapped_column(default=False)  # invalid or failed, as a revision before it
     quarantined_by: Mapped[str | None] = mapped_column(ShortText(80))  # who quarantined it: its change raises no alarm
-    policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
 class RunTotals(Base):

@@ -125,10 +125,10 @@ class Report:
         """By what counts as a change in its metric: 25 % more to compile is less than 10 % more time of a kernel."""
         ratio = row.ratio or 1.0
         change = max(ratio, 1 / ratio) - 1
-        smallest = row.smallest_change or self.policy.at(row.case).smallest_change
+        smallest = row.smallest_change or self.policy.smallest_change_of(row.case)
         return -change / smallest, row.case, row.provider
 
-    @property
+    @cached_property
     def regressions(self) -> tuple[Row, ...]:
         return self.of(Outcome.REGRESSION)
 
@@ -264,10 +264,10 @@ class Report:
         """What one of its cases does to the gate."""
         return gate_of_case(row, self.policy, self.purpose, provisional=self.provisional)
 
-    def row_of(self, verdict: VerdictRow) -> Row | None:
-        """The row of the case of a verdict against the parent; None of other baselines."""
-        of_parent = verdict.baseline_kind == BaselineKind.PARENT
-        return self._by_name.get((verdict.provider, verdict.case)) if of_parent else None
+    def said_of(self, verdict: VerdictRow) -> Row | BaselineRow | AgainstSota | None:
+        """What it says of a verdict: of one against the parent, the row of the case."""
+        row = self._by_name.get((verdict.provider, verdict.case))
+        return row and row.against(verdict.baseline_kind)
 
     @cached_property
     def _by_name(self) -> Mapping[Name, Row]:
@@ -389,7 +389,7 @@ class Report:
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
-# What a report repeats of its run, a row of its verdict, and a side of a row of its measurement.
+# What a report repeats of its run, and a row of its verdict.
 _OF_RUN = (
     *("pull", "device", "suite", "state", "stage", "reason", "log", "sandboxed", "trusted", "repeated", "provisional"),
     *("awaits_second", "second_of"),
@@ -399,7 +399,6 @@ _OF_VERDICT = (
     *("provider", "case", "ratio", "low", "high", "trials", "rounds", "confirmed", "known_before"),
     *("p", "q", "smallest_change"),
 )
-_OF_MEASUREMENT = ("contender", "provider", "state", "reason", "median", "gb_s", "trials", "rounds", "case")
 
 
 @dataclass(frozen=True)
@@ -412,38 +411,28 @@ class RunContents:
     telemetry: Mapping[str, Any]
     policy: PolicyRow | None  # that made the verdicts
 
-    @classmethod
-    def of(cls, run: Run) -> "RunContents":
-        """Of a run whose measurements, verdicts, regressions and telemetry are loaded."""
-        policy = next((row.policy for row in run.verdicts if row.policy), None)
-        return cls(run.measurements, run.verdicts, run.regressions, run.telemetry or {}, policy)
-
 
 def report(
     run: Run,
+    found: RunContents,
     *,
     policy: Written,
     address: str,
     forge: str = "",
     known: Mapping[Name, Known] | None = None,
-    contents: RunContents | None = None,
     public: bool = False,
 ) -> Report:
-    """Make the Report of a run.
-
-    Its target, revision, recipe and stack must be loaded, and without `contents` its measurements, verdicts,
-    regressions and telemetry.
+    """Make the Report of a run, whose target, revision, recipe and stack must be loaded.
 
     Args:
+        found: What it measured and decided, or the part of it that the reader needs.
         policy: The server's policy, under the recipe's.
         address: URL of the dashboard.
         forge: URL of the forge's pages.
         known: Regressions that were open when it was measured, by provider and case.
-        contents: What it measured and decided, or the part of it that the reader needs.
         public: Whether anybody may read it at `address`.
     """
     recipe = readable(run.recipe.text)
-    found = contents or RunContents.of(run)
     in_force = _policy(found.policy, run, recipe, policy)
     rows = _rows(run, found, known or {}, in_force, f"{address}/runs/{run.id}")
     return Report(
@@ -564,8 +553,20 @@ def _is_far_behind(verdict: VerdictRow, sota: VerdictRow | None, policy: Policy)
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
-    own = {name: getattr(m, name) for name in _OF_MEASUREMENT}
-    return Measured(**own, unit=metric_of(m.case).unit, facts=m.facts or {}, ceilings=ceilings)
+    return Measured(
+        m.contender,
+        m.provider,
+        m.state,
+        m.reason,
+        m.median,
+        metric_of(m.case).unit,
+        m.gb_s,
+        m.trials,
+        m.rounds,
+        m.facts or {},
+        m.case,
+        ceilings,
+    )
 
 
 def _baseline_row(verdict: VerdictRow, measured: Measured | None) -> BaselineRow:

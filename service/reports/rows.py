@@ -15,7 +15,7 @@ from service.domain.codefacts.diff import moved_definition
 from service.domain.codefacts.measured import Measured
 from service.domain.codefacts.texts import SourceLines
 from service.domain.metrics import amount, instead, metric_of, percent
-from service.domain.states import CellState, ComparisonMethod, Direction, Outcome, Repeatability
+from service.domain.states import BaselineKind, CellState, ComparisonMethod, Direction, Outcome, Repeatability
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.samples import PairedRatio
@@ -126,6 +126,22 @@ class Row:
     by_code: bool = False  # steady because its compiled code is the same, whatever its times show
     wrong_parent: BaselineRow | None = None  # times alone, where the head or its parent computes something else
     far_behind: bool = False  # new, and far behind SOTA
+
+    def against(self, kind: BaselineKind) -> "Row | BaselineRow | AgainstSota | None":
+        """What it is against a baseline: itself against the parent."""
+        match kind:
+            case BaselineKind.PARENT:
+                return self
+            case BaselineKind.WRONG_PARENT:
+                return self.wrong_parent
+            case BaselineKind.LAST_GOOD:
+                return self.last_good
+            case BaselineKind.PINNED:
+                return self.pinned
+            case BaselineKind.BEST:
+                return self.best
+            case BaselineKind.SOTA:
+                return self.sota
 
     @property
     def correct_now(self) -> bool:

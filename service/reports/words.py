@@ -3,9 +3,10 @@
 Each is a clause without a capital letter and without a full stop, so that a report can join several.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from string import Formatter
+from functools import cache
 from typing import Any
 
 from service.db.models import ChangePoint, VerdictRow
@@ -39,16 +40,20 @@ def of_reason(reason: Reason, case: str, *, known_before: bool = False) -> str:
     return f"already {reason.code.value} before this revision: {said}" if known_before else said
 
 
-class _Filled(Formatter):
-    """Fills the fields of a sentence; `percent` is one more way to write a number."""
+_SHARE = re.compile(r"\{(\w+):percent\}")
 
-    def format_field(self, value: Any, spec: str) -> str:
-        return in_percent(value) if spec == "percent" else format(value, spec)
+
+@cache
+def _shares(sentence: str) -> tuple[str, tuple[str, ...]]:
+    """A sentence as `format` takes it, and its fields that are written in per cent."""
+    return _SHARE.sub(r"{\1}", sentence), tuple(_SHARE.findall(sentence))
 
 
 def _said(sentence: str | Callable[[Args, metrics.Words], str], args: Args, words: metrics.Words) -> str:
-    filled = _Filled().vformat
-    return filled(sentence, (), {**args, "words": words}) if isinstance(sentence, str) else sentence(args, words)
+    if not isinstance(sentence, str):
+        return sentence(args, words)
+    text, shares = _shares(sentence)
+    return text.format(**{**args, "words": words, **{name: in_percent(args[name]) for name in shares}})
 
 
 def of_replayed(one: Replayed) -> str:

@@ -270,10 +270,10 @@ STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FA
 
 def moved_definition(head: Mapping[str, Any], base: Mapping[str, Any]) -> SourceLines | None:
     """Where the code of a measured case is that differs from its baseline's: a kernel, else the called function."""
-    now, was = definitions_of(head.get("triton")), definitions_of(base.get("triton"))
+    now = definitions_of(head.get("triton"))
     if not any(kernel.source for kernel in now):
         return SourceLines.read(head.get("source"))
-    pairs = paired(was, now, lambda kernel: kernel.name)
+    pairs = paired(definitions_of(base.get("triton")), now, lambda kernel: kernel.name)
     moved = (new for old, new in pairs if new and (old is None or new.sass is None or new.sass != old.sass))
     return next((kernel.source for kernel in moved if kernel.source), None) or SourceLines.read(head.get("source"))
 

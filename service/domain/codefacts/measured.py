@@ -100,6 +100,8 @@ def chosen_by_order(facts: Mapping[str, Any]) -> str:
 def choices(facts: Mapping[str, Any]) -> Choices:
     """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
     stored = facts.get("tuned")
+    if not stored:
+        return Choices()
     found: dict[str, list[float | None]] = {}
     chose = Counter[str]()
     for choice in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():

@@ -255,6 +255,16 @@ class Policy(BaseModel):
         share = max(limits.smallest_change, limits.smallest_change_short) if short else limits.smallest_change
         return max(share, limits.smallest_change_ns / 1e3 / value)
 
+    def smallest_change_of(self, case: str) -> float:
+        """`at(case).smallest_change`, without resolving the rest of the policy: documents ask for every verdict."""
+        if self._case is not None:
+            return self.at(case).smallest_change
+        metric, named = metric_of(case), self._named(case)
+        if metric.counts:
+            return counts.limit((named and named.smallest_change_count) or int(self.smallest_change_in(metric)))
+        own = named.smallest_change if named else None
+        return self.smallest_change_in(metric) if own is None else own
+
     def smallest_change_in(self, metric: Metric) -> float:
         """The smallest change that matters in a metric, if its case has no limits of its own; of counts a number."""
         if metric is Metric.KERNEL:

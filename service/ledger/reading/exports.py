@@ -49,7 +49,7 @@ from service.ledger.access import accounts
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
 from service.ledger.changepoints import load
-from service.ledger.reading import histories, queries, revisions, runs
+from service.ledger.reading import contents, histories, queries, revisions, runs
 from service.ledger.reading.runs import RunFilter, is_revision
 from service.ledger.regressions import listing
 from service.ledger.targets import by_name, target_named
@@ -253,8 +253,9 @@ def _verdicts(session: Session, run: Run, _: str | None) -> tuple[Sequence[Docum
     if session.scalar(select(VerdictRow.id).where(VerdictRow.run_id == run.id).limit(1)) is None:
         return (), None
     whole = queries.whole_run(session, run.id)
-    report = queries.report_on(session, whole)
-    items = [verdict_item(one, report) for one in whole.verdicts]
+    found = contents.whole(session, whole)
+    report = queries.report_on(session, whole, found)
+    items = [verdict_item(one, report) for one in found.verdicts]
     return [ExportedVerdict.model_construct(**run_fields(whole), **dict(one)) for one in items], None
 
 

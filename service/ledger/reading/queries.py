@@ -7,11 +7,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, String, bindparam, func, select, tuple_, type_coerce
 from sqlalchemy import case as sql_case
-from sqlalchemy.orm import Session, aliased, contains_eager, selectinload, undefer
+from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
-from kernelwatch.documents.runs import RunDocument
 from service.db.engine import clock
 from service.db.models import (
     QUEUE_ORDER,
@@ -44,12 +43,13 @@ from service.domain.text import WORKER_GONE_S, is_recent, short
 from service.errors import NotFound
 from service.forge.clients import addresses
 from service.ledger.policies import server_policy
+from service.ledger.reading.contents import whole
 from service.ledger.runs.baselines import UNACCEPTED
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.targets import on_device
 from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
 from service.reports.rows import Known
-from service.reports.schema.runs import run_with_report
+from service.reports.schema.runs import run_values
 from service.reports.views import GapView, Point
 from service.settings import settings
 
@@ -112,20 +112,17 @@ class Waiting:
     worker: bool  # is a worker of the device online?
 
 
+# Of a run for people: all but its telemetry.
+HEAD_OF_RUN = (
+    *(joinedload(relation) for relation in (Run.target, Run.revision, Run.recipe, Run.stack)),
+    undefer(Run.log),
+    undefer(Run.summary),
+)
+
+
 def whole_run(session: Session, run_id: int) -> Run:
-    """A run with everything that a Report needs."""
-    whole = (
-        undefer(Run.log),
-        undefer(Run.summary),
-        undefer(Run.telemetry),
-        selectinload(Run.target),
-        selectinload(Run.revision),
-        selectinload(Run.recipe),
-        selectinload(Run.stack),
-        selectinload(Run.measurements),
-        selectinload(Run.verdicts).selectinload(VerdictRow.policy),
-        selectinload(Run.regressions),
-    )
+    """A run with everything that a Report needs besides its contents."""
+    whole = (*HEAD_OF_RUN, undefer(Run.telemetry))
     run = session.get(Run, run_id, options=whole, populate_existing=True)
     if run is None:
         raise NotFound("run", run_id)
@@ -139,23 +136,25 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run, contents: RunContents | None = None) -> Report:
     """The report of a run that was loaded by `whole_run`, or with its contents given."""
-    open_before = _open_at_baseline(session, run, contents.verdicts if contents else run.verdicts)
+    contents = contents or whole(session, run)
+    open_before = _open_at_baseline(session, run, contents.verdicts)
     own = settings()
     return report(
         run,
+        contents,
         policy=server_policy(),
         address=own.address,
         forge=addresses()[run.target.forge_kind] if run.target.forge_kind else "",
         known=open_before,
-        contents=contents,
         public=own.public_read and own.public_url is not None and not run.target.private,
     )
 
 
-def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
-    """The document of a run, as the API and the command line give it.  Raises NotFound."""
+def run_document(session: Session, run_id: int, *, tables: bool = False) -> Mapping[str, Any]:
+    """The values of a RunDocument.  Raises NotFound."""
     run = whole_run(session, run_id)
-    return run_with_report(run, report_on(session, run), tables=tables)
+    contents = whole(session, run)
+    return run_values(run, report_on(session, run, contents), contents, tables=tables)
 
 
 def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> dict[tuple[str, str], Known]:

@@ -11,12 +11,13 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload, undefer
 
 from kernels.cases import Metric
 from service.db.models import Measurement, Revision, Run, Target, VerdictRow, storable, unpack
-from service.db.paging import ResultPage, paged
+from service.db.paging import ResultPage, paged, paged_rows
 from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState, TargetKind
 from service.domain.text import listed as in_words
 from service.errors import NotFound
 from service.ledger.reading import queries
+from service.ledger.reading.contents import VERDICTS
 from service.reports.report import Report
 
 
@@ -169,13 +170,12 @@ def verdicts(
 ) -> tuple[ResultPage[VerdictRow], Report]:
     """What a run decided, in the order in which it was stored, and the report that explains it.  Raises NotFound."""
     report = queries.found_in(session, run_id)
-    statement = select(VerdictRow).where(VerdictRow.run_id == run_id, *which.on(VerdictRow))
+    statement = VERDICTS.params(run_id=run_id).where(*which.on(VerdictRow))
     if outcomes:
         statement = statement.where(VerdictRow.outcome.in_(outcomes))
     if baseline_kind is not None:
         statement = statement.where(VerdictRow.baseline_kind == baseline_kind)
-    statement = statement.options(selectinload(VerdictRow.policy))
-    return paged(session, statement, (VerdictRow.id,), cursor, limit, ascending=True), report
+    return paged_rows(session, statement, (VerdictRow.id,), cursor, limit, ascending=True), report
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,11 @@ def _column_names(table: Mapper[Any]) -> tuple[str, ...]:
     return tuple(column.key for column in table.column_attrs)
 
 
-def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
+def without_tables(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     """Facts without their tables, which are lists of one row per kernel."""
-    return {name: fact for name, fact in facts.items() if not _is_table(fact)}
+    tables = {name for name, fact in facts.items() if isinstance(fact, list) and _is_table(fact)}
+    return {name: fact for name, fact in facts.items() if name not in tables} if tables else facts
 
 
-def _is_table(fact: Any) -> bool:
-    return isinstance(fact, list) and any(isinstance(one, dict) for one in fact)
+def _is_table(fact: list[Any]) -> bool:
+    return any(isinstance(one, dict) for one in fact)

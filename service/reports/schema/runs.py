@@ -1,9 +1,10 @@
 """Runs with what they measured and decided, their workers, and what is known of the code of revisions."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kernelwatch.documents.base import SourceItem
 from kernelwatch.documents.runs import (
     CompareDocument,
     CompareItem,
@@ -24,11 +25,10 @@ from kernelwatch.documents.runs import (
     SamplesDocument,
     SummaryItem,
     UnsupportedItem,
-    UtilisationItem,
     VerdictItem,
     WorkerItem,
 )
-from service.db.models import FactsCheck, KernelTextRow, Measurement, Run, VerdictRow, Worker
+from service.db.models import FactsCheck, KernelTextRow, Measurement, Run, Worker
 from service.domain import roofline
 from service.domain.codefacts.findings import Findings
 from service.domain.metrics import metric_of, percent
@@ -38,8 +38,8 @@ from service.domain.text import WORKER_GONE_S, is_recent
 from service.reports import words
 from service.reports.comment_head import headline
 from service.reports.notes import notes
-from service.reports.report import Report
-from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared
+from service.reports.report import Report, RunContents
+from service.reports.rows import ComparedCase, ComparedSide, FactsDiff, FactsPair, FactsSide, RevisionsCompared, Row
 from service.reports.schema.base import columns, document_of, without_tables
 
 
@@ -63,52 +63,96 @@ def measurement_items(
     rows: Iterable[Measurement], telemetry: Mapping[str, Any] | None, *, tables: bool = False
 ) -> list[MeasurementItem]:
     """Measurements of a run with this telemetry."""
+    return [MeasurementItem.model_validate(one) for one in _measurements(rows, telemetry, tables=tables)]
+
+
+def _measurements(
+    rows: Iterable[Measurement], telemetry: Mapping[str, Any] | None, *, tables: bool
+) -> Iterator[dict[str, Any]]:
+    """The values of MeasurementItems."""
     best_of = roofline.ceilings_by_case(telemetry)
-    return [_measurement_item(row, best_of(row.case), tables=tables) for row in rows]
+    for row in rows:
+        case, median, gb_s, facts = row.case, row.median, row.gb_s, row.facts or {}
+        metric = metric_of(case)
+        yield {
+            "contender": row.contender,
+            "role": row.role,
+            "provider": row.provider,
+            "case": case,
+            "metric": metric.value,
+            "state": row.state.value,
+            "reason": row.reason,
+            "median": median,
+            "unit": metric.unit,
+            "gb_s": gb_s,
+            "trials": row.trials,
+            "rounds": row.rounds,
+            "facts": facts if tables else without_tables(facts),
+            "speed": vars(roofline.speed(case, median, gb_s, facts, best_of(case))),
+        }
 
 
-def _measurement_item(row: Measurement, best: Mapping[str, float], *, tables: bool) -> MeasurementItem:
-    facts = row.facts or {}
-    speed = roofline.speed(row.case, row.median, row.gb_s, facts, best)
-    named = {
-        "metric": metric_of(row.case).value,
-        "unit": row.unit,
-        "facts": facts if tables else without_tables(facts),
-        "speed": UtilisationItem.model_validate(speed),
-    }
-    return document_of(MeasurementItem, columns(row) | named)
+def verdict_item(verdict: Any, report: Report) -> VerdictItem:
+    """A verdict of the run that was reported: its columns, and the `policy_version`."""
+    return VerdictItem.model_validate(_verdict(verdict, report))
 
 
-def verdict_item(verdict: VerdictRow, report: Report) -> VerdictItem:
-    """A verdict of the run that was reported."""
-    metric = metric_of(verdict.case)
-    row = report.row_of(verdict)
-    reason = row.reason if row else words.of_verdict(verdict)
-    named = {
+def _verdict(verdict: Any, report: Report) -> dict[str, Any]:
+    """The values of a VerdictItem."""
+    case, ratio = verdict.case, verdict.ratio
+    metric = metric_of(case)
+    said = report.said_of(verdict)
+    row = said if isinstance(said, Row) else None
+    reason, cause = (said.reason, said.cause) if said else (words.of_verdict(verdict), words.cause_of(verdict))
+    return {
+        "provider": verdict.provider,
+        "case": case,
         "metric": metric.value,
-        "change": percent(verdict.ratio, metric),
-        "difference": counts.difference(verdict.ratio) if metric.counts and verdict.ratio else None,
-        "smallest_change": verdict.smallest_change or report.policy.at(verdict.case).smallest_change,
+        "baseline_kind": verdict.baseline_kind,
+        "baseline": verdict.baseline,
+        "outcome": verdict.outcome,
+        "change": percent(ratio, metric),
+        "ratio": ratio,
+        "difference": counts.difference(ratio) if metric.counts and ratio else None,
+        "low": verdict.low,
+        "high": verdict.high,
+        "trials": verdict.trials,
+        "rounds": verdict.rounds,
+        "suspected": verdict.suspected,
+        "confirmed": verdict.confirmed,
+        "p": verdict.p,
+        "q": verdict.q,
+        "smallest_change": verdict.smallest_change or report.policy.smallest_change_of(case),
         "control_ratio": verdict.control,
-        "cause_text": words.cause_text(verdict),
-        "reason": reason,
-        "policy_version": verdict.policy.digest if verdict.policy else None,
+        "doubt": verdict.doubt,
+        "behind_sota": verdict.behind_sota,
         "quarantined": row is not None and row.quarantined,
         "known_before": row is not None and row.known_before,
         "slow_before": row is not None and row.slow_before is not None,
         "slower_than_pinned": row is not None and row.slower_than_pinned,
         "repeatability": row.repeatability if row else None,
-        "source": row.source if row else None,
+        "cause_kind": verdict.cause_kind,
+        "cause_text": cause.words if cause else None,
+        "cause_certain": verdict.cause_certain,
+        "cause_by": verdict.cause_by,
+        "source": SourceItem.model_validate(row.source) if row and row.source else None,
+        "policy_version": verdict.policy_version,
+        "cause_code": verdict.cause_code,
+        "reason": reason,
+        "reason_code": verdict.reason_code,
         "gate": report.gate_of(row) if row else None,
         "regression_id": row.regression if row else None,
         "incident_id": row.incident if row else None,
         "summary": row.summary if row else reason,
     }
-    return document_of(VerdictItem, columns(verdict) | named)
 
 
-def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDocument:
-    """`tables` adds the tables of the facts, megabytes for a large suite."""
+def run_values(run: Run, report: Report, found: RunContents, *, tables: bool = False) -> dict[str, Any]:
+    """The values of a RunDocument; `tables` adds the tables of the facts, megabytes for a large suite.
+
+    Its verdicts and measurements are mostly columns of the database.  To validate those of 206 cases took longer than
+    to write all of them as JSON.
+    """
     named = {
         "url": report.url,
         "author": report.author,
@@ -128,11 +172,14 @@ def run_with_report(run: Run, report: Report, *, tables: bool = False) -> RunDoc
         "policy": report.policy.model_dump(mode="json"),
         "policy_version": report.policy_version,
         "summaries": [SummaryItem.model_validate(one) for one in report.summaries],
-        "verdicts": [verdict_item(one, report) for one in run.verdicts],
-        "measurements": measurement_items(run.measurements, report.telemetry, tables=tables),
+        "verdicts": (),
+        "measurements": (),
         "unsupported": [UnsupportedItem.model_validate(one) for one in report.unsupported],
     }
-    return document_of(RunDocument, _named(run) | named)
+    return dict(document_of(RunDocument, _named(run) | named)) | {
+        "verdicts": [_verdict(one, report) for one in found.verdicts],
+        "measurements": list(_measurements(found.measurements, report.telemetry, tables=tables)),
+    }
 
 
 def samples_document(row: Measurement, **trials: Sequence[Rounds]) -> SamplesDocument:

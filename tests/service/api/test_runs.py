@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kernelwatch.documents.runs import MeasurementItem, RunDocument, VerdictItem
 from tests.dashboards.asking import Get
 from tests.dashboards.seed import CASES, Seeded
 
@@ -62,7 +63,9 @@ def test_counts_come_with_a_list_only_on_request(get: Get, seeded: Seeded) -> No
 def test_the_parts_of_a_run_are_those_of_its_document(get: Get, decided: Seeded) -> None:
     run = f"{RUNS}/{decided.runs['slow']}"
     whole = get(run).json()
-    for part in ("measurements", "verdicts"):
+    assert whole.keys() == RunDocument.model_fields.keys()
+    for part, kind in (("measurements", MeasurementItem), ("verdicts", VerdictItem)):
+        assert all(one.keys() == kind.model_fields.keys() for one in whole[part])
         assert get(f"{run}/{part}", params={"limit": 200}).json() == {"items": whole[part], "next": None}
         pages = get(f"{run}/{part}", params={"limit": 5}).json()
         following = get(f"{run}/{part}", params={"limit": 5, "cursor": pages["next"]}).json()
