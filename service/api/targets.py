@@ -68,8 +68,8 @@ from service.reports.schema.targets import (
     recipe_document,
     revision_document,
     revision_item,
-    series_document,
     series_item,
+    series_values,
     target_document,
     target_item,
 )
@@ -213,8 +213,7 @@ def get_series(
     """Get the history of one case on the mainline; it is empty if the case was never measured."""
     target = target_named(session, name)
     points = queries.series(session, target, case, provider, device, since=seconds(since), limit=limit)
-    document = series_document(points, target=name, case=case, provider=provider, device=device)
-    return tagged_json(request, document)
+    return tagged_json(request, series_values(points, target=name, case=case, provider=provider, device=device))
 
 
 @router.get("/targets/{name}/series/keys", response_model=Page[SeriesItem])

@@ -1,9 +1,11 @@
 """What happened last: the newest changes of regressions, failed runs and ended weeks, of a target or of all."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased
 
 from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
@@ -28,44 +30,49 @@ class EndedWeek:
     at: float
 
 
-@dataclass
-class _Group:
-    """Events of one incident with the same action at the same moment, while they are read, the newest first."""
-
-    event_id: int
-    largest: int  # the event of the largest regression
-    ratio: float
-    count: int = field(default=0)
-
-    def add(self, event_id: int, ratio: float) -> None:
-        self.event_id, self.count = min(self.event_id, event_id), self.count + 1
-        if ratio >= self.ratio:
-            self.largest, self.ratio = event_id, ratio
-
-
 def changes(session: Session, target: Target | None, limit: int) -> list[RegressionsChanged]:
     """The newest changes of regressions that people follow, one for each incident and moment."""
-    groups = dict[tuple[int, str, float], _Group]()
-    for event_id, what, at, regression_id, incident_id, ratio in session.execute(
-        select(RegressionEvent.id, RegressionEvent.what, RegressionEvent.at)
-        .add_columns(RegressionRow.id, RegressionRow.incident_id, RegressionRow.ratio)
+    given = {"limit": limit} | ({} if target is None else {"target": target.id})
+    return [
+        RegressionsChanged(event_id, Action(what), *rest)
+        for event_id, what, *rest in session.execute(_changes(of_target=target is not None), given)
+    ]
+
+
+# Statements are made once: making one takes longer than the database needs for it.
+@cache
+def _changes(*, of_target: bool) -> Select[Any]:
+    """The newest events in groups: those of one incident with the same action at the same moment.
+
+    Of each its first event, how many they are, and what the event of the largest regression is about.
+    """
+    newest = (
+        select(RegressionEvent.id, RegressionEvent.what, RegressionEvent.at, RegressionRow.ratio)
+        .add_columns(func.coalesce(RegressionRow.incident_id, -RegressionRow.id).label("incident"))
         .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
         .join(Series, Series.id == RegressionRow.series_id)
-        .where(RegressionEvent.what.in_([action.value for action in CHANGES]), *_of(target))
+        .where(RegressionEvent.what.in_([action.value for action in CHANGES]))
+        .where(*[Series.target_id == bindparam("target")] * of_target)
         .order_by(RegressionEvent.id.desc())
         .limit(MAX_EVENTS)
-    ):
-        key = incident_id or -regression_id, what, at
-        groups.setdefault(key, _Group(event_id, event_id, ratio)).add(event_id, ratio)
-    newest = list(groups.values())[:limit]
-    return _changed(session, {group.largest: group for group in newest})
-
-
-def _changed(session: Session, groups: Mapping[int, _Group]) -> list[RegressionsChanged]:
-    """Those groups with what their largest event is about, in their order."""
+        .cte("newest")
+    )
+    group = [newest.c.incident, newest.c.what, newest.c.at]
+    largest = func.row_number().over(partition_by=group, order_by=[newest.c.ratio.desc(), newest.c.id])
+    grouped = select(
+        newest.c.id,
+        func.min(newest.c.id).over(partition_by=group).label("first"),
+        func.max(newest.c.id).over(partition_by=group).label("last"),
+        func.count().over(partition_by=group).label("events"),
+        largest.label("place"),
+    ).cte("grouped")
     showing, shown = aliased(Run), aliased(Revision)
-    rows = session.execute(
-        select(RegressionEvent, RegressionRow, Target.name, Revision, shown.sha)
+    return (
+        select(grouped.c.first, RegressionEvent.what, RegressionEvent.at, RegressionEvent.who, RegressionEvent.words)
+        .add_columns(Target.name, Series.device, grouped.c.events, RegressionRow.id, Series.printed)
+        .add_columns(RegressionRow.ratio, RegressionRow.cause_text, Revision.sha, Revision.subject, shown.sha)
+        .select_from(grouped)
+        .join(RegressionEvent, RegressionEvent.id == grouped.c.id)
         .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
         .join(Series, Series.id == RegressionRow.series_id)
         .join(Target, Target.id == Series.target_id)
@@ -73,29 +80,10 @@ def _changed(session: Session, groups: Mapping[int, _Group]) -> list[Regressions
         .join(Revision, Revision.id == Run.revision_id)
         .outerjoin(showing, showing.id == RegressionEvent.run_id)
         .outerjoin(shown, shown.id == showing.revision_id)
-        .where(RegressionEvent.id.in_(groups))
+        .where(grouped.c.place == 1)
+        .order_by(grouped.c.last.desc())
+        .limit(bindparam("limit"))
     )
-    found = {
-        event.id: RegressionsChanged(
-            event_id=groups[event.id].event_id,
-            what=Action(event.what),
-            at=event.at,
-            who=event.who,
-            why=event.words,
-            target=target,
-            device=row.device,
-            count=groups[event.id].count,
-            regression_id=row.id,
-            case=row.case,
-            ratio=row.ratio,
-            cause=row.cause_text,
-            revision=slow.sha,
-            subject=slow.subject,
-            shown_by=shown_by,
-        )
-        for event, row, target, slow, shown_by in rows
-    }
-    return [found[event_id] for event_id in groups if event_id in found]
 
 
 def failed_runs(session: Session, target: Target | None, limit: int) -> list[WeeklyFailureItem]:

@@ -1,11 +1,11 @@
 """Queries of the ledger for pages, the API and the command line.  Each loads what its reader needs."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, bindparam, func, select, tuple_, type_coerce
+from sqlalchemy import ColumnElement, Result, String, bindparam, func, select, tuple_, type_coerce
 from sqlalchemy import case as sql_case
 from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
@@ -401,18 +401,22 @@ def series(
     at_once = max(limit, MIN_READ)
     of_series = {"target": target.id, "device": device, "provider": provider, "case": case, "at_once": at_once}
     sota = session.scalars(_SOTA_PROVIDERS, {"case": case}).all()
+    # The rows are the target's, and not worth the way through the ORM.
+    read: Callable[..., Result[*tuple[Any, ...]]] = session.connection().execute
     found = dict[int, Point]()  # by ordinal, the newest first
     older: Sequence[ColumnElement[bool]] = ()
     while True:
-        rows = session.execute(statement.where(*older), of_series).all()
-        measured = _measured(session, case, {provider, *sota}, [row[0] for row in rows], places)
+        rows = read(statement.where(*older), of_series).all()
+        where, of_runs = _of_runs([row[0] for row in rows], places)
+        of_head, of_sota = _HEADS.where(where), _SOTAS.where(where)
+        of_case = of_runs | {"case": case}
+        heads: dict[int, Any] = {row[0]: row[1:] for row in read(of_head, of_case | {"provider": provider}).all()}
+        best = dict[int, float | None]()  # of several providers the first counts
+        for name in reversed(sota):
+            best |= {row[0]: row[1] for row in read(of_sota, of_case | {"provider": name}).all()}
         for run, sha, subject, place, at, *rest in rows:
-            ordinal, head = place or 0, measured.get((run, Role.HEAD.value, provider))
-            if head is not None and ordinal not in found:
-                medians = [
-                    row[1] for revision in sota if (row := measured.get((run, Role.SOTA.value, revision))) is not None
-                ]
-                found[ordinal] = Point(run, sha, subject, ordinal, at, *head, next(iter(medians), None), *rest)
+            if run in heads and place not in found:
+                found[place] = Point(run, sha, subject, place, at, *heads[run], best.get(run), *rest)
         # Few revisions have several runs, or runs without the case.
         if len(rows) < at_once or len(found) >= limit:
             break
@@ -421,19 +425,12 @@ def series(
     return with_changes_of_stack(points, versions_of(session, (point.stack_id for point in points)))
 
 
-def _measured(
-    session: Session, case: str, providers: Collection[str], runs: Collection[int], places: MainlinePlaces | None
-) -> Mapping[tuple[int, str, str], tuple[str, float | None, float | None]]:
-    """What head and SOTA took at a case in these runs, by run, role and provider: state, median and GB/s."""
-    if not runs:
-        return {}
-    of_case = {"case": case, "providers": list(providers)}
+def _of_runs(runs: Sequence[int], places: MainlinePlaces | None) -> tuple[ColumnElement[bool], dict[str, Any]]:
+    """The condition that a measurement is of one of these runs, and its parameters."""
     # A range is the quicker, but runs that are far apart have many between them.
     if places is not None and places.every > 1:
-        rows = session.execute(_MEASURED_IN, of_case | {"runs": list(runs)})
-    else:
-        rows = session.execute(_MEASURED_BETWEEN, of_case | {"first": min(runs), "last": max(runs)})
-    return {(run, role, provider): (state, median, gb_s) for run, role, provider, state, median, gb_s in rows}
+        return _IN_RUNS, {"runs": runs}
+    return _BETWEEN_RUNS, {"first": min(runs, default=0), "last": max(runs, default=0)}
 
 
 def _was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
@@ -467,14 +464,13 @@ _SERIES = (
 )
 # The index has the provider before the role, and all that is read.
 _SOTA_PROVIDERS = distinct(Measurement.provider, Measurement.case == bindparam("case"), only=_was_sota)
-_MEASURED = (
-    select(Measurement.run_id, Measurement.role, Measurement.provider, type_coerce(Measurement.state, String))
-    .add_columns(Measurement.median, Measurement.gb_s)
-    .where(Measurement.case == bindparam("case"), Measurement.provider.in_(bindparam("providers", expanding=True)))
-    .where(Measurement.role.in_((Role.HEAD.value, Role.SOTA.value)))
+_OF_SERIES = (Measurement.case == bindparam("case")) & (Measurement.provider == bindparam("provider"))
+_HEADS = select(Measurement.run_id, type_coerce(Measurement.state, String), Measurement.median, Measurement.gb_s).where(
+    _OF_SERIES, Measurement.role == Role.HEAD.value
 )
-_MEASURED_BETWEEN = _MEASURED.where(Measurement.run_id.between(bindparam("first"), bindparam("last")))
-_MEASURED_IN = _MEASURED.where(Measurement.run_id.in_(bindparam("runs", expanding=True)))
+_SOTAS = select(Measurement.run_id, Measurement.median).where(_OF_SERIES, Measurement.role == Role.SOTA.value)
+_BETWEEN_RUNS = Measurement.run_id.between(bindparam("first"), bindparam("last"))
+_IN_RUNS = Measurement.run_id.in_(bindparam("runs", expanding=True))
 
 
 def newest_places(session: Session, target: Target, count: int) -> MainlinePlaces:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kernels.cases import AnyCase, Case
+from kernelwatch.documents.base import moment
 from kernelwatch.documents.runs import RunItem
 from kernelwatch.documents.targets import (
     BatchItem,
@@ -17,7 +18,6 @@ from kernelwatch.documents.targets import (
     RecipeDocument,
     RevisionDocument,
     RevisionItem,
-    SeriesDocument,
     SeriesItem,
     TargetDocument,
     TargetItem,
@@ -115,11 +115,14 @@ def case_item(found: MeasuredCase) -> CaseItem:
     return document_of(CaseItem, parts | vars(found) | {"metrics": metrics})
 
 
-def series_document(points: Sequence[Point], **key: str) -> SeriesDocument:
-    """`key` is target, case, provider and device."""
+def series_values(points: Sequence[Point], **key: str) -> dict[str, Any]:
+    """The values of a SeriesDocument, mostly columns of the database; `key` is target, case, provider and device."""
     metric = metric_of(key["case"])
-    named = {"metric": metric.value, "unit": metric.unit, "points": [PointItem.model_validate(one) for one in points]}
-    return document_of(SeriesDocument, {**key, **named})
+    fields = PointItem.model_fields.keys()
+    shown = [{name: value for name, value in vars(one).items() if name in fields} for one in points]
+    for one in shown:
+        one["committed_at"] = moment(one["committed_at"])
+    return {**key, "metric": metric.value, "unit": metric.unit, "points": shown}
 
 
 def gap_item(found: GapView) -> GapItem:
