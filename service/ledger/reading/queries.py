@@ -410,7 +410,8 @@ def series(
         where, of_runs = _of_runs([row[0] for row in rows], places)
         of_head, of_sota = _HEADS.where(where), _SOTAS.where(where)
         of_case = of_runs | {"case": case}
-        heads: dict[int, Any] = {row[0]: row[1:] for row in read(of_head, of_case | {"provider": provider}).all()}
+        taken = read(of_head, of_case | {"provider": provider}).all()
+        heads = {run: (state, median, gb_s) for run, state, median, gb_s in taken}
         best = dict[int, float | None]()  # of several providers the first counts
         for name in reversed(sota):
             best |= {row[0]: row[1] for row in read(of_sota, of_case | {"provider": name}).all()}
