@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 
 from markupsafe import escape
@@ -178,9 +178,18 @@ class Figure:
 
 
 def _attributes(given: Mapping[str, object]) -> str:
-    named = {"class" if name == "kind" else name.replace("_", "-"): value for name, value in given.items()}
-    written = {name: place(one) if isinstance(one, float) else one for name, one in named.items() if one != ""}
-    return "".join(f' {name}="{escape(one)}"' for name, one in written.items())
+    return "".join(
+        [
+            f' {_attribute(name)}="{place(one) if isinstance(one, float) else escape(one)}"'
+            for name, one in given.items()
+            if one != ""
+        ]
+    )
+
+
+@cache
+def _attribute(name: str) -> str:
+    return "class" if name == "kind" else name.replace("_", "-")
 
 
 def apart(places: Sequence[float], gap: float, top: float = -math.inf, bottom: float = math.inf) -> list[float]:

@@ -6,7 +6,6 @@ output.  With several devices, the first of 1, 125, 2 and 3 that occurs.  For `f
 head does not build.
 """
 
-import gc
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,7 @@ from kernelwatch.extras import exit_for
 from service.commands import connection, mistakes
 from service.commands.arguments import this_person
 from service.commands.mistakes import CLOSED_PIPE, PipeClosed, outputs_of_this_process, reader_left
-from service.commands.nouns import Root
+from service.commands.nouns import Root, importing
 from service.domain.access import local
 from service.errors import ServiceError
 from service.ledger.acting import as_actor
@@ -29,11 +28,8 @@ NAME = "kernelwatch"
 
 
 def _this_machine(person: str | None) -> "httpx.BaseTransport":
-    gc.disable()  # of a thousand modules nothing is garbage, and looking for it takes a quarter of their import
-    try:
+    with importing():
         from service.commands.connection.local import InProcess
-    finally:
-        gc.enable()
     return InProcess(person)
 
 

@@ -4,8 +4,6 @@ import shutil
 from dataclasses import dataclass, field
 
 import structlog
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, and_, func, not_, select, text, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import ForeignKeyConstraint
@@ -95,6 +93,9 @@ class Checked:
 
 def check(connection: Connection) -> Checked:
     """Check everything that can be checked from inside the database; reads all of it."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
     checked = Checked()
     try:
         checked.damage += _integrity(connection)

@@ -1,16 +1,17 @@
 """Bring a database to the schema of this version: `upgrade()`, and the question `current()`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import Connection, inspect, make_url, text
 
 from service.db import schema
 from service.db.engine import make_engine
 from service.errors import BadInput
 from service.settings import make_private, settings
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: PostgreSQL lets one of them migrate
@@ -21,6 +22,8 @@ def upgrade(url: str | None = None, to: str = "head") -> None:
 
     Raises BadInput for a database of another version, from which no migration leads here.
     """
+    from alembic import command  # no process needs it that finds the database up to date
+
     url = url or settings().database
     if file := file_of(url):
         if file.parent == settings().state:
@@ -58,11 +61,16 @@ def current(url: str | None = None) -> str | None:
 
 def revision_of(connection: Connection) -> str | None:
     """Return the current migration of the database behind a connection, or None before the first."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    at: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return at
 
 
-def configuration() -> Config:
+def configuration() -> "Config":
     """Alembic's configuration, without an ini file: the scripts lie in the package."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 import gidgethub
 import httpx
-from gidgethub import apps, sansio
-from jwt import PyJWTError
+from gidgethub import sansio
 
 from service.forge.events import REQUESTER
 from service.forge.forge import (
@@ -436,6 +435,9 @@ def _client(credentials: Token | App, api: str, pause_s: float) -> GitHub:
 
 def _signed_by(app: App) -> str:
     """The JWT with which the App requests tokens."""
+    from gidgethub import apps  # with cryptography, 10 MB of a process that signs nothing
+    from jwt import PyJWTError
+
     try:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key

@@ -1,25 +1,23 @@
 """Who a person is: OAuth with GitHub, and OpenID Connect with any other provider.
 
-Authlib speaks the protocols: the code flow with PKCE, and signatures of identity tokens.
+Authlib speaks the protocols: the code flow with PKCE, and signatures of identity tokens.  It is imported where somebody
+signs in: pages ask for the names of providers alone.
 """
 
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
-
-import httpx2
-from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import OAuth2Client
-from joserfc import jwk, jwt
-from joserfc.errors import JoseError
 
 from service.errors import BadInput, ServiceError, Unavailable
 from service.settings import settings
 
-_TIMEOUT = httpx2.Timeout(10.0)
+if TYPE_CHECKING:
+    from authlib.integrations.httpx_client import OAuth2Client
+
+_TIMEOUT_S = 10.0
 _ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA"]
 _LEEWAY_S = 60
 _MAX_LOGIN = 120
@@ -108,14 +106,8 @@ class GitHubSignIn:
             answer = user.json()
             return Identity(self.url, str(answer["id"]), str(answer["login"])[:_MAX_LOGIN])
 
-    def _client(self, callback: str) -> OAuth2Client:
-        return OAuth2Client(
-            self.client_id,
-            self.client_secret,
-            redirect_uri=callback,
-            code_challenge_method="S256",
-            timeout=_TIMEOUT,
-        )
+    def _client(self, callback: str) -> "OAuth2Client":
+        return _client(self.client_id, self.client_secret, callback)
 
 
 @dataclass(frozen=True)
@@ -144,17 +136,10 @@ class OpenIdSignIn:
             claims = self._checked(token["id_token"], keys.json(), flow.nonce)
             return Identity(self.issuer, str(claims["sub"]), _login(claims))
 
-    def _client(self, callback: str) -> OAuth2Client:
-        return OAuth2Client(
-            self.client_id,
-            self.client_secret,
-            scope="openid profile email",
-            redirect_uri=callback,
-            code_challenge_method="S256",
-            timeout=_TIMEOUT,
-        )
+    def _client(self, callback: str) -> "OAuth2Client":
+        return _client(self.client_id, self.client_secret, callback, scope="openid profile email")
 
-    def _described(self, client: OAuth2Client) -> Mapping[str, Any]:
+    def _described(self, client: "OAuth2Client") -> Mapping[str, Any]:
         answer = client.request(
             "GET", f"{self.issuer.rstrip('/')}/.well-known/openid-configuration", withhold_token=True
         )
@@ -168,6 +153,8 @@ class OpenIdSignIn:
 
     def _checked(self, id_token: str, keys: Any, nonce: str) -> Mapping[str, Any]:
         """The claims of an identity token that this provider signed for us and for this flow."""
+        from joserfc import jwk, jwt
+
         claims = jwt.decode(id_token, jwk.KeySet.import_key_set(keys), algorithms=_ALGORITHMS).claims
         jwt.JWTClaimsRegistry(
             leeway=_LEEWAY_S,
@@ -189,13 +176,24 @@ def _login(claims: Mapping[str, Any]) -> str:
     return str(verified or f"oidc:{claims['sub']}")[:_MAX_LOGIN]
 
 
-def _leave(client: OAuth2Client, endpoint: str, flow: Flow, **more: str) -> str:
+def _client(client_id: str, secret: str, callback: str, **more: str) -> "OAuth2Client":
+    from authlib.integrations.httpx_client import OAuth2Client
+
+    usual = {"redirect_uri": callback, "code_challenge_method": "S256", "timeout": _TIMEOUT_S}
+    return OAuth2Client(client_id, secret, **usual, **more)
+
+
+def _leave(client: "OAuth2Client", endpoint: str, flow: Flow, **more: str) -> str:
     url, _ = client.create_authorization_url(endpoint, state=flow.state, code_verifier=flow.verifier, **more)
     return str(url)
 
 
 @contextmanager
 def _failures(title: str) -> Iterator[None]:
+    import httpx2
+    from authlib.common.errors import AuthlibBaseError
+    from joserfc.errors import JoseError
+
     try:
         yield
     except (httpx2.HTTPError, AuthlibBaseError, JoseError, KeyError, ValueError) as error:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -83,6 +83,7 @@ class Known:
     revision: str  # short
 
 
+@lru_cache(8192)  # a page asks for that of each of its rows several times
 def row_id(provider: str, case: str) -> str:
     """The id of a row on the page of a run."""
     return quote(f"{case}~{provider}", safe="~.-_")

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from service.commands.arguments import read_recipe
 from service.commands.noun import Where, single
+from service.commands.nouns import importing
 from service.commands.output.console import out
 from service.db import check, migrate, wakeups
 from service.db.engine import reading, transaction
@@ -63,11 +64,12 @@ def demo() -> None:
 
 def api() -> None:
     """Serve the API and the dashboard."""
-    import uvicorn
+    with importing():
+        import uvicorn
 
-    from service.api.gateway.connections import server_options
-    from service.app import create_app
-    from service.ops import supervisor
+        from service.api.gateway.connections import server_options
+        from service.app import create_app
+        from service.ops import supervisor
 
     server_policy()
     if trouble := supervisor.cannot_listen(settings().host, settings().port):
@@ -76,7 +78,8 @@ def api() -> None:
     # The event loop competes with the endpoints' threads for the interpreter lock at each of its steps.  With the
     # default of 5 ms and all threads busy, a webhook took 50 % longer.
     sys.setswitchinterval(0.001)
-    app = create_app()
+    with importing():
+        app = create_app()
     for problem in check.unready():  # it starts all the same, and /readyz says so
         log.error("not ready", reason=problem)
     # What is loaded by now stays until the end.  With it a full collection stopped all requests for 200 ms.
