@@ -42,7 +42,7 @@ from tests.fakes.processes import free_port, running, served, until
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository
 from workers.machine import environments
 
-GOALS_S = {"one machine": 2.0, "fleet": 1.5}
+GOALS_S = {"one machine": 1.0, "fleet": 0.5}
 MEASURED_GOAL_S = 45.0
 STAGES = ("push to queued", "queued to leased", "leased to trials", "trials to verdicts", "ended to comment")
 NOT_MEASURING = (STAGES[0], STAGES[1], STAGES[4])

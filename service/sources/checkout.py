@@ -30,6 +30,7 @@ class Checkout(GitSource):
         self.root, self._mirror = _repository(folder.resolve())
         self.name, self.location, self._keep_going = self.root.name or "checkout", str(folder), keep_going
         self._folder = self.root
+        self._seen = set[str]()
 
     @property
     def shallow(self) -> bool:

@@ -131,6 +131,7 @@ class GitSource:
         if self._folder is None:
             check_url(location)
         self._mirror = mirror_of(name, location)
+        self._seen = set[str]()  # commits that are here: each question is a process, which takes 4 ms
 
     def refresh(self) -> None:
         """Fetch branches and tags into the mirror.  One process fetches at a time."""
@@ -142,13 +143,14 @@ class GitSource:
                     "`git fetch --unshallow` there, or name the repository that it was cloned from."
                 )
             limits = replace(_FETCH, file=self._room(settings().mirror_limit))
-            self._fetch(self._mirror, site, [*REFSPECS], limits, "--prune")
-            (self._mirror / "fetched").touch()
             try:
-                self._fetch(self._mirror, site, [f"+HEAD:{ORIGIN_HEAD}"], limits)
-            except SourceFailed:  # the origin's HEAD names a branch that does not exist
+                self._fetch(self._mirror, site, [*REFSPECS, f"+HEAD:{ORIGIN_HEAD}"], limits, "--prune")
+            except _NoSuchRef:  # the origin's HEAD names a branch that does not exist
+                self._fetch(self._mirror, site, [*REFSPECS], limits, "--prune")
                 self._git("update-ref", "-d", ORIGIN_HEAD)
-            if branch := self._origin_branch():
+            (self._mirror / "fetched").touch()
+            last = self._git("symbolic-ref", "--short", "HEAD").decode().strip()
+            if (branch := self._origin_branch(last)) not in (None, last):
                 self._git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
 
     def fetch_pulls(self, numbers: Collection[int], limit_s: float) -> Mapping[int, str | ServiceError]:
@@ -369,8 +371,9 @@ class GitSource:
         if not _SHA.fullmatch(sha):
             raise BadInput(f"{sha[:80]!r} is not a full commit sha.")
         self._have()
-        if not self._commit(sha):
-            return self.resolve(sha)
+        if sha not in self._seen:
+            sha = self._commit(sha) or self.resolve(sha)
+            self._seen.add(sha)
         return sha
 
     def _commit(self, rev: str) -> str | None:
@@ -392,9 +395,8 @@ class GitSource:
         listed = self._git("for-each-ref", "--format=%(refname:lstrip=2)", "--count=200", "refs/heads/")
         return listed.decode(errors="replace").split()
 
-    def _origin_branch(self) -> str | None:
+    def _origin_branch(self, last: str) -> str | None:
         """The branch of the origin's HEAD; among several, the usual names and the last answer are preferred."""
-        last = self._git("symbolic-ref", "--short", "HEAD").decode().strip()
         head = self._commit(ORIGIN_HEAD)
         points = ("--points-at", head) if head else ()
         listed = self._git("for-each-ref", "--format=%(refname:lstrip=2)", *points, "refs/heads/")
@@ -640,6 +642,10 @@ class _Enough(Exception):
     """The rest of the output is not needed."""
 
 
+class _NoSuchRef(SourceFailed):
+    """The origin does not have a reference."""
+
+
 class _TooSlow(SourceFailed):
     """Git was ended because it took too long."""
 
@@ -688,7 +694,7 @@ def _failure(location: str, verb: str, said: str) -> SourceFailed:
     lines = [line.removeprefix("fatal: ").removeprefix("error: ") for line in said.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:])[:500] or "git said nothing"
     if "find remote ref" in said:
-        return SourceFailed(f"{location} does not have it ({reason}). The forge may not serve it yet.")
+        return _NoSuchRef(f"{location} does not have it ({reason}). The forge may not serve it yet.")
     for words, meaning in (
         (("not found", "could not read Username", "Authentication failed", "does not appear to be a git repo"),
          "does not exist, is no git repository, or is not public"),
