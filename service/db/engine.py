@@ -4,7 +4,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
@@ -183,6 +183,20 @@ def analyze() -> None:
         with engine().begin() as connection:
             connection.exec_driver_sql("PRAGMA analysis_limit = 1000")  # rows that are read of an index
             connection.exec_driver_sql("ANALYZE")
+
+
+def insert_rows(session: Session, table: type[Any], columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows of values that every database takes, without what SQLAlchemy does for each: half of the time."""
+    connection = session.connection()
+    names = ", ".join(f'"{name}"' for name in columns)
+    into = f"{table.__tablename__} ({names})"  # of the models
+    if connection.dialect.name == "postgresql":
+        with connection.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:  # type: ignore[attr-defined]
+            for row in rows:
+                copy.write_row(row)
+    else:
+        values = ", ".join("?" * len(columns))
+        connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({values})", list(rows))  # noqa: S608
 
 
 def wake(session: Session, queue: str) -> None:

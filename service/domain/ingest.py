@@ -1,7 +1,6 @@
 """Measurements made elsewhere, as they are sent: a line about the batch, then a line for each measurement."""
 
 import json
-import math
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -113,8 +112,8 @@ def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
 def _read(number: int, line: bytes) -> Sent:
     try:
         sent = MeasurementLine.model_validate_json(line)
-        case = sent.case if sent.unit else _checked(sent.case)
-        _check_samples(sent, unit_of(case, sent.unit))
+        case, unit = (sent.case, sent.unit) if sent.unit else _checked(sent.case)
+        _check_samples(sent, unit)
     except ValidationError as error:
         raise BadInput(f"Line {number}: {_first_of(error)}") from None
     except ValueError as error:
@@ -124,12 +123,13 @@ def _read(number: int, line: bytes) -> Sent:
 
 
 @lru_cache(_MAX_CASES)
-def _checked(text: str) -> str:
-    """The case as it is stored.  Raises ValueError."""
+def _checked(text: str) -> tuple[str, str]:
+    """The case as it is stored, and its unit.  Raises ValueError."""
     try:
-        return str(parse_case(text))
+        case = str(parse_case(text))
     except ValueError as error:
         raise ValueError(f"case: {error}") from None
+    return case, unit_of(case, None)
 
 
 def _check_samples(sent: MeasurementLine, unit: str) -> None:
@@ -140,10 +140,13 @@ def _check_samples(sent: MeasurementLine, unit: str) -> None:
         raise ValueError("missing: it says why there are no samples, and there are some")
     if sent.better and not sent.unit:
         raise ValueError("better: it needs a unit; of a case, smaller samples are better")
+    whole, positive = unit == COUNT and not sent.unit, unit == US or (unit == BYTES and not sent.unit)
+    if not whole and (not positive or all(sent.samples)):
+        return
     for number, sample in enumerate(sent.samples):
-        if unit == COUNT and not sent.unit and sample % 1:
+        if whole and sample % 1:
             raise ValueError(f"samples.{number}: a count is a whole number, not {sample:g}")
-        if not sample and (unit == US or (unit == BYTES and not sent.unit)):
+        if positive and not sample:
             raise ValueError(f"samples.{number}: a time or a size is more than 0")
 
 
@@ -154,19 +157,15 @@ def _first_of(error: ValidationError) -> str:
     return f"{place}: {mistake['msg']}." if place else f"{mistake['msg']}."
 
 
-def pack_samples(samples: Iterable[float]) -> str:
+def pack_samples(samples: tuple[float, ...]) -> str:
     """Samples as JSON with six significant digits: more than any clock has."""
-    return json.dumps([_rounded(sample) for sample in samples], separators=(",", ":"))
+    return f"[{','.join(['%.6g'] * len(samples)) % samples}]"
 
 
 def unpack_samples(packed: str) -> list[float]:
     """The inverse of `pack_samples`."""
-    samples: list[float] = json.loads(packed)
+    samples: list[float] = json.loads(packed, parse_int=float)
     return samples
-
-
-def _rounded(value: float) -> float:
-    return round(value, 5 - math.floor(math.log10(value))) if value else value
 
 
 def unit_of(case: str, sent: str | None) -> str:

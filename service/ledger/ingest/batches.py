@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import IO, Any
+from typing import IO
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import clock, transaction
+from service.db.engine import clock, insert_rows, transaction
 from service.db.models import IngestBatch, IngestedMeasurement, Target
 from service.db.paging import ResultPage, paged
 from service.domain.ingest import MAX_LINE, Provenance, Sent, pack_samples, read_first, read_lines
@@ -27,6 +27,10 @@ _MAX_RATIO = 100
 _ANY_RATIO = 8 << 20  # bytes, up to which the ratio does not count
 _PART = 2_000  # rows of one transaction: on SQLite nobody else writes meanwhile
 _CHUNK = 1 << 16
+_COLUMNS = (
+    *("batch_id", "target_id", "device", "provider", "case", "revision"),
+    *("median", "samples", "unit", "better", "missing"),
+)
 _ABANDONED_S = 86_400.0
 
 
@@ -121,23 +125,24 @@ def _begin(target_id: int, provenance: Provenance) -> IngestBatch:
 
 
 def _store(batch: IngestBatch, part: Sequence[Sent]) -> None:
-    series = {"batch_id": batch.id, "target_id": batch.target_id, "device": batch.device}
-    rows: list[dict[str, Any]] = [
-        {
-            **series,
-            "provider": measurement.provider,
-            "case": measurement.case,
-            "revision": measurement.revision,
-            "median": measurement.median,
-            "samples": pack_samples(measurement.samples),
-            "unit": measurement.unit,
-            "better": measurement.better,
-            "missing": measurement.missing,
-        }
+    rows = [
+        (
+            batch.id,
+            batch.target_id,
+            batch.device,
+            measurement.provider,
+            measurement.case,
+            measurement.revision,
+            measurement.median,
+            pack_samples(measurement.samples),
+            measurement.unit,
+            measurement.better and measurement.better.value,
+            measurement.missing and measurement.missing.value,
+        )
         for measurement in part
     ]
     with transaction() as session:
-        session.execute(insert(IngestedMeasurement.__table__), rows)  # type: ignore[arg-type]
+        insert_rows(session, IngestedMeasurement, _COLUMNS, rows)
 
 
 def _complete(batch: IngestBatch, target: str, measurements: int, samples: int) -> IngestBatch:
