@@ -1,4 +1,4 @@
-"""What claims and planning cost in a large fleet, which is simulated by its rows: CPU time with the database's part.
+"""What claims, planning and recording cost in a large fleet, simulated by its rows: CPU time with the database's part.
 
 make bench-control                                             100 workers, 1,000 targets, on SQLite in a scratch folder
 make bench-control ARGS="--database postgresql://root@127.0.0.1/scratch"      an empty database
@@ -8,12 +8,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,18 +23,32 @@ import structlog
 from sqlalchemy import text, update
 
 from benchmarks.stored import state
+from kernels.cases import Role
 from service.db.engine import clock, engine, reading, transaction
 from service.db.models import CalibrationPlan, Run
 from service.domain.states import RunState
+from service.domain.verdicts.session_result import SessionResult
 from service.ledger.intake import calibrations, deliveries, second_sessions
 from service.ledger.runs import queue
 from service.ledger.targets import register
 from service.settings import settings
+from tests import world
 from tests.big import crowd
 from tests.fakes.git_server import serving
 from tests.fakes.repository import Repository
 
 FINISHED = 100_000
+CASES = 200
+RECORDED = """devices = ["cpu"]
+suite = "all"
+sota = "quack"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+
+[suites]
+all = {cases}
+"""
 
 
 def main() -> None:
@@ -51,6 +67,7 @@ def main() -> None:
         fleet = f"{arguments.workers} workers, {arguments.targets:,} targets, {arguments.flood:,} pull requests of one"
         print(f"{fleet}; {engine().dialect.name}; load {os.getloadavg()[0]:.1f}")
         measure(arguments.workers)
+        record()
         poll()
 
 
@@ -73,6 +90,33 @@ def measure(workers: int) -> None:
         began = time.perf_counter()
         list(pool.map(claim, names * 10))
     print(f"{workers * 10:,} claims from 8 threads: {workers * 10 / (time.perf_counter() - began):,.0f} a second")
+
+
+def record() -> None:
+    """What a worker does once it has measured a run: verdicts and all rows, in one transaction."""
+    cases = [f"rmsnorm.fwd.{64 * (number + 1)}x4096.fp32" for number in range(CASES)]
+    target = world.target(RECORDED.format(cases=json.dumps(cases)), "recorded")
+    chance, waiting = random.Random(1), list[tuple[queue.Lease, SessionResult]]()
+    sides = ((Role.HEAD, "norms"), (Role.PARENT, "norms"), (Role.CONTROL, "norms"), (Role.SOTA, "quack"))
+    for place in range(1, 12):
+        with transaction() as session:
+            revision = world.commit(session, target.id, place)
+            world.run(session, revision, suite="all", dedupe=f"recorded {place}")
+        taken = [
+            replace(world.took(role, case, provider=provider), screened=trials(chance), confirmed=trials(chance))
+            for case in cases
+            for role, provider in sides
+        ]
+        waiting.append((world.leased(), world.session_of(taken, f"c{place - 1}")))
+    report(f"recording a run of {CASES} cases", len(waiting) - 1, lambda: world.recorded(*waiting.pop(0)))
+
+
+def trials(chance: random.Random) -> tuple[tuple[float, ...], ...]:
+    """Three trials of three rounds, of equal code: what launches and rounds of an H200 vary by."""
+    return tuple(
+        tuple(usual * chance.gauss(1, 0.001) for _ in range(3))
+        for usual in (100 * chance.gauss(1, 0.002) for _ in range(3))
+    )
 
 
 def poll() -> None:

@@ -55,8 +55,9 @@ def seed(session: Session, workers: int, targets: int, flood: int, finished: int
     newest = range(1, min(targets, finished) + 1)  # the first finished run of each target
     _insert(session, m.Measurement, (case | counts | {"run_id": number} for number in newest))
     if session.get_bind().dialect.name == "postgresql":
-        top = select(func.setval("runs_id_seq", select(func.max(m.Run.id)).scalar_subquery()))
-        session.execute(top)
+        for table in (m.Run, m.Target, m.RecipeRow, m.Revision):
+            top = select(func.max(table.__table__.c.id)).scalar_subquery()
+            session.execute(select(func.setval(f"{table.__tablename__}_id_seq", top)))
 
 
 def _insert(session: Session, table: type[m.Base], rows: Iterator[dict[str, Any]]) -> None:
