@@ -30,6 +30,7 @@ from service.domain.states import RunState
 from service.ledger.intake import calibrations, deliveries, second_sessions
 from service.ledger.runs import queue
 from service.ledger.targets import register
+from service.ops.garbage import keep_what_is_loaded
 from service.settings import settings
 from tests import world
 from tests.big import crowd
@@ -97,6 +98,7 @@ def record() -> None:
     target = world.target(RECORDED.format(cases=json.dumps(cases)), "recorded")
     chance, spent = random.Random(1), list[float]()
     sides = ((Role.HEAD, "norms"), (Role.PARENT, "norms"), (Role.CONTROL, "norms"), (Role.SOTA, "quack"))
+    keep_what_is_loaded()  # as a worker does
     for place in range(1, 12):
         with transaction() as session:
             revision = world.commit(session, target.id, place)

@@ -29,6 +29,7 @@ from service.db.wakeups import CONTROL
 from service.errors import Conflict
 from service.ledger.policies import server_policy
 from service.log import set_up_logging
+from service.ops.garbage import keep_what_is_loaded
 from service.settings import make_private, settings
 from workers.run.heartbeat import stopping
 
@@ -163,6 +164,7 @@ def _begin(**_: object) -> None:
         from workers import control
 
         _threads.extend(control.start())
+    keep_what_is_loaded()
     _timer.start()
 
 

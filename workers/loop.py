@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db import wakeups
 from service.db.engine import describe
+from service.ops.garbage import keep_what_is_loaded
 from service.settings import make_private, settings
 from workers import control
 from workers.compile import facts_worker
@@ -29,6 +30,7 @@ def until_stopped(task: Callable[[], object], every_s: float, queue: str) -> Non
     Errors of the database and of the machine are logged, and the task is retried.
     """
     waiter = wakeups.LocalWaiter(queue)
+    keep_what_is_loaded()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         (draining if number == signal.SIGUSR1 else stopping).set()

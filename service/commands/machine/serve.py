@@ -1,6 +1,5 @@
 """`kernelwatch up`, `api`, `control` and `demo`: start the processes of the service."""
 
-import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from service.ledger import targets
 from service.ledger.acting import as_actor
 from service.ledger.intake import deliveries, samples
 from service.ledger.policies import server_policy
+from service.ops.garbage import keep_what_is_loaded
 from service.settings import settings
 
 log = structlog.get_logger()
@@ -82,11 +82,7 @@ def api() -> None:
         app = create_app()
     for problem in check.unready():  # it starts all the same, and /readyz says so
         log.error("not ready", reason=problem)
-    # What is loaded by now stays until the end.  With it a full collection stopped all requests for 200 ms.
-    gc.freeze()
-    # A page makes 20,000 objects and drops them at once.  Collecting after each 700, as is usual, takes 12 % of its
-    # time and finds nothing.
-    gc.set_threshold(10_000, 20, 50)
+    keep_what_is_loaded()
     uvicorn.run(
         app,
         host=settings().host,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
@@ -37,7 +38,7 @@ class ContenderResult:
     def contender(self) -> str:
         return f"{self.role}:{self.provider}"
 
-    @property
+    @cached_property
     def median(self) -> float | None:
         """Median over trials of the median over rounds."""
         return usual((*self.screened, *self.confirmed)) if self.state is CellState.MEASURED else None
