@@ -67,6 +67,6 @@ def contents(
 def whole(session: Session, run: Run) -> RunContents:
     """All that a run measured and decided, in the order in which it was stored; its telemetry must be loaded."""
     of_run = {"run_id": run.id}
-    measurements = session.execute(MEASUREMENTS.order_by(measured.id), of_run)
-    verdicts = session.execute(VERDICTS.order_by(decided.id), of_run)
+    measurements = session.execute(MEASUREMENTS.order_by(measured.id), of_run).all()
+    verdicts = session.execute(VERDICTS.order_by(decided.id), of_run).all()
     return contents(session, run, measurements, verdicts, run.telemetry)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
@@ -116,12 +116,14 @@ def is_active(session: Session, week: Week, target: Target | None) -> bool:
     return session.scalar(select(Run.id).where(scope.contains(Run.finished_at), *scope.runs()).limit(1)) is not None
 
 
+# Statements are made once but for their conditions: making one takes longer than the database needs for it.
+_ENDED = select(Run.id, Run.revision_id, Run.device, Run.state, Run.purpose, Run.pull, Revision.ordinal).join(
+    Revision, Revision.id == Run.revision_id
+)
+
+
 def _runs(session: Session, scope: _Scope) -> list[_EndedRun]:
-    rows = session.execute(
-        select(Run.id, Run.revision_id, Run.device, Run.state, Run.purpose, Run.pull, Revision.ordinal)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(scope.contains(Run.finished_at), *scope.runs())
-    )
+    rows = session.execute(_ENDED.where(scope.contains(Run.finished_at), *scope.runs()))
     return sorted((_EndedRun(*row) for row in rows), key=lambda run: run.id)
 
 
@@ -154,13 +156,7 @@ _NAMED_RUNS = (
 
 def _changes(session: Session, scope: _Scope, runs: Collection[int]) -> list[ConfirmedChange]:
     """The confirmed changes of these runs, without revisions that were measured in an earlier week already."""
-    statement = (
-        select(VerdictRow, Measurement.median)
-        .outerjoin(Measurement, _own_measurement(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case))
-        .where(VerdictRow.run_id.in_(runs), CHANGED, VerdictRow.quarantined_by.is_(None))
-        .order_by(VerdictRow.id)
-    )
-    changed = session.execute(statement).all()
+    changed = session.execute(_CHANGED.where(VerdictRow.run_id.in_(runs))).all()
     named = {row.id: row for row in session.execute(_NAMED_RUNS.where(Run.id.in_({row.run_id for row, _ in changed})))}
     before = _measured_before(session, scope.week, {run.revision_id for run in named.values()})
     changes = [
@@ -202,17 +198,25 @@ def _own_measurement(run_id: Any, provider: Any, case: Any) -> ColumnElement[boo
     )
 
 
+_CHANGED = (
+    select(VerdictRow, Measurement.median)
+    .outerjoin(Measurement, _own_measurement(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case))
+    .where(CHANGED, VerdictRow.quarantined_by.is_(None))
+    .order_by(VerdictRow.id)
+)
+_EVENTS = (
+    select(RegressionEvent.regression_id, RegressionEvent.at, RegressionEvent.who, RegressionEvent.what)
+    .add_columns(RegressionEvent.state, RegressionEvent.words, Revision.sha)
+    .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
+    .join(Series, Series.id == RegressionRow.series_id)
+    .outerjoin(Run, Run.id == RegressionEvent.run_id)
+    .outerjoin(Revision, Revision.id == Run.revision_id)
+    .order_by(RegressionEvent.id)
+)
+
+
 def _events(session: Session, scope: _Scope) -> list[EventFact]:
-    columns = (RegressionEvent.regression_id, RegressionEvent.at, RegressionEvent.who, RegressionEvent.what)
-    statement = (
-        select(*columns, RegressionEvent.state, RegressionEvent.words, Revision.sha)
-        .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
-        .join(Series, Series.id == RegressionRow.series_id)
-        .outerjoin(Run, Run.id == RegressionEvent.run_id)
-        .outerjoin(Revision, Revision.id == Run.revision_id)
-        .where(scope.contains(RegressionEvent.at), *scope.series())
-        .order_by(RegressionEvent.id)
-    )
+    statement = _EVENTS.where(scope.contains(RegressionEvent.at), *scope.series())
     actions = set(Action)
     return [
         EventFact(regression_id, at, who, Action(what), state, words and one_line(words), sha)
@@ -231,22 +235,21 @@ def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -
         .distinct()
     )
     ids = {*named, *session.scalars(select(RegressionRow.id).where(OPEN_ONES)), *session.scalars(changed_since)}
-    statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
+    statement = _REGRESSIONS.where(*scope.series(), RegressionRow.opened_at < scope.week.end)
     rows = session.execute(statement.where(RegressionRow.id.in_(ids))).all()
     states = _states_at(session, scope.week.end, [row[0].id for row in rows])
     facts = (RegressionFact(*row, states.get(row[0].id, row[0].state)) for row in rows)
     return {fact.row.id: fact for fact in facts if fact.row.id in named or fact.state in OPEN_REGRESSIONS}
 
 
-def _with_names() -> Select[RegressionRow, str, str, str, float | None]:
-    return (
-        select(RegressionRow, Target.name, Revision.sha, Revision.subject, Measurement.median)
-        .join(Series, Series.id == RegressionRow.series_id)
-        .join(Target, Target.id == Series.target_id)
-        .join(Run, Run.id == RegressionRow.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .outerjoin(Measurement, _own_measurement(RegressionRow.run_id, Series.provider, Series.printed))
-    )
+_REGRESSIONS = (
+    select(RegressionRow, Target.name, Revision.sha, Revision.subject, Measurement.median)
+    .join(Series, Series.id == RegressionRow.series_id)
+    .join(Target, Target.id == Series.target_id)
+    .join(Run, Run.id == RegressionRow.run_id)
+    .join(Revision, Revision.id == Run.revision_id)
+    .outerjoin(Measurement, _own_measurement(RegressionRow.run_id, Series.provider, Series.printed))
+)
 
 
 def _states_at(session: Session, end: float, ids: Collection[int]) -> dict[int, RegressionState]:
@@ -262,35 +265,38 @@ def _states_at(session: Session, end: float, ids: Collection[int]) -> dict[int, 
     return dict(rows.all())
 
 
+_GAPS = (
+    select(GapEvent, Target.name, Revision.sha, Revision.subject)
+    .join(Series, Series.id == GapEvent.series_id)
+    .join(Target, Target.id == Series.target_id)
+    .join(Run, Run.id == GapEvent.run_id)
+    .join(Revision, Revision.id == Run.revision_id)
+    .order_by(GapEvent.id)
+)
+
+
 def _gaps(session: Session, scope: _Scope) -> list[GapFact]:
-    statement = (
-        select(GapEvent, Target.name, Revision.sha, Revision.subject)
-        .join(Series, Series.id == GapEvent.series_id)
-        .join(Target, Target.id == Series.target_id)
-        .join(Run, Run.id == GapEvent.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(scope.contains(GapEvent.at), *scope.series())
-        .order_by(GapEvent.id)
-    )
-    return [GapFact(*row) for row in session.execute(statement)]
+    rows = session.execute(_GAPS.where(scope.contains(GapEvent.at), *scope.series()))
+    return [GapFact(*row) for row in rows]
+
+
+_FAILED = (
+    select(Run.id.label("run_id"), Run.device, Run.finished_at.label("at"), Run.log.is_not(None).label("build"))
+    .add_columns(Run.reason, Target.name.label("target"), Revision.sha.label("revision"), Revision.subject)
+    .join(Target, Target.id == Run.target_id)
+    .join(Revision, Revision.id == Run.revision_id)
+    .where(Run.state == RunState.FAILED, WATCHED)
+    .order_by(Run.finished_at.desc(), Run.id.desc())
+)
 
 
 def failed_runs(
     session: Session, where: Collection[ColumnElement[bool]], limit: int = MAX_LISTED
 ) -> list[WeeklyFailureItem]:
     """The newest runs of the mainline that failed; `where` are conditions on runs."""
-    run = (Run.id.label("run_id"), Run.device, Run.finished_at.label("at"), Run.log.is_not(None).label("build"))
-    statement = (
-        select(*run, Run.reason, Target.name.label("target"), Revision.sha.label("revision"), Revision.subject)
-        .join(Target, Target.id == Run.target_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.state == RunState.FAILED, WATCHED, *where)
-        .order_by(Run.finished_at.desc(), Run.id.desc())
-        .limit(limit)
-    )
     return [
         WeeklyFailureItem(**row._asdict() | {"reason": row.reason and one_line(row.reason)})
-        for row in session.execute(statement)
+        for row in session.execute(_FAILED.where(*where).limit(limit))
     ]
 
 
