@@ -75,6 +75,7 @@ class Measured:
     measurements: int
     costs: dict[str, Cost] = field(default_factory=dict)
     start_s: float = 0.0
+    start_cpu_s: float = 0.0
     rest_mb: float = 0.0
     load: tuple[float, float] = (0.0, 0.0)  # of the machine, before and after
 
@@ -93,7 +94,7 @@ def measure(url: str, places: Places, requests: int, only: Sequence[str]) -> Mea
     disconnect()
     began = time.monotonic()
     with kernelwatch() as server:
-        found.start_s = time.monotonic() - began
+        found.start_s, found.start_cpu_s = time.monotonic() - began, server.cpu_s()
         found.rest_mb = psutil.Process(server.process.pid).memory_info().rss / 1e6
         for name, path in paths.items():
             found.costs[name] = _cost(server, path, requests, of_postgresql)
@@ -213,7 +214,8 @@ def main() -> None:
     print("\n".join(table(found)))
     for one in found:
         load = " and ".join(f"{of_machine:.1f}" for of_machine in one.load)
-        print(f"{one.name}: ready after {one.start_s:.1f} s, {one.rest_mb:.0f} MB at rest; load of the machine {load}")
+        ready = f"ready after {one.start_s:.1f} s and {one.start_cpu_s:.1f} s of CPU"
+        print(f"{one.name}: {ready}, {one.rest_mb:.0f} MB at rest; load of the machine {load}")
     print(f"kernelwatch --help: {help_s():.2f} s of CPU")
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
