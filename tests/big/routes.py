@@ -22,7 +22,7 @@ def addresses(app: FastAPI, values: Values) -> Iterator[str]:
         asked = [one for one in every if isinstance(one.field_info, params.Query)]
         required = [f"{one.alias}={values[one.alias][0]}" for one in asked if one.field_info.is_required()]
         others = [one.alias for one in asked if not one.field_info.is_required() and one.alias in values]
-        for filled in _with_values(path, {**values, **_choices(path, every, values)}):
+        for filled in with_values(path, {**values, **_choices(path, every, values)}):
             yield f"{filled}?{'&'.join(required)}"
             for name in others:
                 yield from (f"{filled}?{'&'.join([*required, f'{name}={value}'])}" for value in values[name])
@@ -46,7 +46,8 @@ def _choices(path: str, every: Any, values: Values) -> dict[str, tuple[str, ...]
     return {"verb": verbs, "number": values.get(number[1], ("1",)) if number else ()}
 
 
-def _with_values(path: str, values: Values) -> list[str]:
+def with_values(path: str, values: Values) -> list[str]:
+    """A path with each of the values of its parameters."""
     found = [path]
     for name in re.findall(r"{(\w+)}", path):
         found = [one.replace(f"{{{name}}}", value) for one in found for value in values.get(name, ("1",))]

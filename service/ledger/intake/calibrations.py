@@ -178,14 +178,13 @@ def _check_worker(session: Session, name: str | None, device: str) -> None:
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:
     """The newest measured revision of the mainline without a broken case, or else the newest that builds."""
-    measured = select(Measurement.id).where(
+    measured = exists().where(
         Measurement.run_id == Run.id, Measurement.role == "head", Measurement.state == CellState.MEASURED
     )
+    done = exists().where(Run.revision_id == Revision.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
     newest = session.execute(
         select(Revision)
-        .join(Run, Run.revision_id == Revision.id)
-        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-        .where(Revision.ordinal.is_not(None), measured.exists())
+        .where(Revision.target_id == target.id, Revision.ordinal.is_not(None), done.where(measured))
         .order_by(Revision.ordinal.desc())
         .limit(NEWEST)
     ).scalars()

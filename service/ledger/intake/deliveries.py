@@ -593,8 +593,8 @@ def _scan_mainline(
         source = open_source(target)
         source.refresh()
     with reading() as session:
-        mainline = revisions.mainline_of(session, target)
-    commits, gone = _news(target, source, mainline, first, since)
+        newest = revisions.newest_of(session, target)
+    commits, gone = _news(target, source, newest, first, since)
     if not commits and not gone:
         return "nothing new on the mainline."
     push = Push(origin, tuple(commits), mainline=True, gone=tuple(gone), delivery_id=delivery_id)
@@ -606,32 +606,37 @@ def _scan_mainline(
 
 
 def _news(
-    target: Target, source: Source, mainline: Sequence[str], first: int, since: str | None
+    target: Target, source: Source, newest: str | None, first: int, since: str | None
 ) -> tuple[Sequence[Found], Sequence[str]]:
     """The revisions that are new on the mainline, and the known ones that left it."""
     [tip] = source.mainline(target.branch, 1)
-    if not mainline:
+    if newest is None:
         if since is not None and _leads_to(source, since, tip.sha):
             return source.between(since, tip.sha), ()
         return source.mainline(target.branch, first), ()
     if target.kind is TargetKind.PACKAGE:  # a late release of an older line is placed before the newest
-        line = source.mainline(target.branch, _DEEPEST)
+        mainline, line = _mainline(target), source.mainline(target.branch, _DEEPEST)
         start = next((place for place, commit in enumerate(line) if commit.sha in mainline), 0)
         return [commit for commit in line[start:] if commit.sha not in mainline], ()
-    if tip.sha == mainline[-1]:
+    if tip.sha == newest:
         return (), ()
     # That the newest is an ancestor is not enough.  Of a merge into a developer's branch that is pushed as the mainline
     # the first parent is his own commit, and what the mainline had until then is a side branch.
-    if _leads_to(source, mainline[-1], tip.sha):
-        new = source.between(mainline[-1], tip.sha)
-        if new and new[0].parent == mainline[-1]:
+    if _leads_to(source, newest, tip.sha):
+        new = source.between(newest, tip.sha)
+        if new and new[0].parent == newest:
             return new, ()
-    line = source.mainline(target.branch, _DEEPEST)
+    mainline, line = _mainline(target), source.mainline(target.branch, _DEEPEST)
     places = {sha: place for place, sha in enumerate(mainline)}
     kept = [place for place, commit in enumerate(line) if commit.sha in places]
     if not kept:
         return line[-first:], mainline
     return line[kept[-1] + 1 :], mainline[places[line[kept[-1]].sha] + 1 :]
+
+
+def _mainline(target: Target) -> Sequence[str]:
+    with reading() as session:
+        return revisions.mainline_of(session, target)
 
 
 def _leads_to(source: Source, old: str, new: str) -> bool:

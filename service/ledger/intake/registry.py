@@ -140,7 +140,7 @@ def edit(
 
     with reading() as session:
         before = targets.target_named(session, name)
-        mainline = revisions.mainline_of(session, before)
+        newest = revisions.newest_of(session, before)
     target = _rehearsed(change)
     if recipe_from_branch:
         target.recipe_id = None  # the branch must bring one
@@ -156,8 +156,8 @@ def edit(
     with _kept_only_if_done(target, source):
         source.refresh()
         _newest(source, target, 1)
-        if mainline and target.location != before.location:
-            _check_same_history(source, target, mainline[-1])
+        if newest and target.location != before.location:
+            _check_same_history(source, target, newest)
         from_branch = branch_recipe(target, source)
         with transaction() as session:
             row = change(session)

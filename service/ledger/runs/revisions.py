@@ -401,6 +401,12 @@ def mainline_of(session: Session, target: Target) -> list[str]:
     return list(session.execute(select(Revision.sha).where(*on_it).order_by(Revision.ordinal)).scalars())
 
 
+def newest_of(session: Session, target: Target) -> str | None:
+    """The sha of the newest of them: a long mainline is not read for it."""
+    on_it = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
+    return session.scalar(select(Revision.sha).where(*on_it).order_by(Revision.ordinal.desc()).limit(1))
+
+
 def recipe_of(session: Session, target: Target) -> tuple[RecipeRow, recipes.Recipe]:
     """The target's recipe as it is now: the stored version, and what it says."""
     if target.recipe_id is None:
