@@ -48,6 +48,12 @@ def is_recorded(session: Session, actor: Actor, action: str, of: str) -> bool:
     return session.scalar(statement.limit(1)) is not None
 
 
+def is_done(session: Session, action: str, *, target: str, of: str) -> bool:
+    """Whether anybody did this."""
+    done = (AuditEntry.target == target, AuditEntry.action == action, AuditEntry.object == of)
+    return session.scalar(select(AuditEntry.id).where(*done).limit(1)) is not None
+
+
 def listed(
     session: Session,
     *,

@@ -33,7 +33,6 @@ GONE_S = 24 * 3600.0  # runs for a worker not seen for so long are cancelled
 NEWEST = 20  # revisions that are considered for a calibration
 _AT_MOST = 1000  # pairs of a target and a worker in one call
 _BARRED_S = 3600.0  # between two looks at a target that is paused, or that the worker may not measure
-_GONE = "its worker has not been seen for a day"
 _BOUND = (Run.purpose == Purpose.CALIBRATION, Run.only_worker.is_not(None))
 
 
@@ -86,7 +85,11 @@ def _ask(session: Session, target_id: int, worker: str, device: str, *, has_sand
         plan.due_at = max(asked_at) + every_s
         return False
     last = session.scalars(select(Run).where(*pair).order_by(Run.id.desc()).limit(1)).first()
-    if last is not None and _is_cancelled(last) and last.revision_id == revision.id:
+    if (
+        last is not None
+        and (last.state, last.revision_id) == (RunState.CANCELLED, revision.id)
+        and audit.is_done(session, "run.cancel", target=target.name, of=f"run {last.id}")
+    ):  # by a person, and not because the worker was away
         return False
     _, recipe = recipe_of(session, target)
     internal_runs.internal_run(
@@ -102,11 +105,6 @@ def _ask(session: Session, target_id: int, worker: str, device: str, *, has_sand
         priority=Priority.BACKFILL if first else None,  # else a busy worker's times might never block
     )
     return True
-
-
-def _is_cancelled(run: Run) -> bool:
-    """Whether a person cancelled it."""
-    return run.state is RunState.CANCELLED and run.reason != _GONE
 
 
 def _compared(session: Session, pair: Iterable[ColumnElement[bool]], now: float) -> int:
@@ -215,7 +213,7 @@ def _lost(session: Session, now: float) -> list[int]:
 def _give_up() -> None:
     with transaction() as session:
         now = clock(session)
-        given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": _GONE}
+        given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": "its worker has not been seen for a day"}
         for run_id in _lost(session, now):
             rows = update(Run).where(Run.id == run_id, Run.state == RunState.QUEUED).values(given_up)
             session.execute(rows.execution_options(synchronize_session=False))
