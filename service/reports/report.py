@@ -264,8 +264,8 @@ class Report:
         """What one of its cases does to the gate."""
         return gate_of_case(row, self.policy, self.purpose, provisional=self.provisional)
 
-    def said_of(self, verdict: VerdictRow) -> Row | BaselineRow | AgainstSota | None:
-        """What it says of a verdict: of one against the parent, the row of the case."""
+    def row_of(self, verdict: VerdictRow) -> Row | BaselineRow | AgainstSota | None:
+        """What it says of a verdict; of one against the parent it is the row of the case."""
         row = self._by_name.get((verdict.provider, verdict.case))
         return row and row.against(verdict.baseline_kind)
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import event
 
 from service.db.engine import engine
+from tests.workers.periodic import until_idle
 
 _READS_ROWS = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 _LIST = re.compile(r"IN \((%\(\w+\)s(::\w+)?|\?)(, (%\(\w+\)s(::\w+)?|\?))*\)")
@@ -52,6 +53,7 @@ def measured() -> Iterator[dict[str, Statement]]:
     try:
         yield found
     finally:
+        until_idle()
         event.remove(engine(), "before_cursor_execute", before)
 
 

@@ -33,9 +33,13 @@ def running_control() -> Iterator[None]:
         control.stopping.set()
         control.wake()
         _join(threads)
-        # Those that work for a repository would go on with the database of the next test.
-        _join([thread for thread in threading.enumerate() if thread.name in ("poll", "deliveries", "bisections")])
+        until_idle()
         control.stopping.clear()
+
+
+def until_idle() -> None:
+    """Wait for what works for a repository: it would go on with the database, and the listeners, of what follows."""
+    _join([thread for thread in threading.enumerate() if thread.name in ("poll", "deliveries", "bisections")])
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:

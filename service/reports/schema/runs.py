@@ -101,7 +101,7 @@ def _verdict(verdict: Any, report: Report) -> dict[str, Any]:
     """The values of a VerdictItem."""
     case, ratio = verdict.case, verdict.ratio
     metric = metric_of(case)
-    said = report.said_of(verdict)
+    said = report.row_of(verdict)
     row = said if isinstance(said, Row) else None
     reason, cause = (said.reason, said.cause) if said else (words.of_verdict(verdict), words.cause_of(verdict))
     return {
