@@ -101,7 +101,7 @@ def _stopping(session: Session, search: BisectionView) -> ActionForm:
 def _stop(bisection_id: int, _: Sent, actor: Actor) -> str:
     with transaction() as session:
         row = bisections.one(session, bisection_id).row
-        mine = audit.is_recorded(session, actor, "bisection.stop", f"bisection {bisection_id}")
+        mine = audit.is_recorded(session, "bisection.stop", f"bisection {bisection_id}", actor=actor)
         if row.state in OPEN_SEARCHES or not mine:
             bisections.stop(session, bisection_id, actor.name[:MAX_NAME])
     return f"Bisection {bisection_id}: stopped."

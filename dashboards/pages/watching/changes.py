@@ -53,7 +53,7 @@ def _find(name: str, verb: TargetVerb, session: Session) -> ActionForm:
     target = find(session, name)
     if target is not None:
         return _complete(session, target, verb)
-    if verb.repeated and audit.is_recorded(session, acting().actor, f"target.{verb.name}", f"target {name}"):
+    if verb.repeated and audit.is_recorded(session, f"target.{verb.name}", f"target {name}", actor=acting().actor):
         return _form(name, None, verb)
     raise NotFound("target", name)
 

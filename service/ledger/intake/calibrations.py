@@ -88,7 +88,7 @@ def _ask(session: Session, target_id: int, worker: str, device: str, *, has_sand
     if (
         last is not None
         and (last.state, last.revision_id) == (RunState.CANCELLED, revision.id)
-        and audit.is_done(session, "run.cancel", target=target.name, of=f"run {last.id}")
+        and audit.is_recorded(session, "run.cancel", f"run {last.id}", target=target.name)
     ):  # by a person, and not because the worker was away
         return False
     _, recipe = recipe_of(session, target)

@@ -246,29 +246,31 @@ def test_what_waits_for_a_worker_that_went_away_is_given_up(house):
     assert (run.state, run.reason) == (RunState.CANCELLED, "its worker has not been seen for a day")
 
 
-def test_what_a_person_cancels_is_not_planned_again_until_there_is_a_newer_revision(house):
+@pytest.fixture
+def cancelled(house):
+    """The first calibration of a worker was planned, and a person cancelled it."""
     house.worker("one")
     house.measured(1)
     assert calibrations.plan_due() == 1
     with transaction() as session:
         queue.cancel(session, asked()[0].id, "ada")
+    return house
+
+
+def test_what_a_person_cancels_is_not_planned_again_until_there_is_a_newer_revision(cancelled):
     for hours in (1, 25, 50):
-        house.hours_go_by(hours)
+        cancelled.hours_go_by(hours)
         assert calibrations.plan_due() == 0
-    newer = house.measured(2)
-    house.hours_go_by(25)
+    newer = cancelled.measured(2)
+    cancelled.hours_go_by(25)
     assert calibrations.plan_due() == 1
     assert asked()[-1].revision_id == newer.revision_id
 
 
-def test_what_a_person_cancels_is_planned_again_after_somebody_started_one(house):
-    house.worker("one")
-    house.measured(1)
-    assert calibrations.plan_due() == 1
+def test_what_a_person_cancels_is_planned_again_after_somebody_started_one(cancelled):
     with transaction() as session:
-        queue.cancel(session, asked()[0].id, "ada")
-        calibrations.ask_now(session, session.get_one(Target, house.target_id), "cpu", worker="one")
-    house.recorded([world.took(Role.HEAD, CASE), world.took(Role.PARENT, CASE)], None)
+        calibrations.ask_now(session, session.get_one(Target, cancelled.target_id), "cpu", worker="one")
+    cancelled.recorded([world.took(Role.HEAD, CASE), world.took(Role.PARENT, CASE)], None)
     assert calibrations.plan_due() == 1
 
 
