@@ -209,7 +209,7 @@ class Policy(BaseModel):
         metric, named, own = metric_of(case), self._named(case), dict[str, Any]()
         change = self.smallest_change_in(metric)
         if metric.counts:  # one limit for every kind of baseline: relative limits do not apply
-            limit = counts.limit((named.smallest_change_count if named else None) or int(change))
+            limit = self.smallest_change_of(case)
             own = dict.fromkeys(("smallest_change", "smallest_change_short", "behind_sota", "leak"), limit)
             own["smallest_change_ns"] = 0.0
         elif metric is not Metric.KERNEL:

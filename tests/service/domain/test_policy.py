@@ -88,6 +88,7 @@ _CASES = st.sampled_from([CASE, *(f"{CASE}.{metric}" for metric in ("call", "com
 def test_the_policy_of_a_case_is_resolved_once(policy, case, value):
     resolved = policy.at(case)
     assert resolved.at(case).model_dump() == resolved.model_dump()
+    assert policy.smallest_change_of(case) == resolved.smallest_change_of(case) == resolved.smallest_change
     assert resolved.smallest_change_at(case, value) == policy.smallest_change_at(case, value)
 
 
