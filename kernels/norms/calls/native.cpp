@@ -531,31 +531,27 @@ Shared call_of(Watched watched, const Described& main, const std::optional<Descr
 
 Tensor tensor_of(const std::optional<Tensor>& given) { return given ? *given : Tensor(); }
 
-bool keep_forward(Store& store, const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+void keep_forward(Store& store, const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
                   const std::optional<Tensor>& residual, double eps, bool center, double offset, bool statistics,
                   int64_t plans, Watched watched, const Described& main, std::optional<int64_t> slots) {
     const ForwardInputs in{x, tensor_of(weight), tensor_of(bias), tensor_of(residual), eps, offset, center};
-    if (!driver().complete() || !in.key(statistics)) return false;
+    if (!driver().complete() || !in.key(statistics)) return;
     const auto key = Key::bytes;
     auto call = call_of(std::move(watched), main, std::nullopt, {}, slots.has_value(), slots.value_or(0));
-    if (!call) return false;
-    store.keep(false, key, std::move(call), plans);
-    return true;
+    if (call) store.keep(false, key, std::move(call), plans);
 }
 
-bool keep_backward(Store& store, const Tensor& dy, const Tensor& x, const std::optional<Tensor>& weight,
+void keep_backward(Store& store, const Tensor& dy, const Tensor& x, const std::optional<Tensor>& weight,
                    const Tensor& rstd, const std::optional<Tensor>& mean, const std::optional<Tensor>& dresidual_out,
                    const std::optional<at::ScalarType>& bias_dtype, bool weight_wanted, double offset,
                    int64_t plans, Watched watched, const Described& main, const std::optional<Described>& sums,
                    std::vector<int64_t> partial_grads, bool works) {
     const BackwardInputs in{dy,         x,      tensor_of(weight), rstd, tensor_of(mean), tensor_of(dresidual_out),
                             bias_dtype, offset, weight_wanted};
-    if (!driver().complete() || !in.key()) return false;
+    if (!driver().complete() || !in.key()) return;
     const auto key = Key::bytes;
     auto call = call_of(std::move(watched), main, sums, std::move(partial_grads), works, 0);
-    if (!call) return false;
-    store.keep(true, key, std::move(call), plans);
-    return true;
+    if (call) store.keep(true, key, std::move(call), plans);
 }
 
 }  // namespace
@@ -568,7 +564,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
         .def("keep_forward", torch::wrap_pybind_function(&keep_forward))
         .def("keep_backward", torch::wrap_pybind_function(&keep_backward))
         .def("forget", &Store::forget)
-        .def("count", &Store::count)
         .def("give_workspace", [](Store& store, int64_t device, uintptr_t stream, std::optional<Tensor> words) {
             std::lock_guard hold(store.lock);
             if (!words) store.workspaces.erase({device, stream});
