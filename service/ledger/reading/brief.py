@@ -57,11 +57,11 @@ _SHOWN = (
 # What the telemetry says of the whole session, without its thousands of readings.  PostgreSQL would read all of it for
 # each part: three times 2 ms.
 _there = sql_case((func.json_typeof(Run.telemetry) == "object", Run.telemetry))  # and not the null of a run without
-_said = func.json_to_record(_there).table_valued(*(column(key, JSON) for key in _TELEMETRY))
-_said = _said.render_derived("said", with_types=True)
+_parts = func.json_to_record(_there).table_valued(*(column(key, JSON) for key in _TELEMETRY))
+_parts = _parts.render_derived("parts", with_types=True)
 _SESSION = {
     "sqlite": select(*(type_coerce(Run.telemetry, JSON)[key] for key in _TELEMETRY)).where(Run.id == OF_RUN),
-    "postgresql": select(*_said.c).select_from(Run).outerjoin(_said, true()).where(Run.id == OF_RUN),
+    "postgresql": select(*_parts.c).select_from(Run).outerjoin(_parts, true()).where(Run.id == OF_RUN),
 }
 
 
@@ -147,7 +147,7 @@ def _run(session: Session, run_id: int) -> Run:
 
 def _contents(session: Session, run: Run, measurements: Sequence[Any], verdicts: Sequence[Any]) -> RunContents:
     """The contents of a run of these rows, with what its telemetry says of the session."""
-    said = session.execute(_SESSION[session.get_bind().dialect.name], {"run_id": run.id}).one()
-    of_session = zip(_TELEMETRY, said, strict=True)
+    parts = session.execute(_SESSION[session.get_bind().dialect.name], {"run_id": run.id}).one()
+    of_session = zip(_TELEMETRY, parts, strict=True)
     telemetry = {key: value for key, value in of_session if value is not None}
     return contents(session, run, measurements, verdicts, telemetry)

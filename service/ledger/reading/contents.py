@@ -64,7 +64,7 @@ def contents(
     )
 
 
-def whole(session: Session, run: Run) -> RunContents:
+def read_contents(session: Session, run: Run) -> RunContents:
     """All that a run measured and decided, in the order in which it was stored; its telemetry must be loaded."""
     of_run = {"run_id": run.id}
     measurements = session.execute(MEASUREMENTS.order_by(measured.id), of_run).all()

@@ -253,7 +253,7 @@ def _verdicts(session: Session, run: Run, _: str | None) -> tuple[Sequence[Docum
     if session.scalar(select(VerdictRow.id).where(VerdictRow.run_id == run.id).limit(1)) is None:
         return (), None
     whole = queries.whole_run(session, run.id)
-    found = contents.whole(session, whole)
+    found = contents.read_contents(session, whole)
     report = queries.report_on(session, whole, found)
     items = [verdict_item(one, report) for one in found.verdicts]
     return [ExportedVerdict.model_construct(**run_fields(whole), **dict(one)) for one in items], None

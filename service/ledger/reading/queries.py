@@ -43,7 +43,7 @@ from service.domain.text import WORKER_GONE_S, is_recent, short
 from service.errors import NotFound
 from service.forge.clients import addresses
 from service.ledger.policies import server_policy
-from service.ledger.reading.contents import whole
+from service.ledger.reading.contents import read_contents
 from service.ledger.runs.baselines import UNACCEPTED
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.targets import on_device
@@ -136,7 +136,7 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run, contents: RunContents | None = None) -> Report:
     """The report of a run that was loaded by `whole_run`, or with its contents given."""
-    contents = contents or whole(session, run)
+    contents = contents or read_contents(session, run)
     open_before = _open_at_baseline(session, run, contents.verdicts)
     own = settings()
     return report(
@@ -153,7 +153,7 @@ def report_on(session: Session, run: Run, contents: RunContents | None = None) -
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> Mapping[str, Any]:
     """The values of a RunDocument.  Raises NotFound."""
     run = whole_run(session, run_id)
-    contents = whole(session, run)
+    contents = read_contents(session, run)
     return run_values(run, report_on(session, run, contents), contents, tables=tables)
 
 

@@ -101,9 +101,9 @@ def _verdict(verdict: Any, report: Report) -> dict[str, Any]:
     """The values of a VerdictItem."""
     case, ratio = verdict.case, verdict.ratio
     metric = metric_of(case)
-    said = report.row_of(verdict)
-    row = said if isinstance(said, Row) else None
-    reason, cause = (said.reason, said.cause) if said else (words.of_verdict(verdict), words.cause_of(verdict))
+    against = report.row_of(verdict)
+    row = against if isinstance(against, Row) else None
+    reason, cause = (against.reason, against.cause) if against else (words.of_verdict(verdict), words.cause_of(verdict))
     return {
         "provider": verdict.provider,
         "case": case,

@@ -10,7 +10,7 @@ from service.domain.codefacts.comparison import differences
 from service.domain.policy.policy import NOTHING
 from service.domain.states import Outcome, RunState
 from service.domain.text import last_lines, one_line, printable
-from service.ledger.reading.contents import whole
+from service.ledger.reading.contents import read_contents
 from service.ledger.reading.queries import whole_run
 from service.reports.comment_head import headline, title
 from service.reports.report import Report, report
@@ -20,7 +20,7 @@ from tests.dashboards.seed import CASES, watched
 
 def a_report(session: Session, run_id: int) -> Report:
     run = whole_run(session, run_id)
-    return report(run, whole(session, run), policy=NOTHING, address="https://watch.example")
+    return report(run, read_contents(session, run), policy=NOTHING, address="https://watch.example")
 
 
 @pytest.fixture(scope="module")
