@@ -49,16 +49,22 @@ class StripRevision:
         return mark_of(self.results.values())
 
 
+_WORST_FIRST = (Mark.SLOWER, Mark.FAILED, Mark.FASTER, Mark.STEADY, Mark.UNMEASURED)
+
+
 def mark_of(results: Iterable[DeviceResult]) -> Mark:
     """The worst of what a revision did on its devices; a slow-down comes before a failure, which measured nothing."""
-    every = list(results)
-    if any(result.slower for result in every):
+    return min(map(_mark, results), key=_WORST_FIRST.index, default=Mark.UNMEASURED)
+
+
+def _mark(result: DeviceResult) -> Mark:
+    if result.slower:
         return Mark.SLOWER
-    if any(result.failed or result.newly_broken for result in every):
+    if result.failed or result.newly_broken:
         return Mark.FAILED
-    if any(result.faster for result in every):
+    if result.faster:
         return Mark.FASTER
-    return Mark.STEADY if any(result.done for result in every) else Mark.UNMEASURED
+    return Mark.STEADY if result.done else Mark.UNMEASURED
 
 
 def newest_means(revisions: Sequence[StripRevision]) -> dict[str, SotaMean]:

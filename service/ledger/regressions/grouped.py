@@ -323,28 +323,25 @@ def detail(session: Session, incidents: Sequence[OpenIncident], where: Collectio
     if not incidents:
         return
     runs = {incident.run_id for incident in incidents if incident.run_id is not None}
-    of_run = dict(session.execute(select(Run.id, Run.revision_id).where(Run.id.in_(runs))).all()) if runs else {}
-    ids = {incident.revision_id or of_run.get(incident.run_id or 0) for incident in incidents}
-    named = select(Revision.id, Revision.sha, Revision.subject).where(Revision.id.in_(ids))
-    revisions = {revision_id: (sha, subject) for revision_id, sha, subject in session.execute(named)}
     worst = _worst(session, {incident_id for incident in incidents for incident_id in incident.incidents}, runs, where)
     for incident in incidents:
-        incident.sha, incident.subject = revisions.get(
-            incident.revision_id or of_run.get(incident.run_id or 0, 0), ("", "")
-        )
         keys = [(incident_id, None) for incident_id in incident.incidents] + [(None, incident.run_id)]
-        cases = [worst[key] for key in keys if key in worst]
-        incident.worst = max(cases, key=lambda case: (not case.accepted, case.ratio), default=None)
+        rows = [worst[key] for key in keys if key in worst]
+        if rows:
+            row = max(rows, key=lambda row: (not row.accepted, row.ratio))
+            incident.sha, incident.subject = row.sha, row.subject
+            incident.worst = WorstCase(row.id, row.case, row.ratio, row.cause, bool(row.accepted), row.run_id)
 
 
 _largest_first = (RegressionRow.state == ACCEPTED, RegressionRow.ratio.desc(), RegressionRow.id)
 
 
 def _ranked(where: Collection[Condition]) -> Select[*tuple[Any, ...]]:
-    """The worst regression of each incident and of each run without one; accepted ones count last."""
+    """The worst regression of each incident and of each run without one, and its revision; accepted ones count last."""
     ranked = (
         select(
             RegressionRow.incident_id,
+            Incident.revision_id,
             _alone.label("alone"),
             RegressionRow.run_id,
             RegressionRow.id,
@@ -366,7 +363,12 @@ def _ranked(where: Collection[Condition]) -> Select[*tuple[Any, ...]]:
         )
         .subquery()
     )
-    return select(ranked).where(ranked.c.place == 1)
+    return (
+        select(ranked, Revision.sha, Revision.subject)
+        .join(Run, Run.id == ranked.c.run_id)
+        .join(Revision, Revision.id == func.coalesce(ranked.c.revision_id, Run.revision_id))
+        .where(ranked.c.place == 1)
+    )
 
 
 _WORST_OPEN = _ranked([OPEN_ONES])
@@ -374,10 +376,7 @@ _WORST_OPEN = _ranked([OPEN_ONES])
 
 def _worst(
     session: Session, incidents: Collection[int], runs: Collection[int], where: Collection[Condition]
-) -> dict[tuple[int | None, int | None], WorstCase]:
+) -> dict[tuple[int | None, int | None], Any]:
     statement = _WORST_OPEN if list(where) == [OPEN_ONES] else _ranked(where)
     rows = session.execute(statement, {"incidents": list(incidents), "runs": list(runs)})
-    return {
-        (row.incident_id, row.alone): WorstCase(row.id, row.case, row.ratio, row.cause, bool(row.accepted), row.run_id)
-        for row in rows
-    }
+    return {(row.incident_id, row.alone): row for row in rows}
