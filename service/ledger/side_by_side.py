@@ -7,24 +7,29 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TypeVar
 
+from service.errors import SourceFailed
 from service.settings import settings
+from service.sources import ended_by
 
 Key = TypeVar("Key", bound=Hashable)
 ROUND_S = 60.0  # of one call that waits for its repositories
 STARTING_S = 10.0  # of one that does not, while all places are taken
 PLACE_S = 3.0  # for which work holds a place: most fetches take less than a second, and what hangs takes minutes
 WAITING = 64  # that go on without a place; each is a git process that waits for its repository
+LIMIT_S = 3600.0  # of work for one repository; the first fetch of a large one takes minutes
 
 
 class SideBySide:
     """Threads that end with the process, for each key at most one.
 
-    There are `KERNELWATCH_REPOSITORIES_AT_ONCE` places.  Work that takes long gives up its place.
+    There are `KERNELWATCH_REPOSITORIES_AT_ONCE` places.  Work that takes long gives up its place.  Where more than
+    `WAITING` has done so, what takes longest ends, and fails, as soon as other work needs a place.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._busy = dict[Hashable, float]()  # since when
+        self._busy = dict[Hashable, float]()  # since when, the longest first
+        self._in_the_way = set[Hashable]()  # those of them that have to end
         self._changed = threading.Condition()
 
     def busy(self) -> frozenset[Hashable]:
@@ -52,6 +57,7 @@ class SideBySide:
         """
         with self._changed:
             while not self._has_place() and (left_s := ends - time.monotonic()) > 0:
+                self._in_the_way.update(self._long()[:-WAITING])
                 self._changed.wait(min(left_s, PLACE_S / 10))
             if key in self._busy or not self._has_place():
                 return None
@@ -61,12 +67,24 @@ class SideBySide:
         return future
 
     def _has_place(self) -> bool:
-        long = sum(time.monotonic() - began > PLACE_S for began in self._busy.values())
-        return len(self._busy) - min(long, WAITING) < settings().repositories_at_once
+        return len(self._busy) - min(len(self._long()), WAITING) < settings().repositories_at_once
+
+    def _long(self) -> list[Hashable]:
+        """Those that have given up their place, the longest first."""
+        return [key for key, began in self._busy.items() if time.monotonic() - began > PLACE_S]
+
+    def _keep_going(self, key: Hashable, began: float) -> None:
+        """Raise SourceFailed where the work for a repository has to end."""
+        took_s = time.monotonic() - began
+        if took_s > LIMIT_S:
+            raise SourceFailed(f"The repository took longer than {LIMIT_S:.0f} s.")
+        if key in self._in_the_way:
+            raise SourceFailed(f"The repository took {took_s:.0f} s, as did {WAITING} others; it is asked again later.")
 
     def _do(self, key: Hashable, work: Callable[[], int], future: Future[int]) -> None:
         try:
-            result = work()
+            with ended_by(partial(self._keep_going, key, time.monotonic())):
+                result = work()
         except BaseException as error:
             self._end(key)
             future.set_exception(error)
@@ -77,6 +95,7 @@ class SideBySide:
     def _end(self, key: Hashable) -> None:
         with self._changed:
             del self._busy[key]
+            self._in_the_way.discard(key)
             self._changed.notify_all()
 
 

@@ -1,27 +1,48 @@
 """Where revisions come from: a git repository, or the releases of a package."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from service.domain.states import TargetKind
 from service.errors import BadInput
 from service.sources.source import Source, Watched
 
+KeepGoing = Callable[[], object]
+_of_this_work: ContextVar[KeepGoing] = ContextVar("keep going", default=lambda: None)
 
-def open_source(target: Watched, keep_going: Callable[[], object] = lambda: None) -> Source:
+
+@contextmanager
+def ended_by(keep_going: KeepGoing) -> Iterator[None]:
+    """Call this, too, while a source that is opened in the block fetches something."""
+    token = _of_this_work.set(keep_going)
+    try:
+        yield
+    finally:
+        _of_this_work.reset(token)
+
+
+def open_source(target: Watched, keep_going: KeepGoing = lambda: None) -> Source:
     """The source of a target.  Raises BadInput or Refused when its location may not be used; touches no network.
 
     `keep_going` is called now and then while something is fetched; what it raises ends that.
     """
+    of_work = _of_this_work.get()
+
+    def both() -> None:
+        of_work()
+        keep_going()
+
     if target.kind == TargetKind.PACKAGE:
         from service.sources.packages import PackageSource
 
         if not target.package:
             raise BadInput(f"Target {target.name} watches a package: say which one (package).")
-        return PackageSource(target.name, target.location, target.package, keep_going)
+        return PackageSource(target.name, target.location, target.package, both)
     from service.sources.git import GitSource
 
-    return GitSource(target.name, target.location, keep_going, target.forge_kind)
+    return GitSource(target.name, target.location, both, target.forge_kind)
 
 
 def forget(target: Watched) -> None:

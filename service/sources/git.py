@@ -42,6 +42,7 @@ from service.sources.source import (
 )
 
 WATCH_EVERY_S = 0.5
+_LOCK_EVERY_S = 0.05
 MAX_OUTPUT = 64 * MIB
 MAX_COMMITS = 10_000
 LARGEST_READ = 4 * MIB
@@ -504,7 +505,7 @@ class GitSource:
         """Hold the mirror's lock, and make the mirror if there is none."""
         self._mirror.parent.mkdir(parents=True, exist_ok=True)
         with open(self._mirror.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._lock(lock)
             # It serves all mirrors, whose gits may be reading it: it is never seen half written.
             fresh = self._mirror.parent / f"gitconfig-{secrets.token_hex(8)}.tmp"
             fresh.write_text(_CONFIGURATION)
@@ -513,6 +514,17 @@ class GitSource:
                 self._git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self._mirror))
             self._remove_leftovers()
             yield
+
+    def _lock(self, file: IO[str]) -> None:
+        """Wait for the lock of a file, for as long as we are to keep going."""
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._keep_going()
+                time.sleep(_LOCK_EVERY_S)
+            else:
+                return
 
     def _remove_leftovers(self) -> None:
         """Delete what a fetch that was killed left.  Whoever holds the lock is the only one who writes."""

@@ -19,7 +19,7 @@ from service.db.engine import clock as database_clock
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Delivery, FactsCheck, Revision, Run, Target
 from service.domain.states import ForgeKind, RunState, SearchState
-from service.ledger import locking, targets
+from service.ledger import locking, side_by_side, targets
 from service.ledger.bisections import bisections
 from service.ledger.intake import deliveries
 from service.ledger.locking import Backoff
@@ -225,6 +225,41 @@ def test_twenty_repositories_that_hang_delay_no_other(remotes, state):
         control.wake()
         assert happens(lambda: searched_for(searched).state is SearchState.STOPPED, 20.0)
         assert not any(known(heads[name]) for name in remotes.hanging)
+        remotes.over.set()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """One place, which work gives up after half a second, and room for two repositories that hang."""
+    monkeypatch.setenv("KERNELWATCH_REPOSITORIES_AT_ONCE", "1")
+    settings.cache_clear()
+    monkeypatch.setattr(side_by_side, "PLACE_S", 0.5)
+    monkeypatch.setattr(side_by_side, "WAITING", 2)
+
+
+def poll_error(name: str) -> str:
+    with reading() as session:
+        return session.scalar(select(Target.poll_error).where(Target.name == name)) or ""
+
+
+@pytest.mark.usefixtures("impatient", "state")
+def test_more_repositories_that_hang_than_there_is_room_for_delay_no_other(remotes):
+    heads = {name: remotes.watched(name) for name in (*(f"hangs-{number}" for number in range(6)), "answers")}
+    remotes.hanging.update(heads.keys() - {"answers"})
+    remotes.due()
+    with running_control():
+        assert happens(lambda: known(heads["answers"]), 20.0)  # a fetch that hangs ends after 30 s
+        assert happens(lambda: "as did 2 others; it is asked again later" in poll_error("hangs-0"))
+        remotes.over.set()
+
+
+def test_work_for_a_repository_has_a_limit(remotes, state, monkeypatch):
+    remotes.watched("hangs")
+    remotes.hanging.add("hangs")
+    remotes.due()
+    monkeypatch.setattr(side_by_side, "LIMIT_S", 1.0)
+    with running_control():
+        assert happens(lambda: "took longer than 1 s" in poll_error("hangs"), 20.0)
         remotes.over.set()
 
 

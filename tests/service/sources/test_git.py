@@ -1,5 +1,6 @@
 """A repository as a source of revisions, and what hostile or broken ones get."""
 
+import fcntl
 import gc
 import os
 import shutil
@@ -634,6 +635,22 @@ def test_the_shared_configuration_is_never_half_written(repository):
     source_of(repository).refresh()
     [kept] = settings().state.glob("mirrors/gitconfig*")
     assert kept.stat().st_ino != before  # another file took its place
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_another_process_that_fetches(repository):
+    repository.commit("work", {"norms.py": "1"})
+
+    def cancelled() -> None:
+        raise LeaseLost(1)
+
+    source = open_source(Target(str(repository.folder)), keep_going=cancelled)
+    mirror = git.mirror_of("norms", str(repository.folder))
+    mirror.parent.mkdir(parents=True, exist_ok=True)
+    with open(mirror.with_suffix(".lock"), "w") as fetching:
+        fcntl.flock(fetching, fcntl.LOCK_EX)
+        with pytest.raises(LeaseLost):
+            source.refresh()
+    open_source(Target(str(repository.folder))).refresh()
 
 
 def test_a_run_that_is_cancelled_does_not_wait_for_a_slow_remote(repository, tmp_path, monkeypatch):
