@@ -48,9 +48,7 @@ NEGLIGIBLE = {"postgresql": 2_000, "sqlite": 20_000}
 ACCEPTED = {
     r"since": "the reader asks for a longer past",
     r"regressions\.csv": "the file has all regressions of a state, at most 10,000",
-    r"regressions\?q": "texts are searched for, in all regressions of a state",
     r"runs\?purpose": "the newest runs for a rare purpose are looked for among all runs",
-    r"board/(gaps|small)\?(at)?$": "without a device nothing is found among all revisions",
     r"/replay$": "all runs of a target and a period are judged again",
     r"feeds/": "at most 2,000 events, which the small database does not have",
     r"liger/series|trend\?case$": "at most 2,000 revisions, and what other targets measured of the case meanwhile",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, func, null, select
+from sqlalchemy import ColumnElement, String, bindparam, case, func, null, select
 from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Metric, Role
@@ -250,6 +250,7 @@ _DONE_RUNS = (
     .join(Revision, Revision.id == Run.revision_id)
     .where(Revision.target_id == bindparam("target_id"), Run.device == bindparam("device"))
     .where(Run.state == RunState.DONE, WATCHED)
+    .where(_ended(bindparam("device", type_=String)))  # without a run all revisions would be looked through
     .order_by(Revision.ordinal.desc(), Run.id.desc())
     .limit(1)
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, TextClause, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
@@ -81,10 +81,12 @@ def _named(text: str) -> ColumnElement[bool]:
     """Regressions of which the case, the commit or its subject is named so."""
     within = f"%{_literally(text)}%"
     begins = f"{_literally(text.lower())}%"
-    of_run = exists().where(
-        Run.id == RegressionRow.run_id,
-        Revision.id == Run.revision_id,
-        or_(Revision.subject.ilike(within, escape="\\"), Revision.sha.like(begins, escape="\\")),
+    # A value of each run, not whether one exists: PostgreSQL would look for it among all revisions.
+    of_run = (
+        select(or_(Revision.subject.ilike(within, escape="\\"), Revision.sha.like(begins, escape="\\")))
+        .where(Run.id == RegressionRow.run_id, Revision.id == Run.revision_id)
+        .correlate(RegressionRow)
+        .scalar_subquery()
     )
     return or_(Series.printed.ilike(within, escape="\\"), RegressionRow.culprit.like(begins, escape="\\"), of_run)
 
@@ -178,7 +180,7 @@ def grouped(
 ) -> GroupedRegressions:
     """The regressions that fit, in groups.  The states are all open ones, or one that is closed."""
     closed = [state for state in which.states if state not in OPEN_REGRESSIONS]
-    scope: list[Condition] = [_newest(closed[0]) if closed else OPEN_ONES]
+    scope: list[Condition] = [_newest(closed[0], MAX_CLOSED) if closed else OPEN_ONES]
     open_rows = _rows(session, which, now, [OPEN_ONES])
     rows = _rows(session, which, now, scope) if closed else open_rows
     misses = [(row, _misses(row, which)) for row in rows]
@@ -216,10 +218,9 @@ def _rows(session: Session, which: RegressionFilter, now: float, scope: Collecti
 
 
 def _number(session: Session, which: RegressionFilter, now: float, state: RegressionState) -> int:
-    """How many regressions of a closed state there are, up to one more than are grouped."""
-    where = replace(which, states=(state,)).conditions(now)
-    some = select(RegressionRow.id).join(RegressionRow.series).where(*where).limit(MAX_CLOSED + 1)
-    return session.scalar(select(func.count()).select_from(some.subquery())) or 0
+    """How many of the newest regressions of a closed state fit: of one more than are grouped."""
+    where = [_newest(state, MAX_CLOSED + 1), *replace(which, states=()).conditions(now)]
+    return session.scalar(select(func.count(RegressionRow.id)).join(RegressionRow.series).where(*where)) or 0
 
 
 def _misses(row: Any, which: RegressionFilter) -> set[str]:
@@ -260,11 +261,11 @@ def _counts(name: str, rows: Sequence[Any]) -> Counter[Any]:
     return counts
 
 
-def _newest(state: RegressionState) -> ColumnElement[bool]:
+def _newest(state: RegressionState, count: int) -> ColumnElement[bool]:
     """The newest regressions of a state."""
     by = RegressionRow.id if state is RegressionState.DISMISSED else RegressionRow.fixed_at
     ids = select(RegressionRow.id).where(RegressionRow.state == state).order_by(by.desc(), RegressionRow.id.desc())
-    return RegressionRow.id.in_(ids.limit(MAX_CLOSED).correlate(None))
+    return RegressionRow.id.in_(ids.limit(count).correlate(None))
 
 
 def _groups(rows: Any) -> list[OpenIncident]:

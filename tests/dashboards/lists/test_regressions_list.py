@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Bisection, RegressionRow
+from service.db.models import Bisection, RegressionRow, Series
 from service.domain.states import OPEN_REGRESSIONS, RegressionState, SearchState
 from service.ledger.bisections.steps import SearchProgress, StepMark
 from service.ledger.regressions import grouped, listing
@@ -86,6 +86,22 @@ def test_groups_count_what_the_conditions_select(big: Get, which: RegressionFilt
         state = which.states[0] if len(which.states) == 1 else None
         chosen = found.counts["state"]
         assert (chosen[state] if state else sum(chosen[one] for one in OPEN_REGRESSIONS)) == len(listed)
+
+
+def test_a_closed_state_is_counted_among_the_newest_as_it_is_listed(big: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "MAX_CLOSED", 2)
+    with transaction() as session:
+        now = clock(session)
+        of = select(RegressionRow).join(RegressionRow.series).where(RegressionRow.state.in_(OPEN_REGRESSIONS))
+        [old] = session.scalars(of.where(Series.case.startswith("layernorm")).limit(1))
+        newer = session.scalars(of.where(Series.case.startswith("rmsnorm")).limit(3)).all()
+        for days_ago, row in enumerate((*newer, old)):
+            row.state, row.fixed_at = RegressionState.FIXED, now - days_ago * 86_400
+        session.flush()
+        for text, listed, counted in (("rmsnorm", 2, 3), ("layernorm", 0, 0)):
+            found = grouped.grouped(session, RegressionFilter(states=(RegressionState.FIXED,), text=text), now)
+            assert (found.found, found.counts["state"][RegressionState.FIXED]) == (listed, counted), text
+        session.rollback()
 
 
 def test_each_filter_leads_to_as_many_as_it_says(big: Get) -> None:
