@@ -532,7 +532,8 @@ class Measurement(Base):
         return metric_of(self.case).unit
 
 
-# As written in its index: the few verdicts of a run that changed, of the hundreds that did not.
+# As written in the indexes: the verdicts against the parent; of those of a run the few that changed.
+AGAINST_PARENT = text("baseline_kind = 'parent'")
 CHANGED = text("outcome IN ('regression', 'improvement') AND baseline_kind = 'parent'")
 
 
@@ -543,6 +544,13 @@ class VerdictRow(Base):
     __table_args__ = (
         UniqueConstraint("run_id", "provider", "case", "baseline_kind"),
         Index("ix_verdicts_changed", "run_id", sqlite_where=CHANGED, postgresql_where=CHANGED),
+        # As that of measurements: to find the verdict of each run by itself was two thirds of reading a series.
+        Index(
+            "ix_verdicts_series",
+            *("case", "provider", "run_id", "outcome", "ratio", "low", "high"),
+            sqlite_where=AGAINST_PARENT,
+            postgresql_where=AGAINST_PARENT,
+        ),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))

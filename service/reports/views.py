@@ -1,6 +1,7 @@
 """Values that the ledger returns, and that pages, API and command line render."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kernels.cases import Metric
 from service.db.models import (
@@ -149,9 +150,8 @@ class Drift:
     by: MovedBy
 
 
-@dataclass(frozen=True)
-class Point:
-    """One mainline revision of a series."""
+class Point(NamedTuple):
+    """One mainline revision of a series; a tuple, because a page reads a thousand."""
 
     run_id: int
     revision: str

@@ -1,18 +1,19 @@
 """Queries of the ledger for pages, the API and the command line.  Each loads what its reader needs."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, Result, String, bindparam, func, select, tuple_, type_coerce
+from sqlalchemy import ColumnElement, Result, Select, String, bindparam, func, select, tuple_, type_coerce
 from sqlalchemy import case as sql_case
-from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, selectinload, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, contains_eager, joinedload, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
 from service.db.engine import clock
 from service.db.models import (
+    AGAINST_PARENT,
     QUEUE_ORDER,
     WATCHED,
     Attempt,
@@ -407,17 +408,19 @@ def series(
     older: Sequence[ColumnElement[bool]] = ()
     while True:
         rows = read(statement.where(*older), of_series).all()
-        where, of_runs = _of_runs([row[0] for row in rows], places)
-        of_head, of_sota = _HEADS.where(where), _SOTAS.where(where)
+        (of_head, of_verdict, of_sota), of_runs = _of_runs([row[0] for row in rows], places)
         of_case = of_runs | {"case": case}
-        taken = read(of_head, of_case | {"provider": provider}).all()
-        heads = {run: (state, median, gb_s) for run, state, median, gb_s in taken}
+        of_provider = of_case | {"provider": provider}
+        heads = {row[0]: row[1:] for row in read(of_head, of_provider).all()}
+        verdicts = {row[0]: row[1:] for row in read(of_verdict, of_provider).all()}
         best = dict[int, float | None]()  # of several providers the first counts
         for name in reversed(sota):
             best |= {row[0]: row[1] for row in read(of_sota, of_case | {"provider": name}).all()}
-        for run, sha, subject, place, at, *rest in rows:
-            if run in heads and place not in found:
-                found[place] = Point(run, sha, subject, place, at, *heads[run], best.get(run), *rest)
+        for run, sha, subject, place, at, stack, author in rows:
+            if (head := heads.get(run)) is not None and place not in found:
+                verdict = verdicts.get(run, _NOT_JUDGED)
+                of_point = (run, sha, subject, place, at, *head, best.get(run), *verdict, stack, author, ())
+                found[place] = Point._make(of_point)
         # Few revisions have several runs, or runs without the case.
         if len(rows) < at_once or len(found) >= limit:
             break
@@ -426,8 +429,12 @@ def series(
     return with_changes_of_stack(points, versions_of(session, (point.stack_id for point in points)))
 
 
-def _of_runs(runs: Sequence[int], places: MainlinePlaces | None) -> tuple[ColumnElement[bool], dict[str, Any]]:
-    """The condition that a measurement is of one of these runs, and its parameters."""
+_Rows = Select[*tuple[Any, ...]]
+_OfRuns = tuple[_Rows, _Rows, _Rows]  # heads, verdicts against the parent, and SOTA
+
+
+def _of_runs(runs: Sequence[int], places: MainlinePlaces | None) -> tuple[_OfRuns, dict[str, Any]]:
+    """What reads a series in these runs, and the parameters that name them."""
     # A range is the quicker, but runs that are far apart have many between them.
     if places is not None and places.every > 1:
         return _IN_RUNS, {"runs": runs}
@@ -443,7 +450,7 @@ def _was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
 # Statements are made once: making one takes longer than the database needs for it.
 _SERIES = (
     select(Run.id, Revision.sha, Revision.subject, Revision.ordinal, Revision.committed_at)
-    .add_columns(VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high, Run.stack_id, Revision.author)
+    .add_columns(Run.stack_id, Revision.author)
     .select_from(Revision)
     .join(
         Run,
@@ -452,26 +459,33 @@ _SERIES = (
         & (filtered(Run.state) == RunState.DONE)
         & WATCHED,
     )
-    .outerjoin(
-        VerdictRow,
-        (VerdictRow.run_id == Run.id)
-        & (VerdictRow.provider == bindparam("provider"))
-        & (VerdictRow.case == bindparam("case"))
-        & (VerdictRow.baseline_kind == BaselineKind.PARENT),
-    )
     .where(Revision.target_id == bindparam("target"))
     .order_by(Revision.ordinal.desc(), Run.id.desc())
     .limit(bindparam("at_once"))
 )
 # The index has the provider before the role, and all that is read.
 _SOTA_PROVIDERS = distinct(Measurement.provider, Measurement.case == bindparam("case"), only=_was_sota)
-_OF_SERIES = (Measurement.case == bindparam("case")) & (Measurement.provider == bindparam("provider"))
-_HEADS = select(Measurement.run_id, type_coerce(Measurement.state, String), Measurement.median, Measurement.gb_s).where(
-    _OF_SERIES, Measurement.role == Role.HEAD.value
-)
-_SOTAS = select(Measurement.run_id, Measurement.median).where(_OF_SERIES, Measurement.role == Role.SOTA.value)
-_BETWEEN_RUNS = Measurement.run_id.between(bindparam("first"), bindparam("last"))
-_IN_RUNS = Measurement.run_id.in_(bindparam("runs", expanding=True))
+
+
+def _reading(within: Callable[[InstrumentedAttribute[int]], ColumnElement[bool]]) -> _OfRuns:
+    """The statements of a series in the runs that are `within`; each reads an index alone."""
+    measured = (Measurement.case == bindparam("case"), Measurement.provider == bindparam("provider"))
+    judged = (VerdictRow.case == bindparam("case"), VerdictRow.provider == bindparam("provider"), AGAINST_PARENT)
+    of_head = select(
+        Measurement.run_id, type_coerce(Measurement.state, String), Measurement.median, Measurement.gb_s
+    ).where(*measured, Measurement.role == Role.HEAD.value, within(Measurement.run_id))
+    of_verdict = select(VerdictRow.run_id, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high)
+    of_sota = select(Measurement.run_id, Measurement.median)
+    return (
+        of_head,
+        of_verdict.where(*judged, within(VerdictRow.run_id)),
+        of_sota.where(*measured, Measurement.role == Role.SOTA.value, within(Measurement.run_id)),
+    )
+
+
+_BETWEEN_RUNS = _reading(lambda run: run.between(bindparam("first"), bindparam("last")))
+_IN_RUNS = _reading(lambda run: run.in_(bindparam("runs", expanding=True)))
+_NOT_JUDGED = (None, None, None, None)
 
 
 def newest_places(session: Session, target: Target, count: int) -> MainlinePlaces:
@@ -524,10 +538,12 @@ def with_changes_of_stack(points: Iterable[Point], versions: Mapping[int, dict[s
     """Add what changed to each point whose stack differs from the one before."""
     changed, last = [], None
     for point in points:
-        if None not in (last, point.stack_id) and point.stack_id != last:
-            change = moved(versions.get(last or 0, {}), versions.get(point.stack_id or 0, {}))
-            point = replace(point, stack_changes=change or ("another stack",))
-        last = point.stack_id or last
+        stack = point.stack_id
+        if stack is not None and stack != last:
+            if last is not None:
+                change = moved(versions.get(last, {}), versions.get(stack, {}))
+                point = point._replace(stack_changes=change or ("another stack",))
+            last = stack
         changed.append(point)
     return changed
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, axis_unit, percent, signed
@@ -31,8 +32,7 @@ class Unit(StrEnum):
     CEILING = "ceiling"  # GB/s as a share of a copy in the same session, in per cent
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """A revision as the figure shows it; `value` is in the unit of the axis, `at` in seconds since the epoch."""
 
     point: Point

@@ -115,13 +115,17 @@ def case_item(found: MeasuredCase) -> CaseItem:
     return document_of(CaseItem, parts | vars(found) | {"metrics": metrics})
 
 
+_NOT_SHOWN = Point.__annotations__.keys() - PointItem.model_fields.keys()
+
+
 def series_values(points: Sequence[Point], **key: str) -> dict[str, Any]:
     """The values of a SeriesDocument, mostly columns of the database; `key` is target, case, provider and device."""
     metric = metric_of(key["case"])
-    fields = PointItem.model_fields.keys()
-    shown = [{name: value for name, value in vars(one).items() if name in fields} for one in points]
+    shown = [one._asdict() for one in points]
     for one in shown:
         one["committed_at"] = moment(one["committed_at"])
+        for name in _NOT_SHOWN:
+            del one[name]
     return {**key, "metric": metric.value, "unit": metric.unit, "points": shown}
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def test_dates_never_go_back_and_right_ones_stay(dates: list[float]) -> None:
 
 def test_a_change_is_drawn_at_its_revision_whatever_date_that_has() -> None:
     found = points([100.0] * 5 + [120.0] * 5, {5: ("regression", 1.2)})
-    found[5] = replace(found[5], committed_at=4_294_967_295.0)
+    found[5] = found[5]._replace(committed_at=4_294_967_295.0)
     [change], dots = (shown(found).changes, shown(found).shown)
     assert dots[4].at < change.at == dots[5].at < dots[6].at
 
@@ -150,7 +149,7 @@ def test_a_share_of_the_ceiling_needs_the_ceiling_of_the_session() -> None:
 
 def test_dates_never_go_back() -> None:
     found = points([1.0, 1.0, 1.0])
-    found[2] = Point(**{**vars(found[2]), "committed_at": found[0].committed_at - DAY})
+    found[2] = found[2]._replace(committed_at=found[0].committed_at - DAY)
     at = [one.at for one in shown(found).shown]
     assert at == sorted(at)
 

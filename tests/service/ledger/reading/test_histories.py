@@ -1,7 +1,6 @@
 """Many histories at once are the histories that are read one by one."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -44,7 +43,7 @@ def test_histories_are_those_of_each_series(device: str, revisions: int) -> None
         for provider, case in names:
             alone = queries.series(session, target, case, provider, device, places=places)
             # Boards and exports of many histories name no author.
-            assert found[provider, case] == [replace(point, author="") for point in alone]
+            assert found[provider, case] == [point._replace(author="") for point in alone]
 
 
 @pytest.mark.usefixtures("seeded")
