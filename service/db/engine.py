@@ -96,10 +96,11 @@ def _prepare_postgres(connection: object, _record: object) -> None:
     """Let the planner follow indexes, as on a disk without moving parts.
 
     With the costs that are PostgreSQL's defaults it reads whole tables of runs and revisions for the few rows of a page
-    until they are many times larger, and compiles statements for longer than they take.
+    until they are many times larger, compiles statements for longer than they take, and starts processes, in 8 ms, for
+    what one reads in less than 1.
     """
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    for setting in ("random_page_cost = 1.1", "jit = off"):
+    for setting in ("random_page_cost = 1.1", "jit = off", "max_parallel_workers_per_gather = 0"):
         cursor.execute(f"SET {setting}")
     cursor.close()
     connection.commit()  # type: ignore[attr-defined]
