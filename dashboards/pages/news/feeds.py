@@ -52,7 +52,7 @@ def _feed(request: Request, session: Session, target: Target | None) -> Response
     found += [entries.configurations_drifted(host, one) for one in news.run_drifts(session, target, MAX_ENTRIES)]
     target_id = target.id if target else None
     if (week := news.ended_week(session, target)) is not None:
-        found.append(entries.week_ended(host, week.report, week.at, target_id))
+        found.append(entries.week_ended(host, week.digest, week.at, target_id))
     name = target.name if target else "all"
     place = f"/targets/{quote(target.name)}" if target else "/"
     title = target.name if target else "all targets"

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased
 
-from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
+from kernelwatch.documents.weekly import WeeklyFailureItem
 from service.db.engine import clock
 from service.db.models import ConfigurationDrift, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import Action
@@ -16,7 +16,7 @@ from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
 from service.ledger.reading.histories import UNEXPLAINED, newest_drifts
 from service.reports.feeds.entries import CHANGES, RegressionsChanged, RunDrifts
-from service.reports.weekly.report import compose
+from service.reports.weekly.report import WeekDigest, digest
 
 MAX_EVENTS = 2000  # from which changes are grouped: a revision may slow down every case of a suite
 MAX_WEEKS = 4  # back to which the report of a week is looked for
@@ -24,9 +24,9 @@ MAX_WEEKS = 4  # back to which the report of a week is looked for
 
 @dataclass(frozen=True)
 class EndedWeek:
-    """The report of a week that is over, and when it ended."""
+    """What is said of a week that is over, and when it ended."""
 
-    report: WeeklyDocument
+    digest: WeekDigest
     at: float
 
 
@@ -114,7 +114,7 @@ def ended_week(session: Session, target: Target | None) -> EndedWeek | None:
     for _ in range(MAX_WEEKS):
         week = week.previous
         if weekly.is_active(session, week, target):
-            return EndedWeek(compose(weekly.facts(session, week, target)), week.end)
+            return EndedWeek(digest(weekly.sums(session, week, target)), week.end)
     return None
 
 

@@ -35,7 +35,7 @@ from service.domain.text import one_line
 from service.domain.verdicts.calibration import Rate
 from service.domain.weekly.weeks import ConfirmedChange, MovedSeries, Week
 from service.ledger.reading.histories import drift_count, newest_drifts
-from service.reports.weekly.report import EventFact, GapFact, RegressionFact, WeekFacts
+from service.reports.weekly.report import EventFact, GapFact, RegressionFact, WeekFacts, WeekSums
 from service.reports.words import cause_text
 
 MAX_LISTED = 20  # failed runs, releases and drifts
@@ -85,22 +85,34 @@ def facts(session: Session, week: Week, target: Target | None = None, device: st
     """What happened in the week to a target, or to all that the reader may see, without the sample."""
     scope = _Scope(week, target, device)
     runs = _runs(session, scope)
-    events = _events(session, scope)
+    summed = _sums(session, scope, runs)
     drifted = (scope.contains(ConfigurationDrift.at), *scope.series())
     return WeekFacts(
-        week=week,
-        now=clock(session),
-        target=target.name if target else None,
-        device=device,
-        measured=_measured(runs),
-        changes=_changes(session, scope, _newest_of_mainline(runs)),
-        regressions=_regressions(session, scope, events),
-        events=events,
-        gaps=_gaps(session, scope),
+        **vars(summed),
+        regressions=_regressions(session, scope, summed.events),
         failed=failed_runs(session, (scope.contains(Run.finished_at), *scope.runs())),
         releases=_releases(session, scope, runs),
         drifts=newest_drifts(session, drifted, MAX_LISTED),
         drift_count=drift_count(session, drifted),
+    )
+
+
+def sums(session: Session, week: Week, target: Target | None = None) -> WeekSums:
+    """The same as far as a digest says it: half of the statements."""
+    scope = _Scope(week, target, None)
+    return _sums(session, scope, _runs(session, scope))
+
+
+def _sums(session: Session, scope: _Scope, runs: Sequence[_EndedRun]) -> WeekSums:
+    return WeekSums(
+        week=scope.week,
+        now=clock(session),
+        target=scope.target.name if scope.target else None,
+        device=scope.device,
+        measured=_measured(runs),
+        changes=_changes(session, scope, _newest_of_mainline(runs)),
+        events=_events(session, scope),
+        gaps=_gaps(session, scope),
         equal_code=_equal_code(session, [row.id for row in runs]),
     )
 

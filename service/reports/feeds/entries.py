@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
-from kernelwatch.documents.weekly import WeeklyDocument, WeeklyFailureItem
+from kernelwatch.documents.weekly import WeeklyFailureItem
 from service.domain.changepoints.segmentation import Change
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action
@@ -14,6 +14,7 @@ from service.domain.text import interval, one_line, short
 from service.reports.imported import ImportedKey, ImportedSeries
 from service.reports.views import Drift
 from service.reports.weekly import words
+from service.reports.weekly.report import WeekDigest
 
 SCHEME_YEAR = 2026  # of the ids of feeds; those of entries have the day of what happened
 # Actions that a feed has entries for, with their words; those by people say who.
@@ -163,15 +164,15 @@ def imported_changed(host: str, key: ImportedKey, series: ImportedSeries, change
     )
 
 
-def week_ended(host: str, report: WeeklyDocument, ended_at: float, target_id: int | None) -> FeedEntry:
+def week_ended(host: str, week: WeekDigest, ended_at: float, target_id: int | None) -> FeedEntry:
     """The report of a week that is over."""
-    stakes = [f"{words.total(one)}." for one in report.totals]
+    stakes = [f"{words.total(one)}." for one in week.totals]
     return FeedEntry(
-        id=_tag(host, ended_at, f"weekly/{report.week}/{'all' if target_id is None else target_id}"),
-        title=_text(f"{report.title}: {report.headline}"),
+        id=_tag(host, ended_at, f"weekly/{week.week}/{'all' if target_id is None else target_id}"),
+        title=_text(f"{week.title}: {week.headline}"),
         updated=ended_at,
-        path=words.path(report),
-        summary=_text(" ".join([report.summary, *stakes, f"{report.equal_code.summary}."]), most=2000),
+        path=words.path(week.week, week.target, week.device),
+        summary=_text(" ".join([week.summary, *stakes, f"{week.equal_code.summary}."]), most=2000),
         category="weekly-report",
     )
 

@@ -86,8 +86,8 @@ class GapFact:
 
 
 @dataclass(frozen=True)
-class WeekFacts:
-    """A week of one target or of all that the reader may see, on one device or on all."""
+class WeekSums:
+    """What a digest is made of: a week of one target or of all that the reader may see, on one device or on all."""
 
     week: Week
     now: float
@@ -95,13 +95,8 @@ class WeekFacts:
     device: str | None
     measured: WeeklyMeasuredItem
     changes: Sequence[ConfirmedChange]
-    regressions: Mapping[int, RegressionFact]
     events: Sequence[EventFact]  # the oldest first
     gaps: Sequence[GapFact]
-    failed: Sequence[WeeklyFailureItem]  # the newest first
-    releases: Sequence[WeeklyReleaseItem]
-    drifts: Sequence[Drift]  # the newest first
-    drift_count: int  # of all, also where `drifts` has the newest alone
     equal_code: Rate
 
     @property
@@ -109,8 +104,60 @@ class WeekFacts:
         return self.now >= self.week.end
 
 
+@dataclass(frozen=True)
+class WeekFacts(WeekSums):
+    """Everything that the report of the week shows."""
+
+    regressions: Mapping[int, RegressionFact]
+    failed: Sequence[WeeklyFailureItem]  # the newest first
+    releases: Sequence[WeeklyReleaseItem]
+    drifts: Sequence[Drift]  # the newest first
+    drift_count: int  # of all, also where `drifts` has the newest alone
+
+
+@dataclass(frozen=True)
+class WeekDigest:
+    """A week in a few sentences, with the numbers in them."""
+
+    week: str
+    target: str | None
+    device: str | None
+    title: str
+    headline: str
+    summary: str
+    counts: Mapping[str, int]  # those of a WeeklyCountItem that the headline says
+    totals: Sequence[WeeklyTotalItem]
+    equal_code: WeeklyEqualCodeItem
+
+
+def digest(sums: WeekSums) -> WeekDigest:
+    gaps = _last_of_each(sums.gaps)
+    opened = sum(one.row.behind_sota for one in gaps)
+    ended = Counter(event.what for event in _decided(sums.events).values())
+    counts = {
+        "gaps_opened": opened,
+        "gaps_closed": len(gaps) - opened,
+        "opened": len(_opened(sums.events)),
+        "fixed": ended[Action.FIX],
+        "dismissed": ended[Action.DISMISS],
+        "accepted": ended[Action.ACKNOWLEDGE],
+    }
+    return WeekDigest(
+        week=str(sums.week),
+        target=sums.target,
+        device=sums.device,
+        title=words.title(sums.week, sums.target, sums.device),
+        headline=_headline(counts, sums),
+        summary=words.summary(sums.week, sums.measured, finished=sums.finished),
+        counts=counts,
+        totals=[WeeklyTotalItem.model_validate(one) for one in totals(movers(sums.changes))],
+        equal_code=_equal_code(sums.equal_code),
+    )
+
+
 def compose(facts: WeekFacts) -> WeeklyDocument:
     """Select, sum and sort; every number of a rendering is in the document."""
+    shortly = digest(facts)
     found = movers(facts.changes)
     course = _course(facts)
     gaps = _last_of_each(facts.gaps)
@@ -123,53 +170,47 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
         "faster": [one for one in found if one.stake_us < 0],
     }
     in_list = [one for one in facts.regressions.values() if one.row.id in course]
-    ended = Counter(event.what for event in course.decided.values())
     counts = WeeklyCountItem(
         **{name: len(rows) for name, rows in moved.items()},
-        **{name: len(rows) for name, rows in crossed.items()},
+        **shortly.counts,
         regressions=len(in_list),
-        opened=len(course.opened),
-        fixed=ended[Action.FIX],
-        dismissed=ended[Action.DISMISS],
-        accepted=ended[Action.ACKNOWLEDGE],
         open=len(course.open),
         unassigned=sum(facts.regressions[one].row.assignee is None for one in course.open),
         drifts=facts.drift_count,
     )
     return WeeklyDocument(
-        week=str(facts.week),
+        week=shortly.week,
         first_day=facts.week.monday,
         last_day=facts.week.sunday,
         finished=facts.finished,
         target=facts.target,
         device=facts.device,
-        title=words.title(facts.week, facts.target, facts.device),
-        headline=_headline(counts, facts),
-        summary=words.summary(facts.week, facts.measured, finished=facts.finished),
+        title=shortly.title,
+        headline=shortly.headline,
+        summary=shortly.summary,
         counts=counts,
         measured=facts.measured,
-        totals=[WeeklyTotalItem.model_validate(one) for one in totals(found)],
+        totals=list(shortly.totals),
         **{name: _moved(rows) for name, rows in moved.items()},
         regressions=_grouped(in_list, course),
         **{name: _gaps(rows) for name, rows in crossed.items()},
         failed=list(facts.failed),
         releases=list(facts.releases),
         drifts=[WeeklyDriftItem.model_validate(one) for one in facts.drifts],
-        equal_code=_equal_code(facts.equal_code),
+        equal_code=shortly.equal_code,
         false_alarms=_false_alarms(counts),
     )
 
 
-def _headline(counts: WeeklyCountItem, facts: WeekFacts) -> str:
+def _headline(counts: Mapping[str, int], facts: WeekSums) -> str:
     """`2 regressions opened, 1 fixed and 1 accepted; 1 gap to SOTA closed`."""
-    changes = ((counts.opened, "opened"), (counts.fixed, "fixed"), (counts.dismissed, "dismissed"))
-    said = [(n, what) for n, what in (*changes, (counts.accepted, "accepted")) if n]
+    said = [(counts[what], what) for what in ("opened", "fixed", "dismissed", "accepted") if counts[what]]
     parts = list[str]()
     if said:
         (first, what), *rest = said
         noun = f"{first} regression{'s' * (first != 1)} {what}"
         parts.append(listed([noun, *(f"{n} {word}" for n, word in rest)]))
-    gaps = [(n, what) for n, what in ((counts.gaps_opened, "opened"), (counts.gaps_closed, "closed")) if n]
+    gaps = [(n, what) for what in ("opened", "closed") if (n := counts[f"gaps_{what}"])]
     if gaps:
         (first, what), *rest = gaps
         parts.append(listed([f"{first} gap{'s' * (first != 1)} to SOTA {what}", *(f"{n} {word}" for n, word in rest)]))
@@ -201,12 +242,20 @@ _DECISIONS = {
 
 def _course(facts: WeekFacts) -> _Course:
     events = [one for one in facts.events if one.regression_id in facts.regressions]
-    final = {one.regression_id: one.state for one in events}
     return _Course(
-        opened={one.regression_id for one in events if one.what is Action.OPEN},
-        decided={one.regression_id: one for one in events if _DECISIONS.get(one.what) is final[one.regression_id]},
+        opened=_opened(events),
+        decided=_decided(events),
         open={number for number, one in facts.regressions.items() if one.state in OPEN_REGRESSIONS},
     )
+
+
+def _opened(events: Iterable[EventFact]) -> set[int]:
+    return {one.regression_id for one in events if one.what is Action.OPEN}
+
+
+def _decided(events: Sequence[EventFact]) -> dict[int, EventFact]:
+    final = {one.regression_id: one.state for one in events}
+    return {one.regression_id: one for one in events if _DECISIONS.get(one.what) is final[one.regression_id]}
 
 
 def _grouped(found: Iterable[RegressionFact], course: _Course) -> list[WeeklyRegressionItem]:

@@ -130,10 +130,10 @@ def older(total: int, rows: Sequence[object]) -> str:
     return f"{left_out:,} older." if left_out > 0 else ""
 
 
-def path(week: WeeklyDocument) -> str:
+def path(week: str, target: str | None, device: str | None) -> str:
     """The address of its page on the dashboard: `/weekly/2026-W47?target=norms`."""
-    chosen = {name: value for name, value in (("target", week.target), ("device", week.device)) if value}
-    return f"/weekly/{week.week}{f'?{urlencode(chosen)}' if chosen else ''}"
+    chosen = {name: value for name, value in (("target", target), ("device", device)) if value}
+    return f"/weekly/{week}{f'?{urlencode(chosen)}' if chosen else ''}"
 
 
 def age(one: WeeklyRegressionItem, week: WeeklyDocument) -> str:
