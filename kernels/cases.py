@@ -38,6 +38,7 @@ BY_ROW_OUT = ("y", "residual_out", "dx", "q")
 EACH_ROW = ("mean", "rstd", "scale")  # one value for each row, in fp32
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}  # of a case
 OTHER_BYTES = {"fp8": 1, "int8": 1, "uint8": 1}  # of tensors that a region adds
+_BYTES = DTYPE_BYTES | OTHER_BYTES
 DROPOUT_P = 0.1  # of BERT (arXiv 1810.04805) and GPT-2
 
 
@@ -374,7 +375,7 @@ class Case:
 
     def _bytes(self, name: str) -> int:
         """Of an input or output, without gaps between its rows."""
-        return math.prod(self.shape(name)) * (DTYPE_BYTES | OTHER_BYTES)[self.dtypes(name)[0]]
+        return math.prod(self.shape(name)) * _BYTES[self.dtypes(name)[0]]
 
     @property
     def flops(self) -> int:

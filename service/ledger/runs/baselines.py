@@ -14,9 +14,10 @@ Revisions may be measured in any order, and again: what counts is their place on
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Row, and_, func, select
+from sqlalchemy import Row, Select, and_, func, select
 from sqlalchemy.orm import Session, aliased, selectinload
 
 from kernels.cases import Comparison, Role
@@ -46,7 +47,7 @@ from service.domain.verdicts.baselines import OTHER_CODE, OWN_REVISIONS, Baselin
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Name
-from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases
+from service.domain.verdicts.session_result import SessionResult, baseline_cases
 from service.domain.verdicts.totals import SotaDistance
 from service.ledger.locking import lock
 from service.ledger.notices import happenings
@@ -315,22 +316,46 @@ def _is_later(ordinal: int | None, than: int | None) -> bool:
 
 
 def _known(session: Session, run: Run, distances: Mapping[Name, SotaDistance]) -> Iterator[_Known]:
+    for gap, ordinal, sha, first in session.execute(_GAPS.where(on_device(run.target_id, run.device))):
+        now = distances.get((gap.provider, gap.case))
+        if now is not None:
+            took = (gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
+            distance = SotaDistance(short(sha), now.provider, *took, since=short(first) if first else None)
+            yield _Known(gap, ordinal, distance)
+
+
+def _gaps() -> Select[Gap, int | None, str, str]:
+    """The gaps with the revisions of the run that they were last seen in, and of the one in which they began."""
     last_run, last, since_run, since = aliased(Run), aliased(Revision), aliased(Run), aliased(Revision)
-    rows = (
+    return (
         select(Gap, last.ordinal, last.sha, since.sha)
         .join(last_run, last_run.id == Gap.last_run_id)
         .join(last, last.id == last_run.revision_id)
         .outerjoin(since_run, since_run.id == Gap.since_run_id)
         .outerjoin(since, since.id == since_run.revision_id)
         .join(Gap.series)
-        .where(on_device(run.target_id, run.device))
     )
-    for gap, ordinal, sha, first in session.execute(rows):
-        now = distances.get((gap.provider, gap.case))
-        if now is not None:
-            took = (gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
-            distance = SotaDistance(short(sha), now.provider, *took, since=short(first) if first else None)
-            yield _Known(gap, ordinal, distance)
+
+
+_GAPS = _gaps()  # made once: making it takes longer than the database needs for it
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """All results of one session: the head by provider and case, and the baselines of other projects."""
+
+    own: Mapping[Name, GapSide]
+    baselines: Mapping[Name, GapSide]
+
+
+@dataclass(frozen=True)
+class Before:
+    """A run of the mainline that a later one is compared with; `verdicts` are columns of its verdicts."""
+
+    revision: str  # short
+    stack: Stack | None
+    verdicts: Sequence[Row[str, str, BaselineKind, str | None, str]]
+    sides: _Sides
 
 
 @dataclass(frozen=True)
@@ -343,7 +368,12 @@ class Decided:
     policy: Policy
     judged: Mapping[Name, Verdict]
     causes: Mapping[Name, Cause]
-    before: Run | None = None
+    before: Before | None = None
+
+    @cached_property
+    def sides(self) -> _Sides:
+        taken = self.result.taken
+        return _sides((one.role, one.provider, str(one.case), one.median, one.facts) for one in taken)
 
     @property
     def mainline(self) -> bool:
@@ -355,7 +385,7 @@ class Decided:
         return verdict.comparison.ratio if verdict and verdict.comparison and verdict.outcome in CHANGES else None
 
 
-def before(session: Session, run: Run, revision: Revision) -> Run | None:
+def before(session: Session, run: Run, revision: Revision) -> Before | None:
     """The run of the nearest earlier revision of the mainline on this device and suite, with all that it found."""
     earlier = (
         select(Run)
@@ -365,10 +395,23 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
         .where(WATCHED, Run.state == RunState.DONE, Run.id != run.id, Revision.ordinal < revision.ordinal)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .limit(1)
-        .options(selectinload(Run.revision), selectinload(Run.stack), selectinload(Run.verdicts))
-        .options(selectinload(Run.measurements))
+        .options(selectinload(Run.revision), selectinload(Run.stack))
     )
-    return session.execute(earlier).scalar_one_or_none()
+    found = session.execute(earlier).scalar_one_or_none()
+    if found is None:
+        return None
+    verdicts = (
+        select(VerdictRow.provider, VerdictRow.case, VerdictRow.baseline_kind, VerdictRow.baseline, VerdictRow.outcome)
+        .where(VerdictRow.run_id == found.id)
+        .order_by(VerdictRow.id)
+    )
+    measured = (
+        select(Measurement.role, Measurement.provider, Measurement.case, Measurement.median, Measurement.facts)
+        .where(Measurement.run_id == found.id, Measurement.role.in_(_OF_SIDES))
+        .order_by(Measurement.id)
+    )
+    rows = session.execute(verdicts).all()
+    return Before(found.revision.short, found.stack, rows, _sides(session.execute(measured).all()))
 
 
 AS_BEFORE = (BaselineKind.PINNED, *OTHER_CODE)  # what a comparison of the same code in an earlier session tells
@@ -507,7 +550,7 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
 def _note_gaps(
     session: Session, decided: Decided, rows: Mapping[Name, VerdictRow], verdicts: Mapping[Name, BaselineVerdict]
 ) -> None:
-    sides, run = _sides(decided.result.taken), decided.run
+    sides, run = decided.sides, decided.run
     distances = dict[Name, SotaDistance]()
     for name, row in rows.items():
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
@@ -541,24 +584,15 @@ def _cause_since(
     return gap_cause(shift)
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """All results of one session: the head by provider and case, and the baselines of other projects."""
-
-    own: Mapping[Name, GapSide]
-    baselines: Mapping[Name, GapSide]
+_OF_SIDES = (Role.HEAD.value, Role.SOTA.value, Role.RIVAL.value)
 
 
-def _sides(measured: Iterable[ContenderResult | Measurement]) -> _Sides:
+def _sides(measured: Iterable[tuple[str, str, str, float | None, Mapping[str, Any]]]) -> _Sides:
+    """Of role, provider, case, median and facts."""
     own, baselines = dict[Name, GapSide](), dict[Name, GapSide]()
-    for measurement in measured:
-        kind = (
-            own if measurement.role == Role.HEAD else baselines if measurement.role in (Role.SOTA, Role.RIVAL) else None
-        )
-        if kind is not None and measurement.median is not None:
-            kind[measurement.provider, str(measurement.case)] = GapSide(
-                measurement.provider, measurement.median, measurement.facts
-            )
+    for role, provider, case, median, facts in measured:
+        if median is not None and role in _OF_SIDES:
+            (own if role == Role.HEAD else baselines)[provider, case] = GapSide(provider, median, facts)
     return _Sides(own, baselines)
 
 
@@ -567,7 +601,7 @@ def _shifts(decided: Decided, kind: BaselineKind, verdicts: Mapping[Name, Baseli
     if (before := decided.before) is None:
         return {}
     was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.baseline_kind == kind}
-    then, now = _sides(before.measurements), _sides(decided.result.taken)
+    then, now = before.sides, decided.sides
     stack = replaced(before.stack.versions, decided.result.stack) if before.stack else {}
     shifts = {}
     for name, verdict in verdicts.items():
@@ -578,7 +612,7 @@ def _shifts(decided: Decided, kind: BaselineKind, verdicts: Mapping[Name, Baseli
         if own[0] and own[1] and theirs[0] and theirs[1]:
             shifts[name] = Shift(
                 case=case,
-                before=before.revision.short,
+                before=before.revision,
                 own=(own[0], own[1]),
                 baseline=(theirs[0], theirs[1]),
                 smallest_change=decided.policy.smallest_change_at(case, own[1].took),

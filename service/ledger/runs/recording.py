@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import and_, func, insert, not_, select
+from sqlalchemy import and_, func, not_, select
 from sqlalchemy import case as when
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
-from service.db.engine import clock
+from service.db.engine import clock, insert_rows
 from service.db.models import (
     WATCHED,
     ConfigurationDrift,
@@ -28,6 +28,7 @@ from service.db.models import (
     Target,
     VerdictRow,
     pack,
+    storable,
 )
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Kind
@@ -37,7 +38,7 @@ from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
 from service.domain.states import BaselineKind, MovedBy, Outcome, Purpose, RunState
-from service.domain.text import one_line, short
+from service.domain.text import one_line
 from service.domain.verdicts import judge
 from service.domain.verdicts.calibration import is_provisional
 from service.domain.verdicts.judge import Verdict
@@ -250,8 +251,7 @@ def _store(session: Session, run: Run, result: SessionResult) -> None:
     last_good = list(result.last_good.values())
     run.last_good = max(last_good, key=last_good.count) if last_good else None  # each row names its own
     run.pinned = result.pinned
-    # Without objects of the ORM, which took longer than the statement.
-    session.execute(insert(Measurement.__table__), [_measurement(run.id, taken) for taken in result.taken])  # type: ignore[arg-type]
+    insert_rows(session, Measurement, _COLUMNS, [_measurement(run.id, taken) for taken in result.taken])
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
@@ -268,24 +268,31 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
     return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
 
 
-def _measurement(run_id: int, result: ContenderResult) -> dict[str, Any]:
+_COLUMNS = (
+    *("run_id", "contender", "role", "provider", "case", "state", "reason", "median", "gb_s", "trials", "rounds"),
+    *("facts", "samples"),
+)
+
+
+def _measurement(run_id: int, result: ContenderResult) -> tuple[Any, ...]:
     trials = (*result.screened, *result.confirmed)
     median = result.median
-    return {
-        "run_id": run_id,
-        "contender": result.contender,
-        "role": result.role.value,
-        "provider": result.provider,
-        "case": str(result.case),
-        "state": result.state,
-        "reason": result.reason,
-        "median": median,
-        "gb_s": result.case.least_bytes / median / 1e3 if median and result.case.metric is Metric.KERNEL else None,
-        "trials": sum(map(bool, trials)),  # without those that it sat out
-        "rounds": sum(len(rounds) for rounds in trials),
-        "facts": dict(result.facts) | ({"inexact_median": result.inexact_median} if result.inexact_median else {}),
-        "samples": pack(result.screened, result.confirmed, result.apart) if trials or any(result.apart) else None,
-    }
+    facts = dict(result.facts) | ({"inexact_median": result.inexact_median} if result.inexact_median else {})
+    return (
+        run_id,
+        result.contender,
+        result.role.value,
+        result.provider,
+        str(result.case),
+        result.state.value,
+        storable(result.reason),
+        median,
+        result.case.least_bytes / median / 1e3 if median and result.case.metric is Metric.KERNEL else None,
+        sum(map(bool, trials)),  # without those that it sat out
+        sum(len(rounds) for rounds in trials),
+        json.dumps(storable(facts)),
+        pack(result.screened, result.confirmed, result.apart) if trials or any(result.apart) else None,
+    )
 
 
 def _against_parent(decided: baselines.Decided, name: Name, verdict: Verdict) -> VerdictRow:
@@ -317,7 +324,7 @@ def _removed(decided: baselines.Decided, recipe: Recipe, names: Mapping[str, str
             baseline_kind=BaselineKind.PARENT,
             outcome=Outcome.REMOVED.value,
             reason_code=ReasonCode.REMOVED.value,
-            reason_args={"last": short(before.revision.sha)},
+            reason_args={"last": before.revision},
         )
         for row in before.verdicts
         if row.baseline_kind == BaselineKind.PARENT
