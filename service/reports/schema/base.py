@@ -73,9 +73,4 @@ def _column_names(table: Mapper[Any]) -> tuple[str, ...]:
 
 def without_tables(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     """Facts without their tables, which are lists of one row per kernel."""
-    tables = {name for name, fact in facts.items() if isinstance(fact, list) and _is_table(fact)}
-    return {name: fact for name, fact in facts.items() if name not in tables} if tables else facts
-
-
-def _is_table(fact: list[Any]) -> bool:
-    return any(isinstance(one, dict) for one in fact)
+    return {name: fact for name, fact in facts.items() if not (isinstance(fact, list) and dict in map(type, fact))}
