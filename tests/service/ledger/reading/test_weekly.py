@@ -12,7 +12,7 @@ from service.domain.weekly.weeks import Week
 from service.ledger.reading import weekly
 from service.ledger.regressions.transitions import Opening, Slower, change, open_all
 from service.reports.weekly import words
-from service.reports.weekly.report import compose, markdown
+from service.reports.weekly.report import compose, digest, markdown
 from tests import world
 from tests.dashboards.asking import asking
 from tests.dashboards.asking import words as text_of
@@ -25,7 +25,10 @@ pytestmark = pytest.mark.usefixtures("either_nightly")
 
 def document(week: Week = WEEK, target: Target | None = None, device: str | None = None) -> WeeklyDocument:
     with reading() as session:
-        return compose(weekly.facts(session, week, target, device))
+        facts = weekly.facts(session, week, target, device)
+        if device is None:
+            assert digest(weekly.sums(session, week, target)) == digest(facts), "a feed says what the report says"
+        return compose(facts)
 
 
 def released(target: Target, version: str, at: float, *measured_at: float) -> list[int]:
