@@ -2,7 +2,8 @@
 
 Importing this defines torch.ops.kernelwatch.norm, norm_forward and norm_backward.  `forward` and `backward` are the
 kernels without autograd, and `plans` says how they are launched.  `quantised`, `gated`, `dropped` and `norm_linear` are
-norms with what follows or precedes them in a model, forward only.  `build_calls` makes calls take less of the host.
+norms with what follows or precedes them in a model, forward only.  `build_calls` makes calls take less of the host, and
+`set_batch_invariant` gives a row the same bits in every batch.
 """
 
 from .extras import how_to_install
@@ -15,6 +16,7 @@ try:
     from kernels.norms.linear import norm_linear
     from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
     from kernels.norms.regions import dropped, gated, quantised
+    from kernels.norms.tuned_plans import set_batch_invariant
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(how_to_install(missing) or str(missing), name=missing.name) from None
 
@@ -31,4 +33,5 @@ __all__ = [
     "plans",
     "quantised",
     "rms_norm",
+    "set_batch_invariant",
 ]

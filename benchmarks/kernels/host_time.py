@@ -281,7 +281,7 @@ def parts() -> Iterator[tuple[str, float]]:
         rstd = forward(x, weight, eps=EPS, center=False, statistics=True).rstd
     y = rms_norm(leaf, weight, eps=EPS)
     torch.autograd.grad(y, leaf, x)
-    tensors, others = (x, weight, None, None), (EPS, False, 0.0, False, tuned_plans.used)
+    tensors, others = (x, weight, None, None), (EPS, False, 0.0, False, tuned_plans.choices)
     key = _key(tensors, others)
     usable, again = FORWARD._kept[key]
     launch: Any = again.args[0]  # type: ignore[attr-defined]

@@ -36,6 +36,8 @@ from .launching import (
     check,
     configure,
     fitting,
+    heads_of,
+    processors,
     row_stride,
     rows_of,
     same_memory,
@@ -47,6 +49,7 @@ from .tiles import COUNTERS
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
+EARLY_PROGRAMS = 3  # of a team's launch that starts early, on an SM, at most
 
 
 class Backward(NamedTuple):
@@ -79,7 +82,7 @@ def backward(
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
     tensors, others = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx), (bias_dtype, weight_wanted, offset)
-    arguments = tensors, *others, tuned_plans.used
+    arguments = tensors, *others, tuned_plans.choices
     again: Backward | None = BACKWARD.again(*arguments) if plan is None else None
     if again is not None:
         return again
@@ -104,7 +107,8 @@ def backward(
     dy, x, dresidual_out = aligned(dy, x, dresidual_out)
     chosen = plan or tuned_plans.chosen_plan(
         Direction.BWD, x, weight, norm="rmsnorm" if mean is None else "layernorm", bias=bias_dtype is not None,
-        residual=dresidual_out is not None,
+        residual=dresidual_out is not None, processors=processors(x.device),
+        rows=rows_of(x) if heads_of(dy, x, dresidual_out) == 1 else None,  # a team takes rows with one stride only
     )  # fmt: skip
     chosen = fitting(chosen, cols, x.device, x.element_size(), 2 if dresidual_out is None else 3)
     launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset)
@@ -114,7 +118,7 @@ def backward(
     elif plan is None and same_memory(given, (dy, x, dresidual_out)):
         BACKWARD.keep(launched.usable, partial(_again, launched, bias_dtype, weight_wanted), *arguments)
         if (narrow_dx is None) == (given[0].dtype is given[1].dtype):
-            native.keep_backward(launched, tensors[:-1], *others, tuned_plans.used)
+            native.keep_backward(launched, tensors[:-1], *others, tuned_plans.choices)
     return out
 
 
@@ -159,15 +163,16 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
     rows, cols = rows_of(x), x.shape[-1]
     gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
     fused = bool(gradients) and plan.sum is not Sum.SEPARATE
-    # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
-    # end: 6 % of 10 us (docs/kernels.md).  Not for teams, whose programs must all be resident.
-    early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
     group = plan.group if plan.sum is Sum.TREE else 0
     constants, tokens = tokens_of(x, plan, X_TOKENS=x, RESIDUAL_TOKENS=dresidual_out, DY_TOKENS=dy)
     teams, config = configure(
-        x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
-        LAUNCH_DEPENDENTS=early, **constants,
+        x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group, **constants,
     )  # fmt: skip
+    # Programmatic dependent launch, as in `forward`: 0.90 to 0.99 of the time with few rows.  The summing kernel is
+    # launched while this one runs and waits for its end.  Teams of six programs on an SM take 1.02 to 1.08 with both.
+    early = starts_early(x.device) and (plan.team == 1 or plan.programs <= EARLY_PROGRAMS)
+    sums_early = early and bool(gradients) and not fused
+    config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=sums_early)
     dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
     partial_grads, partials = None, None
     if gradients:  # of each gradient: the partial sum of each team, then that of each group
@@ -185,14 +190,15 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
             (dy, x, weight, mean, rstd, dresidual_out, out.dx, narrow_dx, out.dweight, out.dbias, partial_grads, work,
              partials),
             rows, dy_stride, x_stride, dresidual_stride, *tokens, config, **plan.options,
+            **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     sums = None
     if gradients and not fused:
         sums = Relaunch(
             _sum_partials, (triton.cdiv(cols, SUM_COLS), len(gradients)),
             (partial_grads, gradients[0], gradients[-1]),
-            teams, cols, min(SUM_ROWS, triton.next_power_of_2(teams)), SUM_COLS, early,
-            num_warps=8, **({"launch_pdl": True} if early else {}),
+            teams, cols, min(SUM_ROWS, triton.next_power_of_2(teams)), SUM_COLS, sums_early,
+            num_warps=8, **({"launch_pdl": True} if sums_early else {}),
         )  # fmt: skip
     return _Launches(main, sums, None if partial_grads is None else tuple(partial_grads.shape), works)
 
@@ -214,6 +220,8 @@ def _backward(
     DY, X, W, MEAN, RSTD, DRESIDUAL, DX, NARROW_DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride,
     x_stride, dresidual_stride, heads, x_tokens, dresidual_tokens, dy_tokens, CONFIG: tl.constexpr,
 ):  # fmt: skip
+    if CONFIG.EARLY:
+        tl.extra.cuda.gdc_wait()
     if CONFIG.LAUNCH_DEPENDENTS:
         tl.extra.cuda.gdc_launch_dependents()
     rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM

@@ -44,14 +44,8 @@ from .launching import (
     sum_dtype,
     tokens_of,
 )
-from .plans import ForwardPlan
+from .plans import AT_ONCE_WARPS, ForwardPlan
 from .workspaces import slots_begin, slots_of_rows, workspace
-
-# Programmatic dependent launch: each launch may start before the kernel before it ends, and waits for that on the
-# device: a norm after a product of matrices takes 0.9 us less (H200).  One with at most so many warps for each SM lets
-# the next start when it has waited.  With more, launches that wait would take the places of the one that runs: at four
-# warps, norms one after the other took 1.4 times as long.  There the next starts when these programs end.
-AT_ONCE_WARPS = 2
 
 
 class Forward(NamedTuple):
@@ -82,7 +76,7 @@ def forward(
     the backward pass.
     Raises ValueError if the tensors or the plan do not fit together, tuned_plans.Unreadable for a bad file of plans.
     """
-    arguments = (x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.used
+    arguments = (x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.choices
     again: Forward | None = FORWARD.again(*arguments) if plan is None else None
     if again is not None:
         return again
@@ -95,7 +89,7 @@ def forward(
     summed = out.y if out.residual_out is None else out.residual_out
     chosen = plan or tuned_plans.chosen_plan(
         Direction.FWD, summed, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
-        residual=residual is not None, few=rows <= processors(x.device),
+        residual=residual is not None, rows=rows, processors=processors(x.device),
     )  # fmt: skip
     chosen = fitting(chosen, cols, x.device, summed.element_size(), 1 if residual is None else 2)
     launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
@@ -146,8 +140,12 @@ def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> Rel
     like = out.y if residual is None else out.residual_out
     constants, tokens = tokens_of(like, plan, X_TOKENS=x, RESIDUAL_TOKENS=residual)
     teams, config = configure(like, plan, center=center, offset=offset, **constants)
-    early = plan.team == 1 and starts_early(x.device)  # a team's programs are resident at once, and start so
-    at_once = early and teams * plan.warps <= AT_ONCE_WARPS * processors(x.device)
+    # Programmatic dependent launch: each launch may start before the kernel before it ends, and waits for that on the
+    # device: a norm after a product of matrices takes 0.9 us less (H200).  One with few warps lets the next start when
+    # it has waited.  With more, launches that wait would take the places of the one that runs: at four warps for each
+    # SM, norms one after the other took 1.4 times as long.  There the next starts when these programs end.
+    early = starts_early(x.device)
+    at_once = early and teams * plan.team * plan.warps <= AT_ONCE_WARPS * processors(x.device)
     config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=at_once)
     strides = row_stride(x) // config.UNIT, row_stride(residual) // config.UNIT
     partials = None

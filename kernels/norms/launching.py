@@ -47,7 +47,7 @@ class Config(NamedTuple):
     FUSED: bool | None = None  # the last program to arrive adds up the partial sums
     GROUP: int | None = None  # teams of a group of the tree; 0: no tree
     LAUNCH_DEPENDENTS: bool | None = None  # the next kernel may start at once
-    EARLY: bool = False  # forward: it may start before the kernel before it ends
+    EARLY: bool = False  # it may start before the kernel before it ends
     HEADS: int = 1  # rows of a token, where rows of a tensor have two strides: then, in elements, the stride of tokens
     X_TOKENS: int = 0
     RESIDUAL_TOKENS: int = 0  # of the residual, or of its gradient

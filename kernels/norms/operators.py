@@ -65,7 +65,7 @@ def norm(
     given = (x, weight, bias, residual, eps, center, offset)
     if not torch.compiler.is_compiling():
         if native.norm is not None and forward_ad._current_level < 0:
-            outputs = native.norm(*given, tuned_plans.used)
+            outputs = native.norm(*given, tuned_plans.choices)
             if outputs is not None:
                 return outputs
         return _norm(*given)  # as the op does, without its dispatch
@@ -111,7 +111,7 @@ def _forward(
 ) -> tuple[Any, ...]:
     """(y, residual_out, mean, rstd) by the op `norm_forward`, without its dispatch where that changes nothing."""
     if not _observed():
-        again = FORWARD.again((x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.used)
+        again = FORWARD.again((x, weight, bias, residual), eps, center, offset, statistics, tuned_plans.choices)
         if again is not None:
             return again  # type: ignore[no-any-return]
     outputs = _ops.norm_forward.default(x, weight, bias, residual, eps, center, offset, statistics)
@@ -134,7 +134,7 @@ def _backward(
     if not (_observed() or torch.is_grad_enabled()):
         narrow_dx = None if dy.dtype is x.dtype else torch.empty_like(dy)
         tensors = (dy, x, weight, rstd, mean, dresidual_out, narrow_dx)
-        again = BACKWARD.again(tensors, bias_dtype, weight_wanted, offset, tuned_plans.used)
+        again = BACKWARD.again(tensors, bias_dtype, weight_wanted, offset, tuned_plans.choices)
         if again is not None:
             return (*again, narrow_dx)
     given = (dy, x, weight, rstd, mean, dresidual_out, bias_dtype, offset, weight_wanted)

@@ -1,9 +1,12 @@
 """How a kernel is launched, by the width of a row: values measured on an H200, and what they mean.  Imports no torch.
 
-A plan depends on the direction, the norm, the columns, the dtypes and whether there are a residual and a bias.  With
-few rows a forward plan keeps its tiles and warps, and so the order of its sums: a row has the same bits in every batch.
+A plan depends on the direction, the norm, the columns, the dtypes and whether there are a residual and a bias.  Where
+the programs of a launch fill no more than half of the device, a forward plan keeps a row in registers; its tiles and
+warps, and so the order of its sums, stay the same.  A few wide rows are split over more programs, which changes that
+order: a row has the same bits in every batch only if that is not done (`batch_invariant`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
@@ -245,7 +248,7 @@ _LAYERNORM_FORWARD_FP32 = {
     1024: ForwardPlan(1, 1024, 4, weights="early"),
     **{width: plan for width, plan in _LAYERNORM_FORWARD.items() if 1024 < width <= 8192},
     12288: ForwardPlan(1, 4096, 16, blocks=3),
-    16384: _LAYERNORM_FORWARD[16384],
+    16384: ForwardPlan(1, 16384, 32, keep="fp32"),
 }
 # With a residual, prefetching would take twice the shared memory: .89 to .91 of the time with thousands of rows.
 _LAYERNORM_RESIDUAL_FP32 = {
@@ -256,7 +259,8 @@ _LAYERNORM_RESIDUAL_FP32 = {
     4096: _LAYERNORM_FORWARD_FP32[4096],
     5120: ForwardPlan(1, 8192, 16, weights="early"),
     8192: ForwardPlan(1, 8192, 16),
-    **{width: plan for width, plan in _LAYERNORM_FORWARD_FP32.items() if width > 8192},
+    12288: _LAYERNORM_FORWARD_FP32[12288],
+    16384: _LAYERNORM_FORWARD[16384],
 }
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Programs take rows when they are ready, and then need many loads in flight:
@@ -347,6 +351,16 @@ RMSNORM_WIDE = 131072  # columns from which the programs of a team have more of 
 VECTOR_BYTES = 16  # the widest access of a thread
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
+# Few rows.  A launch with at most so many warps for each SM lets the next one start before it ends (`forward._launch`).
+AT_ONCE_WARPS = 2
+FREE_WARPS = 32  # of an SM, half of its warps: each thread may have 64 registers
+OTHER_REGISTERS = 32  # of a thread, for addresses and sums
+IN_REGISTERS_COLS = 16384  # more of a row without a residual are faster read again from the cache
+# Few wide rows are split over at most two programs for each SM.  In one program, rows of fewer bytes forward, and of
+# fewer columns backward, are as fast or faster: the exchange of sums takes about 1 us.
+SPLIT_BYTES, SPLIT_BACKWARD_COLS = 24576, 4096
+SPLIT_PROCESSORS = 8  # SMs that there are for each row, at least, forward
+SPLIT_BLOCKS = {1024: 2, 2048: 2, 4096: 2, 8192: 1}  # columns of a program, and programs of an SM
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
@@ -406,12 +420,20 @@ def default(
     weight_size: int = 4,
     bias: bool = False,
     residual: bool = False,
-    few: bool = False,
+    rows: int | None = None,
+    processors: int = 0,
+    batch_invariant: bool = True,
 ) -> ForwardPlan:
-    """`forward`, or `backward`, which depends neither on `weight_size` nor on `few`."""
+    """`forward`, or `backward`, which does not depend on `weight_size`."""
     if direction is Direction.BWD:  # a bias is a second sum over the rows, as in LayerNorm
-        return backward(cols, center=center or bias, size=size, residual=residual)
-    return forward(cols, center=center, size=size, weight_size=weight_size, bias=bias, residual=residual, few=few)
+        return backward(
+            cols, center=center or bias, size=size, residual=residual,
+            rows=rows, processors=processors, batch_invariant=batch_invariant,
+        )  # fmt: skip
+    return forward(
+        cols, center=center, size=size, weight_size=weight_size, bias=bias, residual=residual,
+        rows=rows, processors=processors, batch_invariant=batch_invariant,
+    )  # fmt: skip
 
 
 def forward(
@@ -422,51 +444,82 @@ def forward(
     weight_size: int = 4,
     bias: bool = False,
     residual: bool = False,
-    few: bool = False,
+    rows: int | None = None,
+    processors: int = 0,
+    batch_invariant: bool = True,
 ) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
 
-    few: there are no more rows than SMs.  bias: there is one; it counts for RMSNorm, in wide or
-    few rows.
+    bias: there is one; it counts for RMSNorm in wide rows, and where a row is kept in registers.
+    rows: how many there are; None for more than the device can work on at once.  processors: its SMs.
+    batch_invariant: a row has the same bits whatever `rows` is.
     """
+    if not batch_invariant and rows is not None and (split := _split_forward(cols, size, rows, processors, center)):
+        return split
     if center:
         plan = _layernorm_forward(cols, size, residual)
     else:
-        plan = _rmsnorm_forward(cols, size, weight_size, residual)
+        few = not batch_invariant and rows is not None and rows <= processors
+        plan = _rmsnorm_forward(cols, size, weight_size, residual, few)
         if bias and not residual:
             plan = _rmsnorm_with_bias(plan, cols, size, weight_size)
     if size > 2 and plan.team == 1:
         plan = replace(plan, stages=min(plan.stages, 2))
-    if not few or plan.team > 1:
+    if rows is None or not _at_once(plan, rows, processors):
         return plan
-    if center:
-        return _layernorm_with_few_rows(plan) if cols > 1280 else plan
-    if size == 2 and 2048 < cols <= 32768 and not bias:
-        return _rmsnorm_with_few_rows(plan, weight_size, residual)
-    return plan
+    vectors = weight_size * (2 if center or bias else 1)
+    return _in_registers(plan, size, vectors, center=center, residual=residual)
 
 
-# With few rows, a program is alone on its SM: registers are free, and each wait counts.  Tiles and warps, and so the
-# order of a row's sums, are the same as with many rows.
+def _split_forward(cols: int, size: int, rows: int, processors: int, center: bool) -> ForwardPlan | None:
+    """A few wide rows over as many programs as the device has room for; None where there are too many.
 
-
-def _layernorm_with_few_rows(plan: ForwardPlan) -> ForwardPlan:
-    """Weight and bias are loaded before the sums, nothing is prefetched, and a row stays in registers.
-
-    Three blocks of 4096 columns are faster read twice.
+    The narrowest programs that let the next launch start at once, if there are any.
     """
-    keep: Keep = "fp32" if plan.blocks == 1 else plan.keep
-    return replace(plan, programs=0, stages=1, weights="early", keep=keep)
+    if cols * size <= SPLIT_BYTES or rows * SPLIT_PROCESSORS > processors:
+        return None
+    fitting = [
+        (rows * team * warps, ForwardPlan(1, block, warps, team=team, programs=programs, weights="held", keep="fp32"))
+        for block, team, programs in _splits(cols, rows, processors, LAYERNORM_MAX_TEAM if center else MAX_TEAM)
+        for warps in (min(8, block // 512), max(2 if center else 1, block // 1024))
+    ]
+    at_once = [plan for warps, plan in fitting if warps <= AT_ONCE_WARPS * processors]
+    return next(iter([*at_once, *(plan for _, plan in fitting)]), None)
 
 
-def _rmsnorm_with_few_rows(plan: ForwardPlan, weight_size: int, residual: bool) -> ForwardPlan:
-    """The weight is loaded before the sums, unless it takes too many registers next to two tensors.
+def _splits(cols: int, rows: int, processors: int, max_team: int) -> Iterator[tuple[int, int, int]]:
+    """(columns of a program, programs of a row, programs of an SM) for a few rows, the narrowest programs first."""
+    for block, programs in SPLIT_BLOCKS.items():
+        team = -(-cols // block)
+        if 1 < team <= max_team and rows * team <= programs * processors:
+            yield block, team, programs
 
-    A bias as well would take too many.
+
+def _at_once(plan: ForwardPlan, rows: int, processors: int) -> bool:
+    """Whether all tiles of a launch are worked on at the same time, by no more than half of the warps of an SM."""
+    tiles = -(-rows // plan.rows)
+    if plan.team > 1 or (plan.programs and tiles > plan.programs * processors):
+        return False
+    return tiles * plan.warps <= FREE_WARPS * processors
+
+
+def _in_registers(plan: ForwardPlan, size: int, vectors: int, *, center: bool, residual: bool) -> ForwardPlan:
+    """The same tile and warps, and so the same order of a row's sums, where registers are free and each wait counts.
+
+    Nothing is prefetched.  A row stays in registers and weights are loaded before its sums, if a thread has enough of
+    them; a wider row is read again from the cache, unless its sum with a residual would have to be.
+    vectors: bytes of a column of weight and bias.
     """
-    if not residual:
-        return replace(plan, weights="early")
-    return replace(plan, keep="packed", weights="early" if weight_size == 2 or plan.span <= 16384 else "late")
+    plan = replace(plan, programs=0, stages=1, registers=None)
+    keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]
+    if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.keep == "cached"):
+        keeps = [("cached", 0)]
+    elements = plan.rows * plan.span // (32 * plan.warps)
+    free = 4 * (min(MAX_REGISTERS, REGISTERS // (32 * plan.warps)) - OTHER_REGISTERS)  # bytes of a thread
+    for keep, kept in keeps:
+        if elements * (kept + vectors) <= free:
+            return replace(plan, keep=keep, weights="early")
+    return replace(plan, keep="packed", weights="late") if residual else plan
 
 
 def access(cols: int, size: int) -> int:
@@ -474,12 +527,13 @@ def access(cols: int, size: int) -> int:
     return min(VECTOR_BYTES // size, cols & -cols)
 
 
-def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> ForwardPlan:
+def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few: bool) -> ForwardPlan:
+    """few: there are no more rows than SMs, whose bits may differ from those of more."""
     if not residual and weight_size > 2 and TEAM_COLS < cols <= 24576:
         return _RMSNORM_FORWARD_24576
     if not residual and weight_size > 2 and 24576 < cols <= 32768 and size == 2:
         return _RMSNORM_FORWARD_32768
-    if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2:
+    if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not few:
         return _RMSNORM_FORWARD_65536
     tables = _RMSNORM_FORWARD_RESIDUAL if residual else _RMSNORM_FORWARD_TABLES
     if plan := _next(tables[size > 2, weight_size == 2], cols):
@@ -495,11 +549,11 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool) -> 
 
 def _rmsnorm_with_bias(plan: ForwardPlan, cols: int, size: int, weight_size: int) -> ForwardPlan:
     """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias."""
-    if size > 2:
+    if size > 2 and cols < MIN_65536:
         return _RMSNORM_FORWARD_32768 if 28672 < cols <= 32768 else plan
     if cols <= 32768:
         return plan
-    if weight_size == 2 and MIN_65536 <= cols <= 65536:
+    if size == weight_size == 2 and MIN_65536 <= cols <= 65536:
         return _RMSNORM_BIAS_FORWARD_65536
     return _layernorm_forward(cols, size, residual=False)
 
@@ -517,14 +571,26 @@ def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
     return _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
 
 
-def backward(cols: int, *, center: bool, size: int = 2, residual: bool = False) -> BackwardPlan:
+def backward(
+    cols: int,
+    *,
+    center: bool,
+    size: int = 2,
+    residual: bool = False,
+    rows: int | None = None,
+    processors: int = 0,
+    batch_invariant: bool = True,
+) -> BackwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias.
 
-    residual: there is a gradient of residual_out.
+    residual: there is a gradient of residual_out.  The others are as for `forward`.
     """
+    if not batch_invariant and rows is not None and (split := _split_backward(cols, size, rows, processors)):
+        return split
     if size > 2:
         return _fp32_backward(cols, center, residual)
-    table = _LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD_RESIDUAL if residual else _RMSNORM_BACKWARD
+    odd = access(cols, size) == 1  # 5120 columns spill where each element is an access
+    table = _LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD_RESIDUAL if residual or odd else _RMSNORM_BACKWARD
     if plan := _next(table, cols):
         return plan
     if not center and cols * size % SECTOR:
@@ -534,6 +600,21 @@ def backward(cols: int, *, center: bool, size: int = 2, residual: bool = False) 
     if center and cols % _WIDE_BACKWARD.block:
         return _wide(_LAYERNORM_UNEVEN_BACKWARD, cols)
     return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
+
+
+def _split_backward(cols: int, size: int, rows: int, processors: int) -> BackwardPlan | None:
+    """As `_split_forward`, to programs of at most 4096 columns.
+
+    A row is read again from the cache where a thread would need too many registers.
+    """
+    if cols <= SPLIT_BACKWARD_COLS or rows > processors:
+        return None
+    for block, team, programs in _splits(cols, rows, processors, MAX_TEAM):
+        if block <= 4096:
+            enough = block < 4096 and access(cols, size) * size == VECTOR_BYTES
+            keep: Keep = "fp32" if enough else "cached"
+            return BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1, keep=keep)
+    return None
 
 
 def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:

@@ -1,8 +1,9 @@
 """Which plan a call gets: one of a file of tuned plans, which `tuning` searches for, or the default.
 
 A plan is stored per op, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do not
-depend on how many there are.  A file holds the plans of several devices and software stacks; it is used only if the
-environment variable KERNELWATCH_TUNED names it or `use` was called.
+depend on how many there are; with default plans they may, unless `set_batch_invariant` was called or the environment
+variable KERNELWATCH_BATCH_INVARIANT is 1.  A file holds the plans of several devices and software stacks; it is used
+only if the environment variable KERNELWATCH_TUNED names it or `use` was called.
 """
 
 import functools
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # 1 had clusters; in 2, one plan was for several ops
 VARIABLE = "KERNELWATCH_TUNED"
+INVARIANT_VARIABLE = "KERNELWATCH_BATCH_INVARIANT"
 COMMAND = f"python -m {__package__}.tuning"
 HELP = f"delete it, or write it anew with `{COMMAND}`"
 
@@ -56,14 +58,31 @@ Store = dict[Place, dict[str, Found]]
 
 
 _used: Path | None = None
-used = 0  # how often `use` was called: launches that are kept hold the plans of their time
+_batch_invariant: bool | None = None
+choices = 0  # how often the functions below were called: launches that are kept hold the plans of their time
 
 
 def use(path: str | os.PathLike[str] | None) -> None:
     """Take plans from this file from now on.  None: from the file in the environment variable, if any."""
-    global _used, used
-    _used, used = None if path is None else Path(path), used + 1
+    global _used, choices
+    _used, choices = None if path is None else Path(path), choices + 1
     _here.cache_clear()
+
+
+def set_batch_invariant(wanted: bool | None) -> None:
+    """Give a row of y, and of dx, the same bits in every batch from now on, or let a few wide rows be faster.
+
+    None: as the environment variable says, if it is set.  A CUDA graph keeps what it was captured with.
+    """
+    global _batch_invariant, choices
+    _batch_invariant, choices = wanted, choices + 1
+
+
+def batch_invariant() -> bool:
+    """Whether a row of y, and of dx, has the same bits in every batch."""
+    if _batch_invariant is None:
+        return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
+    return _batch_invariant
 
 
 def chosen_plan(
@@ -74,12 +93,13 @@ def chosen_plan(
     norm: str,
     bias: bool = False,
     residual: bool = False,
-    few: bool = False,
+    rows: int | None = None,
+    processors: int = 0,
 ) -> Any:
     """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
-    The default depends neither on Triton nor, apart from `few`, on the device.  norm: "rmsnorm" or "layernorm".
-    bias, residual, few: as for `plans.default`.  Raises Unreadable.
+    The default depends neither on Triton nor, with many rows, on the device.  norm: "rmsnorm" or "layernorm".
+    bias, residual, rows, processors: as for `plans.default`.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, norm=norm, bias=bias, residual=residual):
         return found
@@ -87,7 +107,7 @@ def chosen_plan(
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
         direction, x.shape[-1], center=norm == "layernorm", size=size, weight_size=weight_size,
-        bias=bias, residual=residual, few=few,
+        bias=bias, residual=residual, rows=rows, processors=processors, batch_invariant=batch_invariant(),
     )  # fmt: skip
 
 
@@ -130,12 +150,13 @@ def key_of(case: Case) -> str:
     return key(case.op, case.direction, case.cols, case.dtype, case.weight_dtype)
 
 
-def default_of(case: Case, sms: int = 0) -> ForwardPlan:
-    """The default plan of a case on a device with this many SMs."""
+def default_of(case: Case, processors: int = 0) -> ForwardPlan:
+    """The default plan of a case on a device with this many SMs; without any, the plan for many rows."""
     op = OPS[case.op]
     return plans.default(
         case.direction, case.cols, center=op.norm == "layernorm", size=DTYPE_BYTES[case.dtype],
-        weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual, few=case.rows <= sms,
+        weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual,
+        rows=case.rows if processors else None, processors=processors, batch_invariant=batch_invariant(),
     )  # fmt: skip
 
 

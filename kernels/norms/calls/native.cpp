@@ -185,7 +185,7 @@ struct Store {
     std::mutex lock;
     std::unordered_map<std::string, Shared> calls[2];  // forward, backward
     std::map<std::pair<int64_t, uintptr_t>, Tensor> workspaces;  // of devices and streams
-    int64_t plans = 0;  // tuned_plans.used
+    int64_t plans = 0;  // tuned_plans.choices
     std::atomic<bool> is_observed = false;  // whether Python had to make the last call of `norm`, because of a hook
     py::object backward;  // operators._backward
 
@@ -481,7 +481,7 @@ bool unpack(py::handle given, Tensor& tensor) {
     return true;
 }
 
-// (y,) or (y, residual_out) by a call that was made before; None if Python must make it.  plans: tuned_plans.used.
+// (y,) or (y, residual_out) by a call that was made before; None if Python must make it.  plans: tuned_plans.choices.
 py::object norm(Store& store, py::handle x, py::handle weight, py::handle bias, py::handle residual, double eps,
                 bool center, double offset, int64_t plans) {
     ForwardInputs in;

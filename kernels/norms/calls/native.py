@@ -24,7 +24,7 @@ from torch import Tensor
 SOURCE = Path(__file__).with_name("native.cpp")
 UNLIKE = (AttributeError, TypeError, OverflowError, struct.error)  # of launches that are not as the library takes them
 
-# As `operators.norm`, then `tuned_plans.used`; it returns None where Python must make the call.
+# As `operators.norm`, then `tuned_plans.choices`; it returns None where Python must make the call.
 norm: Callable[..., tuple[Tensor, ...] | None] | None = None
 _store: Any = None  # the calls that this copy of the package keeps
 _backward: Callable[..., tuple[Any, ...]] | None = None
@@ -117,7 +117,7 @@ def forget(direction: str) -> None:
 
 
 def keep_forward(launch: Any, tensors: tuple[Tensor | None, ...], *others: Any, slots: int | None) -> None:
-    """Keep a launch of `forward` with its arguments, and `tuned_plans.used`.
+    """Keep a launch of `forward` with its arguments, and `tuned_plans.choices`.
 
     slots: bytes of the workspace before the slots of rows; 0: no such slots, None: no workspace.
     """
@@ -129,7 +129,7 @@ def keep_forward(launch: Any, tensors: tuple[Tensor | None, ...], *others: Any, 
 
 
 def keep_backward(launches: Any, tensors: tuple[Tensor | None, ...], *others: Any) -> None:
-    """Keep launches of `backward` with its arguments but for `narrow_dx`, and `tuned_plans.used`."""
+    """Keep launches of `backward` with its arguments but for `narrow_dx`, and `tuned_plans.choices`."""
     if _store is None:
         return
     with suppress(*UNLIKE):

@@ -288,7 +288,7 @@ class Seen(TorchDispatchMode):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize("shape", [(8, 4096), (3, 5, 1000), (4, 65536)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 4096), (3, 5, 1000), (4, 65536), (40, 65536), (2, 25688)], ids=str)
 @pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
 def test_a_call_as_before_has_the_bits_of_the_ops(kind, shape, dtype):
     module = module_of(kind, shape[-1])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.cases import Case
-from kernels.norms import plans, wide, workspaces
+from kernels.norms import plans, tuned_plans, wide, workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.launching import processors
@@ -69,6 +69,17 @@ CHOSEN = [
 ] + [
     Trial(rows, cols, "layernorm", dtypes, "weight bias")
     for cols, dtypes, rows in product((80, 96, 120, 440, 760, 1280, 2560, 20000), ("bf16-fp32", "fp32"), (20, 300))
+]
+
+# Few wide rows, which are split over several programs.
+SPLIT = [
+    *(
+        Trial(rows, cols, norm, *what)
+        for rows, cols, norm, what in product(
+            (1, 3, 16), (12736, 25688, 100000, 262144), NORMS, (("bf16-fp32", ALL), ("bf16", "weight"), ("fp32", ALL))
+        )
+    ),
+    *(Trial(rows, cols, norm, "bf16-fp32", ALL) for rows, cols, norm in product((50, 100), (5120, 8192), NORMS)),
 ]
 
 # Teams at small widths, of which the last program may have fewer columns; 3 rows are fewer than teams and 700 are more.
@@ -129,6 +140,7 @@ REPEATED = [
         for norm in NORMS
     ),
     *(by_default(65536, norm) for norm in NORMS),
+    *(Trial(16, 25688, norm, "bf16-fp32", "weight bias") for norm in NORMS),
     *(Trial(64, 262144, norm, "bf16-fp32", "weight bias", forward=THERE_64, backward=BACK_64) for norm in NORMS),
 ]
 # Of these, what meets through words of a workspace.
@@ -146,33 +158,40 @@ WIDTHS = sorted(
 UNLIKE_DENSE = ((300, "aligned"), (1001, "aligned"), (3500, "aligned"), (3000, "odd"), (3500, "unaligned"))
 # fp16 and fp32 round less than bf16, so their last bits show more.
 NARROW = (136, 200, 264, 392, 449, 500, 512, 640, 1000, 1152, 1600, 2000)
+
+
+def together(cols: int, *what: Any, **more: Any) -> Trial:
+    """More rows than are kept in registers because all are worked on at once."""
+    return Trial(36_000 if cols <= 640 else 5000 if cols <= 65536 else 512, cols, *what, **more)
+
+
 IN_BATCHES = [
-    *(Trial(4096 if cols <= 65536 else 512, cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
+    *(together(cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
     *(
-        Trial(4096, cols, norm, dtypes, layout=layout)
+        together(cols, norm, dtypes, layout=layout)
         for (cols, layout), norm, dtypes in product(UNLIKE_DENSE, NORMS, ("bf16-fp32", "fp16"))
     ),
     *(
-        Trial(4096, cols, norm, dtypes, given)
+        together(cols, norm, dtypes, given)
         for cols, norm, (dtypes, given) in product(
             NARROW, NORMS, (("fp16", "weight"), ("fp32", "weight bias residual"))
         )
     ),
     *(
-        Trial(4096, cols, "layernorm", dtypes, given)
+        together(cols, "layernorm", dtypes, given)
         for cols, dtypes, given in product(
             (3000, 4100, 7168, 9296, 14000), ("fp16-fp32", "fp32"), ("weight bias", "weight residual")
         )
     ),
     *(
-        Trial(4096, cols, "rmsnorm", dtypes, given)
+        together(cols, "rmsnorm", dtypes, given)
         for cols, (dtypes, given) in product(
             [cols for cols in WIDTHS if 2048 < cols <= 65536],
             (("bf16", "weight"), ("bf16", "weight residual"), ("bf16-fp32", "weight residual")),
         )
     ),
     *(  # widths of plans that no suite has, which have another plan for few rows
-        Trial(4096, cols, "rmsnorm", dtypes, given)
+        together(cols, "rmsnorm", dtypes, given)
         for cols, dtypes, given in product(
             (3500, 6000, 14000, 20000, 27848), ("bf16-fp32", "bf16", "fp16"), ("weight", "weight residual")
         )
@@ -199,6 +218,7 @@ def dx_of_rows(trial: Trial, given: dict[str, Tensor]) -> Callable[[slice], Tens
     return dx
 
 
+SMS_AND_MORE = 300  # rows
 # Tests that launch something else than `ours` of a trial.
 IN_PARTS: dict[str, Callable[[Trial, dict[str, Tensor]], object]] = {
     "test_a_row_does_not_depend_on_its_batch": there_only,
@@ -213,7 +233,8 @@ def _launch(test: str, trial: Trial) -> None:
         if test not in IN_PARTS:
             ours(trial, inputs(trial, "cuda"))
             return
-        for rows in (1, 300):  # fewer than SMs, and more
+        tuned_plans.set_batch_invariant(True)
+        for rows in (1, trial.rows):  # fewer than SMs, and more
             given = inputs(replace(trial, rows=rows), "cuda")
             IN_PARTS[test](trial, given)
 
@@ -244,7 +265,14 @@ def nothing_left_behind() -> Iterator[None]:
     assert not wide._refused
 
 
-@pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *IN_TEAMS], ids=str)
+@pytest.fixture
+def batch_invariant() -> Iterator[None]:
+    tuned_plans.set_batch_invariant(True)
+    yield
+    tuned_plans.set_batch_invariant(None)
+
+
+@pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *SPLIT, *IN_TEAMS], ids=str)
 def test_it_is_right(trial):
     given = inputs(trial, "cuda")
     before = {name: tensor.clone() for name, tensor in given.items()}
@@ -399,12 +427,13 @@ def test_after_a_launch_that_failed_the_next_is_right(trial, monkeypatch):
     assert again.differ.item() == 0
 
 
+@pytest.mark.usefixtures("batch_invariant")
 @pytest.mark.parametrize("trial", IN_BATCHES, ids=str)
 def test_a_row_does_not_depend_on_its_batch(trial):
     given = inputs(trial, "cuda")
     together, last, sms = there_only(trial, given), trial.rows - 1, processors(given["x"].device)
 
-    for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64), (9, sms), (9, sms + 1)):
+    for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64), (9, sms), (9, sms + 1), (7, 400)):
         rows = slice(first, first + count)
         alone = there_only(trial, given, rows)
         assert torch.equal(alone, together[rows]), (first, count)
@@ -413,6 +442,7 @@ def test_a_row_does_not_depend_on_its_batch(trial):
         assert torch.equal(there_only(trial, dense), together)
 
 
+@pytest.mark.usefixtures("batch_invariant")
 @pytest.mark.parametrize("trial", [trial for trial in IN_BATCHES if trial.layout == "dense"], ids=str)
 def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
     dx = dx_of_rows(trial, inputs(trial, "cuda"))
@@ -420,6 +450,23 @@ def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
     for first, count in ((0, 1), (last, 1), (4, 7), (64, 64), (8, 133)):
         rows = slice(first, first + count)
         assert torch.equal(dx(rows), together[rows]), (first, count)
+
+
+@pytest.mark.parametrize("cols", [25688, 60000])
+def test_a_call_as_before_is_another_one_when_a_row_has_to_have_the_bits_of_every_batch(cols):
+    trial = Trial(SMS_AND_MORE, cols, "rmsnorm", "bf16")
+    given = inputs(trial, "cuda")
+    rows = slice(0, 8)
+    split = [there_only(trial, given, rows) for _ in range(3)]
+    tuned_plans.set_batch_invariant(True)
+    try:
+        alone, whole = [there_only(trial, given, rows) for _ in range(3)], there_only(trial, given)
+    finally:
+        tuned_plans.set_batch_invariant(None)
+
+    assert all(torch.equal(y, whole[rows]) for y in alone)
+    assert not torch.equal(split[0], alone[0]), "else this tests nothing"
+    assert all(torch.equal(y, split[0]) for y in [*split, there_only(trial, given, rows)])
 
 
 @pytest.mark.parametrize("epoch", [-2, -1, 0])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.cases import DTYPE_BYTES, OPS, Case, Direction
+from kernels.facts.architectures import KNOWN
 from kernels.norms.plans import ForwardPlan
 from kernels.norms.tuned_plans import default_of
 from kernels.suites import SUITES
@@ -21,7 +22,7 @@ from tests.kernels.norms.compiling import compiled
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
-ROWS, FEW_ROWS = 32768, 8  # nothing is computed
+ROWS = (100_000, 100, 8, 1)  # many, and few, some of which are split over several programs; nothing is computed
 # Ops whose plans are compiled: those of others are theirs.
 WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "rmsnorm_bias", "layernorm", "layernorm_residual")
 # Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.
@@ -71,7 +72,7 @@ def chosen_for() -> list[Case]:
     found: dict[Any, Case] = {}
     for op, direction, dtypes in product(WITH_PLANS, (Direction.FWD, Direction.BWD), DTYPES):
         unaligned = UNALIGNED if DTYPE_BYTES[dtypes[0]] == 2 else ()
-        for cols, rows in product((*widths, *unaligned), (ROWS, FEW_ROWS)):
+        for cols, rows in product((*widths, *unaligned), ROWS):
             case = Case(op, direction, rows, cols, *dtypes)
             plan = plan_of(case)
             alike = replace(plan, team=min(plan.team, 2))
@@ -79,8 +80,8 @@ def chosen_for() -> list[Case]:
     return list(found.values())
 
 
-def plan_of(case: Case) -> ForwardPlan:
-    return default_of(case, FEW_ROWS)
+def plan_of(case: Case, architecture: str = ARCHITECTURES[0]) -> ForwardPlan:
+    return default_of(case, KNOWN[architecture].sms)
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[KernelUse]:
@@ -91,7 +92,7 @@ def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path)
             row
             for architecture, answers in zip(architectures, answered, strict=True)
             for case, answer in zip(cases, answers, strict=True)
-            for row in _rows(architecture, case, answer, plan_of(case))
+            for row in _rows(architecture, case, answer, plan_of(case, architecture))
         ]
 
 
@@ -100,7 +101,7 @@ def two_passes_for() -> list[Case]:
     norms = (op for op in OPS if op in ("rmsnorm", "layernorm"))
     found: dict[Any, Case] = {}
     for op, direction, dtypes in product(norms, (Direction.FWD, Direction.BWD), DTYPES):
-        case = Case(op, direction, ROWS, TWO_PASSES, *dtypes)
+        case = Case(op, direction, ROWS[0], TWO_PASSES, *dtypes)
         if (plan := plan_of(case)).team > 1:
             found.setdefault((op, direction, plan), case)
     return list(found.values())
@@ -122,7 +123,6 @@ def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[
     """Runs in its own process, in which torch and Triton see only the fake device."""
     import torch
 
-    from kernels.facts.architectures import KNOWN
     from kernels.facts.machine import Reader
     from kernels.facts.offline.described import cubins_of, facts_of
     from kernels.facts.offline.launches import Launches

@@ -8,12 +8,16 @@ from functools import partial
 from itertools import product
 
 import pytest
+import torch
 
-from kernels.norms import plans
+from kernels.cases import Direction
+from kernels.norms import plans, tuned_plans
 from kernels.norms.plans import ForwardPlan
+from kernelwatch.norms import set_batch_invariant
 
 from .interpreted import ROOT
 
+SMS = 132
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None  # an import of it raises an error
@@ -93,6 +97,7 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     (65536, (2, 4), plans.forward(65536, center=True)), (262144, (2, 2), plans.forward(262144, center=True)),
     (28672, (4, 4), plans.forward(28672, center=False, size=4)), (28673, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
     (40000, (4, 4), plans.forward(40000, center=False, size=4)),
+    (65536, (4, 4), plans.forward(65536, center=True, size=4)),
 ])  # fmt: skip
 def test_wide_rows_of_rmsnorm_with_a_bias_have_registers_for_both_vectors(cols, sizes, expected):
     options = dict(zip(("size", "weight_size"), sizes, strict=True))
@@ -101,37 +106,104 @@ def test_wide_rows_of_rmsnorm_with_a_bias_have_registers_for_both_vectors(cols, 
     assert with_residual(bias=True) == with_residual()
 
 
-@pytest.mark.parametrize(("cols", "weight_size", "residual", "keep", "weights"), [
-    (4096, 4, False, "cached", "early"), (12288, 4, False, "cached", "early"), (32768, 2, False, "cached", "early"),
-    (4096, 4, True, "packed", "early"), (12288, 4, True, "packed", "early"), (20000, 4, True, "packed", "late"),
-    (20000, 2, True, "packed", "early"),
+@pytest.mark.parametrize(("cols", "options", "keep", "weights"), [
+    (1000, {}, "fp32", "early"), (4096, {}, "fp32", "early"), (12288, {}, "fp32", "early"),
+    (8192, {"size": 4}, "fp32", "early"), (14336, {"bias": True}, "fp32", "early"), (20000, {}, "cached", "early"),
+    (32768, {"weight_size": 2}, "cached", "early"), (240, {"residual": True}, "fp32", "early"),
+    (20000, {"residual": True}, "packed", "late"), (30000, {"weight_size": 2, "residual": True}, "packed", "early"),
 ])  # fmt: skip
-def test_wide_rows_of_rmsnorm_load_their_weights_earlier_where_there_are_few(
-    cols, weight_size, residual, keep, weights
-):
-    choose = partial(plans.forward, cols, center=False, weight_size=weight_size, residual=residual)
-    assert choose(few=True) == replace(choose(), keep=keep, weights=weights)
+def test_rows_that_are_worked_on_at_once_stay_in_registers_as_far_as_there_are_enough(cols, options, keep, weights):
+    choose = partial(plans.forward, cols, center=False, **options)
+    assert choose(rows=100, processors=SMS) == replace(choose(), keep=keep, weights=weights)
 
 
 @pytest.mark.parametrize(("cols", "options"), [
-    (1600, {}), (2048, {"bias": True}), (8192, {}), (14000, {"size": 4}), (16384, {"residual": True}),
+    (1600, {}), (2048, {"bias": True}), (8192, {}), (14000, {"residual": True}), (16384, {}),
 ])  # fmt: skip
-def test_few_rows_of_layernorm_are_kept_in_registers_and_nothing_is_prefetched(cols, options):
+def test_layernorm_prefetches_nothing_where_rows_are_worked_on_at_once(cols, options):
     choose = partial(plans.forward, cols, center=True, **options)
-    assert choose(few=True) == replace(choose(), programs=0, stages=1, keep="fp32", weights="early")
+    at_once = choose(rows=100, processors=SMS)
+    assert at_once == replace(choose(), programs=0, stages=1, keep="fp32", weights="early", registers=None)
 
 
 def test_three_wide_blocks_of_few_rows_are_read_twice():
-    assert plans.forward(12288, center=True, size=4, few=True).keep == "cached"
+    assert plans.forward(12288, center=True, size=4, rows=100, processors=SMS).keep == "cached"
+
+
+@pytest.mark.parametrize(("cols", "center", "rows"), [
+    (4096, False, SMS * 4),  # 8 warps of 32 for each row
+    (200, False, SMS * 64),  # 8 rows in 4 warps
+    (1500, True, SMS * 6),  # the tiles of a persistent launch: 6 programs on an SM
+])  # fmt: skip
+def test_at_once_are_half_of_the_warps_of_each_sm_or_a_tile_of_each_persistent_program(cols, center, rows):
+    choose = partial(plans.forward, cols, center=center, processors=SMS)
+    assert choose(rows=rows) != choose()
+    assert choose(rows=rows + 8) == choose()
+
+
+@pytest.mark.parametrize("direction", [*Direction][:2])
+@pytest.mark.parametrize("cols", [100, 1152, 5120, 8200, 12289, 20000, 40000, 60000, 131072, 262144])
+def test_a_batch_invariant_plan_sums_a_row_in_the_same_order_for_all_numbers_of_rows(direction, cols):
+    def order(plan):
+        return plan.rows, plan.block, plan.blocks, plan.warps, plan.team
+
+    bools = (False, True)
+    for center, residual, bias, size, weight_size in product(bools, bools, bools, (2, 4), (2, 4)):
+        choose = partial(
+            plans.default, direction, cols, center=center, residual=residual, bias=bias, size=size,
+            weight_size=weight_size, processors=SMS,
+        )  # fmt: skip
+        assert {order(choose(rows=rows)) for rows in (1, 7, 16, 66, SMS, SMS + 1, 1000, 4224, 100_000)} == {
+            order(choose())
+        }
+
+
+@pytest.mark.parametrize(("cols", "rows", "options", "program", "team"), [
+    (12288, 1, {}, None, 1),  # 24 KiB
+    (12289, 1, {}, (1024, 2), 13), (6145, 1, {"size": 4}, (1024, 2), 7),
+    (16384, 16, {}, (1024, 1), 16),  # fewer warps, so that the next launch starts at once
+    (16384, 17, {}, None, 1),  # less than 8 SMs for each row
+    (16384, 16, {"center": True}, (2048, 2), 8),  # two warps at least
+    (32768, 16, {}, (2048, 4), 16), (65536, 2, {}, (1024, 2), 64), (65537, 2, {}, (2048, 4), 33),
+    (262144, 2, {"center": True}, (8192, 8), 32), (1 << 20, 2, {}, (16384, 8), 64),
+])  # fmt: skip
+def test_few_wide_rows_are_split_forward(cols, rows, options, program, team):
+    choose = partial(plans.forward, cols, **{"center": False, **options})
+    plan = choose(rows=rows, processors=SMS, batch_invariant=False)
+    assert plan.team == team
+    if program is None or plan.block > 8192:
+        assert replace(plan, keep="cached", weights="late") == replace(choose(), keep="cached", weights="late")
+    else:
+        assert (plan.block, plan.warps) == program
+
+
+@pytest.mark.parametrize(("cols", "rows", "program", "team"), [
+    (4096, 1, None, 1), (4097, 1, (1024, 2), 5), (8192, 33, (1024, 2), 8), (8192, 34, (2048, 4), 4),
+    (8192, SMS, (4096, 8), 2), (12289, SMS // 2, (4096, 8), 4), (12289, SMS, None, 1), (65536, 4, (1024, 2), 64),
+    (131072, 4, (2048, 4), 64), (1 << 20, 1, None, 64),
+])  # fmt: skip
+@pytest.mark.parametrize("center", [False, True])
+def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
+    plan = plans.backward(cols, center=center, rows=rows, processors=SMS, batch_invariant=False)
+    if program is None:
+        assert plan == plans.backward(cols, center=center)
+    else:
+        assert (plan.block, plan.warps, plan.team) == (*program, team)
+
+
+def test_66000_columns_of_few_rows_have_a_team_where_others_have_one_program():
+    choose = partial(plans.forward, 60000, center=False, weight_size=2)
+    assert choose().team == choose(rows=SMS, processors=SMS).team == 1
+    assert choose(rows=SMS, processors=SMS, batch_invariant=False) == plans.forward(60000, center=False)
 
 
 @pytest.mark.parametrize(("cols", "options"), [
-    (2048, {}), (1280, {"center": True}), (40000, {}), (40000, {"center": True}), (65536, {"weight_size": 2}),
-    (8192, {"size": 4}), (8192, {"bias": True}),
+    (40000, {}), (40000, {"center": True}), (65536, {"weight_size": 2, "bias": True}),
+    (30000, {"size": 4, "bias": True}),
 ])  # fmt: skip
-def test_other_plans_do_not_depend_on_how_few_rows_there_are(cols, options):
+def test_other_plans_do_not_depend_on_the_rows_forward(cols, options):
     choose = partial(plans.forward, cols, **{"center": False, **options})
-    assert choose(few=True) == choose()
+    assert choose(rows=100, processors=SMS) == choose()
 
 
 @pytest.mark.parametrize(
@@ -166,9 +238,14 @@ def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
 @pytest.mark.parametrize("cols", [1, 100, 1152, 5120, 12289, 16384, 16385, 40000, 65544, 100000, 262144, 1 << 20])
 def test_a_plan_holds_its_row(cols):
     bools = (False, True)
-    for center, residual, few, size, weight_size in product(bools, bools, bools, (2, 4), (2, 4)):
-        options = {"center": center, "size": size, "residual": residual}
-        there = plans.forward(cols, weight_size=weight_size, few=few, **options)
+    for center, residual, rows, invariant, size, weight_size in product(
+        bools, bools, (None, 1, 3, 16, 60, 500), bools, (2, 4), (2, 4)
+    ):
+        options = {
+            "center": center, "size": size, "residual": residual,
+            "rows": rows, "processors": SMS, "batch_invariant": invariant,
+        }  # fmt: skip
+        there = plans.forward(cols, weight_size=weight_size, **options)
         for plan in (there, plans.backward(cols, **options)):
             assert plans.problem(plan, cols) is None, plan
             assert plan.span * (plan.team - 1) < cols <= plan.span * plan.team
@@ -176,6 +253,30 @@ def test_a_plan_holds_its_row(cols):
             assert plan.rows == 1 or plan.team == 1
             assert plan.block & (plan.block - 1) == 0
             assert 32 * plan.warps * plan.programs * (plan.options.get("maxnreg") or 0) <= plans.REGISTERS
+
+
+def test_few_rows_are_split_unless_a_switch_or_the_environment_asks_for_the_bits_of_every_batch(monkeypatch):
+    x = torch.empty(2, 25688, device="meta", dtype=torch.bfloat16)
+
+    def teams():
+        choose = partial(tuned_plans.chosen_plan, x=x, weight=x[0], norm="rmsnorm", rows=2, processors=SMS)
+        return choose(Direction.FWD).team, choose(Direction.BWD).team
+
+    changed = tuned_plans.choices
+    assert teams() == (26, 26)
+    for value, expected in (("1", (1, 13)), ("0", (26, 26)), ("", (26, 26))):
+        monkeypatch.setenv("KERNELWATCH_BATCH_INVARIANT", value)
+        assert teams() == expected
+    try:
+        set_batch_invariant(True)
+        assert teams() == (1, 13)
+        monkeypatch.setenv("KERNELWATCH_BATCH_INVARIANT", "1")
+        set_batch_invariant(False)
+        assert teams() == (26, 26)
+    finally:
+        set_batch_invariant(None)
+    assert teams() == (1, 13)
+    assert tuned_plans.choices == changed + 3
 
 
 def test_an_upgrade_of_triton_changes_no_plan():
