@@ -185,10 +185,12 @@ _RESIDUAL_FP32 = {
 _RESIDUAL = {
     **_NARROW_RESIDUAL,
     **{width: plan for width, plan in _RMSNORM_FORWARD.items() if width > 2048},
+    3584: ForwardPlan(1, 2048, 8, blocks=2),
     7168: ForwardPlan(1, 8192, 16, weights="early"),
     28672: ForwardPlan(1, 32768, 32),
     32768: ForwardPlan(1, 32768, 32),
 }
+_RESIDUAL_20480 = ForwardPlan(1, 8192, 32, blocks=3)  # weights in fp32: twice a wider row does not fit the L1 twice
 _RESIDUAL_16 = {
     **_NARROW_RESIDUAL,
     512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # .8 of the time to 1000 rows, 1.05 from 100,000 on
@@ -456,10 +458,12 @@ def forward(
     """
     if not batch_invariant and rows is not None and (split := _split_forward(cols, size, rows, processors, center)):
         return split
+    few = not batch_invariant and rows is not None and rows <= processors
     if center:
         plan = _layernorm_forward(cols, size, residual)
+        if few and plan.warps == 1 and plan.rows == 1:
+            plan = replace(plan, block=256, blocks=-(-cols // 256), warps=4)  # alone on an SM, a warp waits for itself
     else:
-        few = not batch_invariant and rows is not None and rows <= processors
         plan = _rmsnorm_forward(cols, size, weight_size, residual, few)
         if bias and not residual:
             plan = _rmsnorm_with_bias(plan, cols, size, weight_size)
@@ -468,7 +472,7 @@ def forward(
     if rows is None or not _at_once(plan, rows, processors):
         return plan
     vectors = weight_size * (2 if center or bias else 1)
-    return _in_registers(plan, size, vectors, center=center, residual=residual)
+    return _in_registers(plan, rows, processors, size, vectors, center=center, residual=residual)
 
 
 def _split_forward(cols: int, size: int, rows: int, processors: int, center: bool) -> ForwardPlan | None:
@@ -482,6 +486,7 @@ def _split_forward(cols: int, size: int, rows: int, processors: int, center: boo
         (rows * team * warps, ForwardPlan(1, block, warps, team=team, programs=programs, weights="held", keep="fp32"))
         for block, team, programs in _splits(cols, rows, processors, LAYERNORM_MAX_TEAM if center else MAX_TEAM)
         for warps in (min(8, block // 512), max(2 if center else 1, block // 1024))
+        if team <= 32 * warps  # each thread reads the sum of a program
     ]
     at_once = [plan for warps, plan in fitting if warps <= AT_ONCE_WARPS * processors]
     return next(iter([*at_once, *(plan for _, plan in fitting)]), None)
@@ -503,23 +508,26 @@ def _at_once(plan: ForwardPlan, rows: int, processors: int) -> bool:
     return tiles * plan.warps <= FREE_WARPS * processors
 
 
-def _in_registers(plan: ForwardPlan, size: int, vectors: int, *, center: bool, residual: bool) -> ForwardPlan:
+def _in_registers(
+    plan: ForwardPlan, rows: int, processors: int, size: int, vectors: int, *, center: bool, residual: bool
+) -> ForwardPlan:
     """The same tile and warps, and so the same order of a row's sums, where registers are free and each wait counts.
 
     Nothing is prefetched.  A row stays in registers and weights are loaded before its sums, if a thread has enough of
     them; a wider row is read again from the cache, unless its sum with a residual would have to be.
     vectors: bytes of a column of weight and bias.
     """
-    plan = replace(plan, programs=0, stages=1, registers=None)
     keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]
-    if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.keep == "cached"):
-        keeps = [("cached", 0)]
+    if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.block >= 4096):
+        keeps = [("cached", 0)]  # LayerNorm reads three wide blocks twice
     elements = plan.rows * plan.span // (32 * plan.warps)
-    free = 4 * (min(MAX_REGISTERS, REGISTERS // (32 * plan.warps)) - OTHER_REGISTERS)  # bytes of a thread
+    programs = -(-rows // plan.rows // processors)  # of an SM
+    registers = min(MAX_REGISTERS, REGISTERS // (32 * plan.warps * programs))
+    at_once = replace(plan, programs=0, stages=1, registers=None)
     for keep, kept in keeps:
-        if elements * (kept + vectors) <= free:
-            return replace(plan, keep=keep, weights="early")
-    return replace(plan, keep="packed", weights="late") if residual else plan
+        if elements * (kept + vectors) <= 4 * (registers - OTHER_REGISTERS):
+            return replace(at_once, keep=keep, weights="early")
+    return replace(at_once, keep="packed", weights="late") if residual else plan
 
 
 def access(cols: int, size: int) -> int:
@@ -535,6 +543,8 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few
         return _RMSNORM_FORWARD_32768
     if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not few:
         return _RMSNORM_FORWARD_65536
+    if residual and weight_size > 2 and TEAM_COLS < cols <= 20480 and size == 2:
+        return _RESIDUAL_20480
     tables = _RMSNORM_FORWARD_RESIDUAL if residual else _RMSNORM_FORWARD_TABLES
     if plan := _next(tables[size > 2, weight_size == 2], cols):
         return plan

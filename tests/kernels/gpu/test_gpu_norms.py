@@ -454,7 +454,7 @@ def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
 
 @pytest.mark.parametrize("cols", [25688, 60000])
 def test_a_call_as_before_is_another_one_when_a_row_has_to_have_the_bits_of_every_batch(cols):
-    trial = Trial(SMS_AND_MORE, cols, "rmsnorm", "bf16")
+    trial = Trial(SMS_AND_MORE, cols, "rmsnorm", "fp32")
     given = inputs(trial, "cuda")
     rows = slice(0, 8)
     split = [there_only(trial, given, rows) for _ in range(3)]
@@ -500,6 +500,7 @@ def memory() -> Iterator[None]:
 
 @pytest.mark.alone  # 40 GiB: five processes that share a GPU of 80 GiB have less left for two of these
 @pytest.mark.usefixtures("memory")
+@pytest.mark.usefixtures("batch_invariant")
 @pytest.mark.parametrize("norm", NORMS)
 def test_offsets_go_beyond_32_bits(norm):
     """4.3e9 elements, of which three rows have a gradient."""
