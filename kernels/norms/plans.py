@@ -190,7 +190,7 @@ _RESIDUAL = {
     28672: ForwardPlan(1, 32768, 32),
     32768: ForwardPlan(1, 32768, 32),
 }
-_RESIDUAL_20480 = ForwardPlan(1, 8192, 32, blocks=3)  # weights in fp32: twice a wider row does not fit the L1 twice
+_RESIDUAL_19456 = ForwardPlan(1, 8192, 32, blocks=3)  # weights in fp32: two programs read their rows again from the L1
 _RESIDUAL_16 = {
     **_NARROW_RESIDUAL,
     512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # .8 of the time to 1000 rows, 1.05 from 100,000 on
@@ -521,7 +521,8 @@ def _in_registers(
     if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.block >= 4096):
         keeps = [("cached", 0)]  # LayerNorm reads three wide blocks twice
     elements = plan.rows * plan.span // (32 * plan.warps)
-    programs = -(-rows // plan.rows // processors)  # of an SM
+    # Programs of an SM.  LayerNorm, which reduces a row twice, is faster in registers even if fewer run at a time.
+    programs = 1 if center else -(-rows // plan.rows // processors)
     registers = min(MAX_REGISTERS, REGISTERS // (32 * plan.warps * programs))
     at_once = replace(plan, programs=0, stages=1, registers=None)
     for keep, kept in keeps:
@@ -543,8 +544,8 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few
         return _RMSNORM_FORWARD_32768
     if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not few:
         return _RMSNORM_FORWARD_65536
-    if residual and weight_size > 2 and TEAM_COLS < cols <= 20480 and size == 2:
-        return _RESIDUAL_20480
+    if residual and weight_size > 2 and TEAM_COLS < cols <= 19456 and size == 2:
+        return _RESIDUAL_19456
     tables = _RMSNORM_FORWARD_RESIDUAL if residual else _RMSNORM_FORWARD_TABLES
     if plan := _next(tables[size > 2, weight_size == 2], cols):
         return plan

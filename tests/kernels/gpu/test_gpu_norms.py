@@ -456,6 +456,7 @@ def test_the_dx_of_a_row_does_not_depend_on_its_batch(trial):
 def test_a_call_as_before_is_another_one_when_a_row_has_to_have_the_bits_of_every_batch(cols):
     trial = Trial(SMS_AND_MORE, cols, "rmsnorm", "fp32")
     given = inputs(trial, "cuda")
+    given["x"][:, 0] = 4096.0  # its square has no bits for those of its neighbours: the order of the sum matters
     rows = slice(0, 8)
     split = [there_only(trial, given, rows) for _ in range(3)]
     tuned_plans.set_batch_invariant(True)
