@@ -235,7 +235,9 @@ def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
     assert all(plan.span >= cols > plan.span // 2 for cols, plan in table.items() if cols > min(table))
 
 
-@pytest.mark.parametrize("cols", [1, 100, 1152, 5120, 12289, 16384, 16385, 40000, 51264, 65544, 100000, 262144, 1 << 20])
+@pytest.mark.parametrize(
+    "cols", [1, 100, 1152, 5120, 12289, 16384, 16385, 40000, 51264, 65544, 100000, 262144, 1 << 20]
+)
 def test_a_plan_holds_its_row(cols):
     bools = (False, True)
     for center, residual, rows, invariant, size, weight_size in product(
