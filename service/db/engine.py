@@ -187,14 +187,21 @@ def analyze() -> None:
 
 
 def insert_rows(session: Session, table: type[Any], columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of values that every database takes, without what SQLAlchemy does for each: half of the time."""
+    """Insert rows of values that every database takes, without what SQLAlchemy does for each: half of the time.
+
+    Raises DBAPIError, as any statement does.
+    """
     connection = session.connection()
     names = ", ".join(f'"{name}"' for name in columns)
     into = f"{table.__tablename__} ({names})"  # of the models
     if connection.dialect.name == "postgresql":
-        with connection.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:  # type: ignore[attr-defined]
-            for row in rows:
-                copy.write_row(row)
+        statement, driver = f"COPY {into} FROM STDIN", connection.dialect.loaded_dbapi
+        try:
+            with connection.connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[attr-defined]
+                for row in rows:
+                    copy.write_row(row)
+        except driver.Error as error:
+            raise DBAPIError.instance(statement, None, error, driver.Error, dialect=connection.dialect) from error
     else:
         values = ", ".join("?" * len(columns))
         connection.exec_driver_sql(f"INSERT INTO {into} VALUES ({values})", list(rows))  # noqa: S608

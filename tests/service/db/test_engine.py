@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import IntegrityError
 
 from service.db import engine as of_process
-from service.db.engine import disconnect, engine, reading, snapshot, transaction
-from service.db.models import Target
+from service.db.engine import disconnect, engine, insert_rows, reading, snapshot, transaction
+from service.db.models import BuildLog, Target
 from service.settings import settings
 from tests import world
 
@@ -83,3 +84,16 @@ def test_snapshots_take_no_connection_of_requests() -> None:
             stack.enter_context(snapshot()).execute(select(Target.id))
         with reading() as session:
             assert session.scalar(select(func.count()).select_from(Target)) == 0
+
+
+@pytest.mark.usefixtures("either")
+def test_rows_that_a_database_refuses_are_an_error_of_sqlalchemy_and_nothing_is_left_of_them() -> None:
+    def write() -> None:
+        with transaction() as session:
+            world.registered(session)
+            insert_rows(session, BuildLog, ("run_id", "packed", "characters", "made_at"), [(987_654, b"\0", 1, 0.0)])
+
+    with pytest.raises(IntegrityError):
+        write()
+    with transaction() as session:
+        assert session.scalars(select(Target.id)).all() == []
