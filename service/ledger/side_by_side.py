@@ -53,10 +53,10 @@ class SideBySide:
     def begin(self, key: Hashable, work: Callable[[], int], ends: float) -> Future[int] | None:
         """Begin work as soon as there is a place.
 
-        Returns None where there was none until the time `ends` of the monotonic clock, and while the key has work.
+        Returns None where there was none until the time `ends` of the monotonic clock, and at once if the key has work.
         """
         with self._changed:
-            while not self._has_place() and (left_s := ends - time.monotonic()) > 0:
+            while key not in self._busy and not self._has_place() and (left_s := ends - time.monotonic()) > 0:
                 self._in_the_way.update(self._long()[:-WAITING])
                 self._changed.wait(min(left_s, PLACE_S / 10))
             if key in self._busy or not self._has_place():
