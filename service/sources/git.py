@@ -169,7 +169,7 @@ class GitSource:
                     heads |= self._pulls(some_of_them, replace(_PULL, seconds=_TOGETHER_S))
                     continue
                 except SourceFailed:
-                    pass  # one of them, or the network: each by itself says which
+                    self._keep_going()  # one of them, or the network: each by itself says which
             for number in some_of_them:
                 if heads and time.monotonic() > ends:
                     return heads
@@ -339,6 +339,7 @@ class GitSource:
             logged = self._git("log", *_NAMES, "--first-parent", *shown, *arguments, "--", most=MAX_LIST_BYTES)
             return [_found(record) for record in logged.split(start.encode())[:0:-1]]
         except SourceFailed:  # subjects may be long, and one commit may change more paths than git can hold
+            self._keep_going()
             shas = self._git("rev-list", "--first-parent", *arguments, "--").decode().split()[::-1]
             commits = list[Found]()
             for at in range(0, len(shas), _MESSAGES):
@@ -365,6 +366,7 @@ class GitSource:
         except _Enough:
             pass
         except SourceFailed:  # git cannot compare its trees
+            self._keep_going()
             return (), True
         return _first(printed)
 
@@ -435,6 +437,7 @@ class GitSource:
         """Request a commit that no reference names any more, as after a forced push.  Not every host answers that."""
         with self._alone(), suppress(SourceFailed):
             self._fetch_apart([f"+{sha}:{KEPT}/{sha}"], _PULL, sha[:10])
+        self._keep_going()
         return self._commit(sha)
 
     def _fetch_apart(self, refspecs: Sequence[str], limits: GitLimits, what: str) -> None:

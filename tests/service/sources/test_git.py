@@ -703,3 +703,24 @@ def test_git_that_takes_too_long_is_ended(repository, monkeypatch):
     monkeypatch.setattr(git, "_within", lambda _: ("sh", "-c", "exec sleep 100"))
     with pytest.raises(SourceFailed, match=r"git tag on .* took longer than 0 s"):
         source._git("tag", limits=git.GitLimits(0.1, 1 << 30))
+
+
+def test_a_commit_that_is_asked_for_is_not_missing_where_the_work_was_ended(repository, tmp_path, monkeypatch):
+    """A webhook or search whose commit is missing is given up; one that was ended is repeated."""
+
+    def ended():
+        if asked.exists():
+            raise SourceFailed("ended")
+
+    repository.commit("One", {"a": "1"})
+    source = open_source(Target(str(repository.folder)), keep_going=ended)
+    source.refresh()
+    asked, slow = tmp_path / "asked", tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *{git.KEPT}*) touch {asked}; exec sleep 100;; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
+    with pytest.raises(SourceFailed, match="ended"):
+        source.resolve("f" * 40)
