@@ -144,7 +144,10 @@ def _advance(bisection_id: int) -> None:
 
 
 def _merge(target: Target, culprit: str) -> Merge | None:
-    """The commits that a merge brought in, where the culprit is one; None where the source does not know."""
+    """The commits that a merge brought in, where the culprit is one; None where the source does not know.
+
+    Raises SourceFailed where it may answer later: a search that has ended is not asked again.
+    """
     if target.kind is not TargetKind.GIT:
         return None
     try:
@@ -152,7 +155,9 @@ def _merge(target: Target, culprit: str) -> Merge | None:
         tip = source.resolve(f"{culprit}^2")
         base = source.merge_base(source.resolve(f"{culprit}^1"), tip)
         line = source.between(base, tip)
-    except ServiceError:
+    except ServiceError as failure:
+        if isinstance(failure, SourceFailed) and failure.passing:
+            raise
         return None
     return Merge(base if line[0].parent == base else None, tip, len(line)) if line else None
 

@@ -14,9 +14,9 @@ from service.db.engine import reading, transaction
 from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
-from service.domain.states import FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
+from service.domain.states import OPEN_SEARCHES, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import SessionResult
-from service.errors import BadInput, Conflict, NotFound
+from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.steps import moved_between
 from service.ledger.runs import queue, recording
@@ -266,6 +266,21 @@ def test_two_ask_at_once_for_the_same_search(either_mainline):
 
     with ThreadPoolExecutor(2) as people:
         assert len(set(people.map(ask, range(2)))) == 1
+
+
+def test_a_search_ends_when_its_source_says_whether_the_culprit_is_a_merge(mainline, monkeypatch):
+    def ended(_: Target) -> None:
+        raise SourceFailed("The repository took 4000 s.")
+
+    mainline.slowness = {WIDE: slow_from(5)}
+    search = mainline.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(advance, "open_source", ended)
+        mainline.settle()
+        assert mainline.see(search).row.state in OPEN_SEARCHES
+    advance.backoff.forget()
+    mainline.settle()
+    assert mainline.see(search).row.culprit == "c5"
 
 
 # -- budgets and stopping
