@@ -533,8 +533,9 @@ class GitSource:
         """Delete what a fetch that was killed left.  Whoever holds the lock is the only one who writes."""
         for folder in self._mirror.glob("incoming-*"):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (self._mirror / "objects" / "pack").glob("*tmp*"):
-            file.unlink(missing_ok=True)
+        packs, refs = self._mirror / "objects" / "pack", self._mirror / "refs"
+        for file in (*packs.glob("*tmp*"), *self._mirror.glob("*.lock"), *refs.rglob("*.lock")):
+            file.unlink(missing_ok=True)  # no reference may be named so
 
     def _fetch(
         self, into: Path, site: Site | None, refspecs: Sequence[str], limits: GitLimits, *more: str, what: str = ""

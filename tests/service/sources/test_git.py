@@ -724,3 +724,15 @@ def test_a_commit_that_is_asked_for_is_not_missing_where_the_work_was_ended(repo
     monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
     with pytest.raises(SourceFailed, match="ended"):
         source.resolve("f" * 40)
+
+
+def test_a_git_that_was_killed_while_it_wrote_references_stops_no_later_one(repository):
+    repository.commit("One", {"a": "1"})
+    source = source_of(repository)
+    source.refresh()
+    mirror = git.mirror_of("norms", str(repository.folder))
+    for left in ("HEAD", "packed-refs", "refs/heads/main", f"{git.ORIGIN_HEAD}"):
+        mirror.joinpath(f"{left}.lock").write_bytes(b"")
+    sha = repository.commit("Two", {"a": "2"})
+    source.refresh()
+    assert source.resolve("main") == sha
