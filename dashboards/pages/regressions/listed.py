@@ -68,6 +68,11 @@ class ListAddress:
     def filtered(self) -> bool:
         return replace(self, sort=GroupOrder.SEVERITY) != ListAddress()
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether not all of its state are asked for."""
+        return replace(self, sort=GroupOrder.SEVERITY) != ListAddress(self.state)
+
     def values(self) -> dict[str, str]:
         """What differs from the page without filters."""
         values = {

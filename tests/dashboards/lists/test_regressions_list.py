@@ -104,6 +104,13 @@ def test_a_closed_state_is_counted_among_the_newest_as_it_is_listed(big: Get, mo
         session.rollback()
 
 
+@pytest.mark.parametrize(
+    ("query", "said"), [("", False), ("&sort=newest", False), ("&q=rmsnorm", True), ("&device=h200", True)]
+)
+def test_filters_of_a_closed_state_say_that_they_leave_out_what_is_older(big: Get, query: str, said: bool) -> None:
+    assert ("of the newest 500," in words(big(f"/regressions?state=fixed{query}"))) is said
+
+
 def test_each_filter_leads_to_as_many_as_it_says(big: Get) -> None:
     page = big("/regressions").text
     rail = page[page.index('id="filters"') :]
