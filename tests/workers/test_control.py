@@ -249,7 +249,7 @@ def test_more_repositories_that_hang_than_there_is_room_for_delay_no_other(remot
     remotes.due()
     with running_control():
         assert happens(lambda: known(heads["answers"]), 20.0)  # a fetch that hangs ends after 30 s
-        assert happens(lambda: "as did 2 others; it is asked again later" in poll_error("hangs-0"))
+        assert happens(lambda: "while 2 others take long, too; it is asked again later" in poll_error("hangs-0"))
         remotes.over.set()
 
 
