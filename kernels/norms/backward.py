@@ -107,8 +107,8 @@ def backward(
     dy, x, dresidual_out = aligned(dy, x, dresidual_out)
     chosen = plan or tuned_plans.chosen_plan(
         Direction.BWD, x, weight, norm="rmsnorm" if mean is None else "layernorm", bias=bias_dtype is not None,
-        residual=dresidual_out is not None, processors=processors(x.device),
-        rows=rows_of(x) if heads_of(dy, x, dresidual_out) == 1 else None,  # a team takes rows with one stride only
+        residual=dresidual_out is not None, rows=rows_of(x), processors=processors(x.device),
+        one_stride=heads_of(dy, x, dresidual_out) == 1,
     )  # fmt: skip
     chosen = fitting(chosen, cols, x.device, x.element_size(), 2 if dresidual_out is None else 3)
     launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset)
@@ -168,8 +168,9 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
     teams, config = configure(
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group, **constants,
     )  # fmt: skip
-    # Programmatic dependent launch, as in `forward`: 0.90 to 0.99 of the time with few rows.  The summing kernel is
-    # launched while this one runs and waits for its end.  Teams of six programs on an SM take 1.02 to 1.08 with both.
+    # Programmatic dependent launch, as in `forward`, of this kernel and of the summing kernel, which waits while this
+    # one runs.  Few rows take 0.84 to 0.99 of the time, apart from 64 rows of 8192 and 12288 columns: 1.02 to 1.14.
+    # Teams of six programs on an SM take 1.02 to 1.08, and start late.
     early = starts_early(x.device) and (plan.team == 1 or plan.programs <= EARLY_PROGRAMS)
     sums_early = early and bool(gradients) and not fused
     config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=sums_early)

@@ -36,6 +36,7 @@ from .launching import (
     check,
     configure,
     fitting,
+    heads_of,
     processors,
     row_stride,
     rows_of,
@@ -90,6 +91,7 @@ def forward(
     chosen = plan or tuned_plans.chosen_plan(
         Direction.FWD, summed, weight, norm="layernorm" if center else "rmsnorm", bias=bias is not None,
         residual=residual is not None, rows=rows, processors=processors(x.device),
+        one_stride=heads_of(x, residual) == 1,
     )  # fmt: skip
     chosen = fitting(chosen, cols, x.device, summed.element_size(), 1 if residual is None else 2)
     launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)

@@ -1,8 +1,9 @@
 """How a kernel is launched, by the width of a row: values measured on an H200, and what they mean.  Imports no torch.
 
-A plan depends on the direction, the norm, the columns, the dtypes and whether there are a residual and a bias.  Where
-the programs of a launch fill no more than half of the device, a forward plan keeps a row in registers; its tiles and
-warps, and so the order of its sums, stay the same.  A few wide rows are split over more programs, which changes that
+A plan depends on the direction, the norm, the columns, the dtypes, whether there are a residual and a bias, and on the
+rows and SMs where there are few rows.  Where a launch has no more than half of the warps that the SMs have room for, a
+forward plan keeps a row in registers as far as they suffice; its tiles and warps, and so the order of its sums, stay
+the same.  A few wide rows are split over more programs, and those of a few widths have other tiles, which changes that
 order: a row has the same bits in every batch only if that is not done (`batch_invariant`).
 """
 
@@ -453,7 +454,7 @@ def forward(
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
 
     bias: there is one; it counts for RMSNorm in wide rows, and where a row is kept in registers.
-    rows: how many there are; None for more than the device can work on at once.  processors: its SMs.
+    rows: how many there are; None for more than a device can work on at once.  processors: SMs of the device.
     batch_invariant: a row has the same bits whatever `rows` is.
     """
     if not batch_invariant and rows is not None and (split := _split_forward(cols, size, rows, processors, center)):
@@ -489,7 +490,8 @@ def _split_forward(cols: int, size: int, rows: int, processors: int, center: boo
         if team <= 32 * warps  # each thread reads the sum of a program
     ]
     at_once = [plan for warps, plan in fitting if warps <= AT_ONCE_WARPS * processors]
-    return next(iter([*at_once, *(plan for _, plan in fitting)]), None)
+    others = [plan for _, plan in fitting]
+    return next(iter(at_once or others), None)
 
 
 def _splits(cols: int, rows: int, processors: int, max_team: int) -> Iterator[tuple[int, int, int]]:
@@ -517,7 +519,7 @@ def _in_registers(
     them; a wider row is read again from the cache, unless its sum with a residual would have to be.
     vectors: bytes of a column of weight and bias.
     """
-    keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]
+    keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]  # bytes of an element
     if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.block >= 4096):
         keeps = [("cached", 0)]  # LayerNorm reads three wide blocks twice
     elements = plan.rows * plan.span // (32 * plan.warps)

@@ -2,8 +2,8 @@
 
 A plan is stored per op, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do not
 depend on how many there are; with default plans they may, unless `set_batch_invariant` was called or the environment
-variable KERNELWATCH_BATCH_INVARIANT is 1.  A file holds the plans of several devices and software stacks; it is used
-only if the environment variable KERNELWATCH_TUNED names it or `use` was called.
+variable KERNELWATCH_BATCH_INVARIANT was 1 at the import.  A file holds the plans of several devices and software
+stacks; it is used only if the environment variable KERNELWATCH_TUNED names it or `use` was called.
 """
 
 import functools
@@ -58,31 +58,36 @@ Store = dict[Place, dict[str, Found]]
 
 
 _used: Path | None = None
-_batch_invariant: bool | None = None
-choices = 0  # how often the functions below were called: launches that are kept hold the plans of their time
+batch_invariant = os.environ.get(INVARIANT_VARIABLE) == "1"  # a row of y, and of dx, has the same bits in every batch
+choices = 0  # how often plans began to be chosen otherwise: launches that are kept hold the plans of their time
 
 
 def use(path: str | os.PathLike[str] | None) -> None:
     """Take plans from this file from now on.  None: from the file in the environment variable, if any."""
-    global _used, choices
-    _used, choices = None if path is None else Path(path), choices + 1
+    global _used
+    _used = None if path is None else Path(path)
     _here.cache_clear()
+    _choose_anew()
 
 
-def set_batch_invariant(wanted: bool | None) -> None:
-    """Give a row of y, and of dx, the same bits in every batch from now on, or let a few wide rows be faster.
+def set_batch_invariant(wanted: bool) -> None:
+    """Give a row of y, and of dx, the same bits in every batch from now on, or let a few rows be faster.
 
-    None: as the environment variable says, if it is set.  A CUDA graph keeps what it was captured with.
+    A CUDA graph keeps what it was captured with.
     """
-    global _batch_invariant, choices
-    _batch_invariant, choices = wanted, choices + 1
+    global batch_invariant
+    batch_invariant = wanted
+    _choose_anew()
 
 
-def batch_invariant() -> bool:
-    """Whether a row of y, and of dx, has the same bits in every batch."""
-    if _batch_invariant is None:
-        return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
-    return _batch_invariant
+def _choose_anew() -> None:
+    """Forget the launches that are kept.  The number is for a thread that is about to keep one."""
+    from .calls.again import BACKWARD, FORWARD
+
+    global choices
+    choices += 1
+    FORWARD.clear()
+    BACKWARD.clear()
 
 
 def chosen_plan(
@@ -95,11 +100,13 @@ def chosen_plan(
     residual: bool = False,
     rows: int | None = None,
     processors: int = 0,
+    one_stride: bool = True,
 ) -> Any:
     """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
     The default depends neither on Triton nor, with many rows, on the device.  norm: "rmsnorm" or "layernorm".
-    bias, residual, rows, processors: as for `plans.default`.  Raises Unreadable.
+    bias, residual, rows, processors: as for `plans.default`.  one_stride: the rows have no heads, which a team does not
+    take.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, norm=norm, bias=bias, residual=residual):
         return found
@@ -107,7 +114,8 @@ def chosen_plan(
     weight_size = size if weight is None else weight.element_size()
     return plans.default(
         direction, x.shape[-1], center=norm == "layernorm", size=size, weight_size=weight_size,
-        bias=bias, residual=residual, rows=rows, processors=processors, batch_invariant=batch_invariant(),
+        bias=bias, residual=residual, rows=rows, processors=processors,
+        batch_invariant=batch_invariant or not one_stride,
     )  # fmt: skip
 
 
@@ -156,7 +164,7 @@ def default_of(case: Case, processors: int = 0) -> ForwardPlan:
     return plans.default(
         case.direction, case.cols, center=op.norm == "layernorm", size=DTYPE_BYTES[case.dtype],
         weight_size=DTYPE_BYTES[case.weight_dtype], bias=op.bias, residual=op.residual,
-        rows=case.rows if processors else None, processors=processors, batch_invariant=batch_invariant(),
+        rows=case.rows if processors else None, processors=processors, batch_invariant=batch_invariant,
     )  # fmt: skip
 
 

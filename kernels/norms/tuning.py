@@ -74,7 +74,7 @@ def tune(
     Raises NothingTimed if no neighbour of a default plan could be timed.
 
     ratio: gives the time of one plan over that of another for a case, or raises if the first cannot be taken.
-    sms: of the device; a case with no more rows may have another default plan, with which it is compared.
+    sms: of the device; a case with few rows may have another default plan, with which it is compared.
     """
     kinds: dict[str, list[Case]] = {}
     for case in cases:

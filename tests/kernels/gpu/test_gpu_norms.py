@@ -269,7 +269,7 @@ def nothing_left_behind() -> Iterator[None]:
 def batch_invariant() -> Iterator[None]:
     tuned_plans.set_batch_invariant(True)
     yield
-    tuned_plans.set_batch_invariant(None)
+    tuned_plans.set_batch_invariant(False)
 
 
 @pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *CHOSEN, *SPLIT, *IN_TEAMS], ids=str)
@@ -463,7 +463,7 @@ def test_a_call_as_before_is_another_one_when_a_row_has_to_have_the_bits_of_ever
     try:
         alone, whole = [there_only(trial, given, rows) for _ in range(3)], there_only(trial, given)
     finally:
-        tuned_plans.set_batch_invariant(None)
+        tuned_plans.set_batch_invariant(False)
 
     assert all(torch.equal(y, whole[rows]) for y in alone)
     assert not torch.equal(split[0], alone[0]), "else this tests nothing"

@@ -22,7 +22,8 @@ from tests.kernels.norms.compiling import compiled
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
-ROWS = (100_000, 100, 8, 1)  # many, and few, some of which are split over several programs; nothing is computed
+# Many, and few: several to an SM, or one, or several SMs to a row; nothing is computed.
+ROWS = (100_000, 1000, 300, 100, 8, 1)
 # Ops whose plans are compiled: those of others are theirs.
 WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "rmsnorm_bias", "layernorm", "layernorm_residual")
 # Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.

@@ -142,12 +142,19 @@ def test_the_plan_is_in_the_facts(ours, direction, cols):
 
 @pytest.mark.parametrize(("shape", "early", "at_once"), [
     ("1x4096", True, True), ("33x4096", True, True), ("34x4096", True, False), ("4096x4096", True, False),
-    ("8x65536", False, False), ("1024x128", True, False), ("512x128", True, True),
+    ("64x65536", True, False), ("2x54536", True, True), ("1024x128", True, False), ("512x128", True, True),
 ])  # fmt: skip
 def test_launches_start_early_and_small_ones_let_the_next_start_at_once(ours, shape, early, at_once):
-    """33 programs of 8 warps are two warps for each of 132 SMs; a team is launched cooperatively."""
+    """33 programs of 8 warps are two warps for each of 132 SMs."""
     [kernel] = kernels_of(ours, f"rmsnorm.fwd.{shape}.bf16-fp32")
     assert (kernel["settings"]["EARLY"], kernel["settings"]["LAUNCH_DEPENDENTS"]) == (early, at_once)
+
+
+@pytest.mark.parametrize(("shape", "early"), [("4096x1000", True), ("8x25600", True), ("4096x16384", False)])
+def test_backward_teams_of_many_programs_start_late_and_so_do_their_sums(ours, shape, early):
+    main, sums = kernels_of(ours, f"rmsnorm.bwd.{shape}.bf16-fp32")
+    assert (main["settings"]["EARLY"], main["settings"]["LAUNCH_DEPENDENTS"]) == (early, early)
+    assert sums["settings"]["WAIT"] == early
 
 
 @pytest.mark.parametrize("op", ["rmsnorm", "layernorm_residual"])
@@ -162,6 +169,14 @@ def test_heads_with_two_strides_are_not_copied(ours, op, direction):
     assert len(kernels) == len(facts["kernels"]) - (direction is not Direction.FWD)  # the sums of the gradients
     assert [kernel["settings"]["HEADS"] for kernel in kernels] == [8] * len(kernels)
     assert {kernel["spills"] for kernel in kernels} == {0}
+
+
+@pytest.mark.parametrize("dtypes", ["fp32", "bf16-fp32"])
+@pytest.mark.parametrize("direction", [Direction.FWD, Direction.BWD])
+def test_few_wide_heads_are_not_split_over_a_team(ours, direction, dtypes):
+    answer = ours.ask(protocol.compile(Case.parse(f"rmsnorm.{direction}.2x2x7168s43008.{dtypes}")), 120)
+    assert answer["state"] == "compiled"
+    assert answer["facts"]["kernels"][0]["settings"]["TEAM"] == 1
 
 
 AS_BEFORE = """

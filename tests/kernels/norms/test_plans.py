@@ -12,6 +12,7 @@ import torch
 
 from kernels.cases import Direction
 from kernels.norms import plans, tuned_plans
+from kernels.norms.calls.again import BACKWARD, FORWARD
 from kernels.norms.plans import ForwardPlan
 from kernelwatch.norms import set_batch_invariant
 
@@ -25,6 +26,7 @@ from itertools import product
 import torch
 from kernels.cases import Direction
 from kernels.norms import plans, tuned_plans
+from kernels.norms.calls.again import BACKWARD, FORWARD
 
 widths = [cols for power in range(21) for cols in (1 << power, 3 << power)]
 norms = ("rmsnorm", "layernorm")
@@ -109,7 +111,8 @@ def test_wide_rows_of_rmsnorm_with_a_bias_have_registers_for_both_vectors(cols, 
 @pytest.mark.parametrize(("cols", "options", "keep", "weights"), [
     (1000, {}, "fp32", "early"), (4096, {}, "fp32", "early"), (12288, {}, "fp32", "early"),
     (8192, {"size": 4}, "fp32", "early"), (14336, {"bias": True}, "fp32", "early"), (20000, {}, "cached", "early"),
-    (32768, {"weight_size": 2}, "cached", "early"), (240, {"residual": True}, "fp32", "early"),
+    (16400, {}, "cached", "early"), (32768, {"weight_size": 2}, "cached", "early"),
+    (240, {"residual": True}, "fp32", "early"),
     (20000, {"residual": True}, "packed", "late"), (30000, {"weight_size": 2, "residual": True}, "packed", "early"),
 ])  # fmt: skip
 def test_rows_that_are_worked_on_at_once_stay_in_registers_as_far_as_there_are_enough(cols, options, keep, weights):
@@ -124,6 +127,30 @@ def test_layernorm_prefetches_nothing_where_rows_are_worked_on_at_once(cols, opt
     choose = partial(plans.forward, cols, center=True, **options)
     at_once = choose(rows=100, processors=SMS)
     assert at_once == replace(choose(), programs=0, stages=1, keep="fp32", weights="early", registers=None)
+
+
+def test_two_programs_on_an_sm_leave_a_thread_half_of_the_registers():
+    choose = partial(plans.forward, 9824, center=False, processors=SMS)
+    assert choose(rows=SMS).keep == choose(rows=SMS, residual=True).keep == "fp32"
+    assert choose(rows=SMS + 1) == choose()
+    assert choose(rows=SMS + 1, residual=True) == replace(choose(residual=True), keep="packed")
+    of_layernorm = partial(plans.forward, 8192, center=True, processors=SMS)
+    assert of_layernorm(rows=2 * SMS) == of_layernorm(rows=SMS)
+
+
+def test_few_narrow_rows_of_layernorm_have_more_than_a_warp():
+    choose = partial(plans.forward, 1280, center=True, processors=SMS)
+    few, more = choose(rows=SMS, batch_invariant=False), choose(rows=SMS + 1, batch_invariant=False)
+    assert (few.block, few.blocks, few.warps, few.keep) == (256, 5, 4, "fp32")
+    assert (more.block, more.blocks, more.warps) == (2048, 1, 1)
+
+
+@pytest.mark.parametrize(("cols", "fewer_keep"), [(8192, "fp32"), (12288, "fp32"), (8196, "cached")])
+def test_programs_of_4096_columns_or_narrow_accesses_read_a_row_again_backward(cols, fewer_keep):
+    choose = partial(plans.backward, cols, center=True, processors=SMS, batch_invariant=False)
+    plan, fewer = choose(rows=88), choose(rows=4)
+    assert (plan.block, plan.keep) == (4096, "cached")
+    assert (fewer.block, fewer.keep) == (1024, fewer_keep)
 
 
 def test_three_wide_blocks_of_few_rows_are_read_twice():
@@ -165,13 +192,13 @@ def test_a_batch_invariant_plan_sums_a_row_in_the_same_order_for_all_numbers_of_
     (16384, 17, {}, None, 1),  # less than 8 SMs for each row
     (16384, 16, {"center": True}, (2048, 2), 8),  # two warps at least
     (32768, 16, {}, (2048, 4), 16), (65536, 2, {}, (1024, 2), 64), (65537, 2, {}, (2048, 4), 33),
-    (262144, 2, {"center": True}, (8192, 8), 32), (1 << 20, 2, {}, (16384, 8), 64),
+    (262144, 2, {"center": True}, (8192, 8), 32), (1 << 20, 2, {}, None, 64),
 ])  # fmt: skip
 def test_few_wide_rows_are_split_forward(cols, rows, options, program, team):
     choose = partial(plans.forward, cols, **{"center": False, **options})
     plan = choose(rows=rows, processors=SMS, batch_invariant=False)
     assert plan.team == team
-    if program is None or plan.block > 8192:
+    if program is None:
         assert replace(plan, keep="cached", weights="late") == replace(choose(), keep="cached", weights="late")
     else:
         assert (plan.block, plan.warps) == program
@@ -191,7 +218,7 @@ def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
         assert (plan.block, plan.warps, plan.team) == (*program, team)
 
 
-def test_66000_columns_of_few_rows_have_a_team_where_others_have_one_program():
+def test_60000_columns_of_few_rows_have_a_team_where_others_have_one_program():
     choose = partial(plans.forward, 60000, center=False, weight_size=2)
     assert choose().team == choose(rows=SMS, processors=SMS).team == 1
     assert choose(rows=SMS, processors=SMS, batch_invariant=False) == plans.forward(60000, center=False)
@@ -257,28 +284,46 @@ def test_a_plan_holds_its_row(cols):
             assert 32 * plan.warps * plan.programs * (plan.options.get("maxnreg") or 0) <= plans.REGISTERS
 
 
-def test_few_rows_are_split_unless_a_switch_or_the_environment_asks_for_the_bits_of_every_batch(monkeypatch):
+@pytest.fixture
+def switch():
+    before = tuned_plans.batch_invariant
+    yield set_batch_invariant
+    set_batch_invariant(before)
+
+
+def test_few_rows_are_split_unless_they_have_heads_or_the_switch_asks_for_the_bits_of_every_batch(switch):
     x = torch.empty(2, 25688, device="meta", dtype=torch.bfloat16)
 
-    def teams():
-        choose = partial(tuned_plans.chosen_plan, x=x, weight=x[0], norm="rmsnorm", rows=2, processors=SMS)
+    def teams(**more):
+        choose = partial(tuned_plans.chosen_plan, x=x, weight=x[0], norm="rmsnorm", rows=2, processors=SMS, **more)
         return choose(Direction.FWD).team, choose(Direction.BWD).team
 
     changed = tuned_plans.choices
-    assert teams() == (26, 26)
-    for value, expected in (("1", (1, 13)), ("0", (26, 26)), ("", (26, 26))):
-        monkeypatch.setenv("KERNELWATCH_BATCH_INVARIANT", value)
-        assert teams() == expected
-    try:
-        set_batch_invariant(True)
-        assert teams() == (1, 13)
-        monkeypatch.setenv("KERNELWATCH_BATCH_INVARIANT", "1")
-        set_batch_invariant(False)
-        assert teams() == (26, 26)
-    finally:
-        set_batch_invariant(None)
+    switch(False)
+    assert (teams(), teams(one_stride=False)) == ((26, 26), (1, 13))
+    switch(True)
     assert teams() == (1, 13)
+    switch(False)
+    assert teams() == (26, 26)
     assert tuned_plans.choices == changed + 3
+
+
+@pytest.mark.parametrize("change", [set_batch_invariant, lambda wanted: tuned_plans.use(None)])
+def test_calls_that_were_made_before_are_forgotten_where_others_are_chosen(switch, change):
+    tensors = (torch.ones(2, 4),)
+    for calls in (FORWARD, BACKWARD):
+        calls.keep(lambda: True, lambda x: x, tensors)
+        assert calls.again(tensors) is tensors[0]
+    change(True)
+    assert FORWARD.again(tensors) is BACKWARD.again(tensors) is None
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False"), (None, "False")])
+def test_the_environment_may_ask_for_the_bits_of_every_batch(value, expected):
+    environment = {name: each for name, each in os.environ.items() if name != "KERNELWATCH_BATCH_INVARIANT"}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({} if value is None else {"KERNELWATCH_BATCH_INVARIANT": value})
+    command = [sys.executable, "-c", "from kernels.norms import tuned_plans; print(tuned_plans.batch_invariant)"]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip() == expected
 
 
 def test_an_upgrade_of_triton_changes_no_plan():
