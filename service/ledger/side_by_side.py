@@ -79,8 +79,10 @@ class SideBySide:
         if took_s > LIMIT_S:
             raise SourceFailed(f"The repository took longer than {LIMIT_S:.0f} s.")
         if key in self._in_the_way:
-            told = f"The repository took more than {took_s:.0f} s while {WAITING} others take long, too"
-            raise SourceFailed(f"{told}; it is asked again later.")
+            raise SourceFailed(
+                f"The repository took more than {took_s:.0f} s while {WAITING} others take long, too; it is asked again"
+                " later."
+            )
 
     def _do(self, key: Hashable, work: Callable[[], int], future: Future[int]) -> None:
         try:

@@ -15,7 +15,7 @@ _of_this_work: ContextVar[KeepGoing] = ContextVar("keep going", default=lambda: 
 
 @contextmanager
 def ended_by(keep_going: KeepGoing) -> Iterator[None]:
-    """Call this, too, while a source that is opened in the block fetches something."""
+    """Sources that are opened in the block call this, too, while they fetch something."""
     token = _of_this_work.set(keep_going)
     try:
         yield

@@ -70,7 +70,7 @@ class ListAddress:
 
     @property
     def narrowed(self) -> bool:
-        """Whether not all of its state are asked for."""
+        """Whether there are filters besides that of the state."""
         return replace(self, sort=GroupOrder.SEVERITY) != ListAddress(self.state)
 
     def values(self) -> dict[str, str]:

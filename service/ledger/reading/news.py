@@ -24,7 +24,7 @@ MAX_WEEKS = 4  # back to which the report of a week is looked for
 
 @dataclass(frozen=True)
 class EndedWeek:
-    """What is said of a week that is over, and when it ended."""
+    """The digest of a week that is over, and when it ended."""
 
     digest: WeekDigest
     at: float

@@ -98,7 +98,7 @@ def facts(session: Session, week: Week, target: Target | None = None, device: st
 
 
 def sums(session: Session, week: Week, target: Target | None = None) -> WeekSums:
-    """The same as far as a digest says it: half of the statements."""
+    """What the digest of the week needs, in half of the statements of `facts`."""
     scope = _Scope(week, target, None)
     return _sums(session, scope, _runs(session, scope))
 

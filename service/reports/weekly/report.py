@@ -157,7 +157,7 @@ def digest(sums: WeekSums) -> WeekDigest:
 
 def compose(facts: WeekFacts) -> WeeklyDocument:
     """Select, sum and sort; every number of a rendering is in the document."""
-    shortly = digest(facts)
+    brief = digest(facts)
     found = movers(facts.changes)
     course = _course(facts)
     gaps = _last_of_each(facts.gaps)
@@ -172,32 +172,32 @@ def compose(facts: WeekFacts) -> WeeklyDocument:
     in_list = [one for one in facts.regressions.values() if one.row.id in course]
     counts = WeeklyCountItem(
         **{name: len(rows) for name, rows in moved.items()},
-        **shortly.counts,
+        **brief.counts,
         regressions=len(in_list),
         open=len(course.open),
         unassigned=sum(facts.regressions[one].row.assignee is None for one in course.open),
         drifts=facts.drift_count,
     )
     return WeeklyDocument(
-        week=shortly.week,
+        week=brief.week,
         first_day=facts.week.monday,
         last_day=facts.week.sunday,
         finished=facts.finished,
         target=facts.target,
         device=facts.device,
-        title=shortly.title,
-        headline=shortly.headline,
-        summary=shortly.summary,
+        title=brief.title,
+        headline=brief.headline,
+        summary=brief.summary,
         counts=counts,
         measured=facts.measured,
-        totals=list(shortly.totals),
+        totals=list(brief.totals),
         **{name: _moved(rows) for name, rows in moved.items()},
         regressions=_grouped(in_list, course),
         **{name: _gaps(rows) for name, rows in crossed.items()},
         failed=list(facts.failed),
         releases=list(facts.releases),
         drifts=[WeeklyDriftItem.model_validate(one) for one in facts.drifts],
-        equal_code=shortly.equal_code,
+        equal_code=brief.equal_code,
         false_alarms=_false_alarms(counts),
     )
 
