@@ -49,7 +49,11 @@ from .tiles import COUNTERS
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
-EARLY_PROGRAMS = 3  # of a team's launch that starts early, on an SM, at most
+# Its warps, for at most so many partial sums.  More of them leave fewer places for the kernel that runs at that time.
+SUM_WARPS = {32: 1, 128: 4, SUM_ROWS: 8}
+# A launch of teams starts early if it has at most so many programs on each SM, and no more rows than one for each of
+# EARLY_PROCESSORS SMs, or more rows than SMs.
+EARLY_PROGRAMS, EARLY_PROCESSORS = 3, 4
 
 
 class Backward(NamedTuple):
@@ -169,9 +173,10 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group, **constants,
     )  # fmt: skip
     # Programmatic dependent launch, as in `forward`, of this kernel and of the summing kernel, which waits while this
-    # one runs.  Few rows take 0.84 to 0.99 of the time, apart from 64 rows of 8192 and 12288 columns: 1.02 to 1.14.
-    # Teams of six programs on an SM take 1.02 to 1.08, and start late.
-    early = starts_early(x.device) and (plan.team == 1 or plan.programs <= EARLY_PROGRAMS)
+    # one runs: 0.84 to 0.99 of the time, apart from teams of six programs on an SM (1.02 to 1.08) and of 64 rows (0.96
+    # to 1.19).
+    few_or_many = rows * EARLY_PROCESSORS <= processors(x.device) or rows > processors(x.device)
+    early = starts_early(x.device) and (plan.team == 1 or (plan.programs <= EARLY_PROGRAMS and few_or_many))
     sums_early = early and bool(gradients) and not fused
     config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=sums_early)
     dy_stride, x_stride, dresidual_stride = (row_stride(each) // config.UNIT for each in (dy, x, dresidual_out))
@@ -195,11 +200,12 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
         )  # fmt: skip
     sums = None
     if gradients and not fused:
+        at_once = min(SUM_ROWS, triton.next_power_of_2(teams))
+        warps = next(warps for most, warps in SUM_WARPS.items() if at_once <= most)
         sums = Relaunch(
             _sum_partials, (triton.cdiv(cols, SUM_COLS), len(gradients)),
-            (partial_grads, gradients[0], gradients[-1]),
-            teams, cols, min(SUM_ROWS, triton.next_power_of_2(teams)), SUM_COLS, sums_early,
-            num_warps=8, **({"launch_pdl": True} if sums_early else {}),
+            (partial_grads, gradients[0], gradients[-1]), teams, cols, at_once, SUM_COLS, sums_early,
+            num_warps=warps, **({"launch_pdl": True} if sums_early else {}),
         )  # fmt: skip
     return _Launches(main, sums, None if partial_grads is None else tuple(partial_grads.shape), works)
 
