@@ -97,11 +97,14 @@ class BackwardPlan(ForwardPlan):
 # A width between powers of two has several blocks: masked threads and registers cost up to 15 %.
 _RMSNORM_FORWARD = {
     64: ForwardPlan(32, 64, 4),
+    80: ForwardPlan(16, 16, 4, blocks=5, weights="early", keep="fp32"),
+    96: ForwardPlan(16, 32, 4, blocks=3, weights="early", keep="fp32"),
     128: ForwardPlan(8, 128, 4),
     256: ForwardPlan(8, 256, 4),
     320: ForwardPlan(8, 64, 4, blocks=5, weights="early", keep="fp32"),
     384: ForwardPlan(2, 128, 1, blocks=3, weights="early", keep="packed"),
     512: ForwardPlan(4, 512, 4, weights="early"),
+    576: ForwardPlan(4, 64, 4, blocks=9, weights="early", keep="fp32"),
     640: ForwardPlan(8, 128, 8, blocks=5, weights="early", keep="packed"),
     768: ForwardPlan(2, 1024, 4, weights="early"),
     896: ForwardPlan(1, 1024, 2, weights="early"),
@@ -115,21 +118,22 @@ _RMSNORM_FORWARD = {
     6144: ForwardPlan(1, 2048, 8, blocks=3, weights="early"),
     7168: ForwardPlan(1, 8192, 8, weights="early"),
     8192: ForwardPlan(1, 8192, 16, weights="early"),
-    12288: ForwardPlan(1, 4096, 16, blocks=3),
+    12288: ForwardPlan(1, 4096, 16, blocks=3, weights="early"),
     14336: ForwardPlan(1, 16384, 8, weights="early"),
-    16384: ForwardPlan(1, 16384, 32, weights="early"),
-    28672: ForwardPlan(1, 32768, 16),
-    32768: ForwardPlan(1, 32768, 32, weights="early"),
+    16384: ForwardPlan(1, 4096, 32, blocks=4, weights="early"),
+    20480: ForwardPlan(1, 4096, 32, blocks=5, weights="early"),
+    24576: ForwardPlan(1, 4096, 32, blocks=6),
+    32768: ForwardPlan(1, 16384, 32, blocks=2),
 }
 # With weights of 16 bits: half the registers for them if they are early, half the reads if they are late.
 _RMSNORM_FORWARD_16 = dict(
     sorted(
         {
             **_RMSNORM_FORWARD,
-            12288: ForwardPlan(1, 16384, 16, weights="early"),
-            16384: ForwardPlan(1, 16384, 16, weights="early"),
-            28672: ForwardPlan(1, 32768, 16, weights="early"),
-            32768: ForwardPlan(1, 32768, 32),
+            14336: ForwardPlan(1, 4096, 16, blocks=4, weights="early"),
+            24576: ForwardPlan(1, 4096, 32, blocks=6, weights="early"),
+            28672: ForwardPlan(1, 4096, 32, blocks=7, weights="early"),
+            32768: ForwardPlan(1, 4096, 32, blocks=8, weights="early"),
         }.items()
     )
 )
@@ -139,7 +143,7 @@ _RMSNORM_FORWARD_65536 = ForwardPlan(1, 65536, 32)
 _RMSNORM_FORWARD_FP32 = dict(
     sorted(
         {
-            **_RMSNORM_FORWARD,
+            **{width: plan for width, plan in _RMSNORM_FORWARD.items() if width not in (80, 96, 576)},
             64: ForwardPlan(8, 64, 4),
             256: ForwardPlan(2, 256, 1),
             512: ForwardPlan(1, 512, 1),
@@ -148,6 +152,9 @@ _RMSNORM_FORWARD_FP32 = dict(
             1280: ForwardPlan(1, 2048, 4, weights="early"),
             2048: ForwardPlan(1, 2048, 8, weights="early"),
             3072: ForwardPlan(1, 1024, 8, blocks=3, weights="early"),
+            24576: ForwardPlan(1, 4096, 32, blocks=6, weights="early"),
+            28672: ForwardPlan(1, 4096, 32, blocks=7, weights="early"),
+            32768: ForwardPlan(1, 32768, 32, weights="early"),
         }.items()
     )
 )
@@ -160,6 +167,8 @@ _RMSNORM_FORWARD_TABLES = {  # by whether x is wider than 16 bits, and whether t
 # With a residual, to 2048 columns: twice the loads of a row, so half the elements for each thread.
 _NARROW_RESIDUAL = {
     64: _RMSNORM_FORWARD[64],
+    80: ForwardPlan(4, 16, 1, blocks=5, weights="early", keep="fp32"),
+    96: ForwardPlan(8, 32, 4, blocks=3, weights="early", keep="fp32"),
     128: ForwardPlan(8, 128, 8, weights="early"),
     192: ForwardPlan(2, 64, 1, blocks=3, weights="early", keep="fp32"),
     256: _RMSNORM_FORWARD[256],
@@ -178,25 +187,36 @@ _NARROW_RESIDUAL_FP32 = {
     1024: ForwardPlan(1, 1024, 8, weights="early"),
     2048: ForwardPlan(1, 2048, 8, weights="early"),
 }
+_WIDE_RESIDUAL = {
+    12288: ForwardPlan(1, 4096, 16, blocks=3),
+    14336: ForwardPlan(1, 16384, 8, weights="early"),
+    16384: ForwardPlan(1, 16384, 32, weights="early"),
+}
 _RESIDUAL_FP32 = {
     **_NARROW_RESIDUAL_FP32,
-    **{width: plan for width, plan in _RMSNORM_FORWARD_FP32.items() if 2048 < width <= 16384},
+    **{width: plan for width, plan in _RMSNORM_FORWARD_FP32.items() if 2048 < width < 12288},
+    **_WIDE_RESIDUAL,
     24576: ForwardPlan(1, 32768, 16),  # a wider row does not fit the L1 twice
 }
 _RESIDUAL = {
     **_NARROW_RESIDUAL,
-    **{width: plan for width, plan in _RMSNORM_FORWARD.items() if width > 2048},
+    **{width: plan for width, plan in _RMSNORM_FORWARD.items() if 2048 < width < 12288},
     3584: ForwardPlan(1, 2048, 8, blocks=2),
     7168: ForwardPlan(1, 8192, 16, weights="early"),
-    28672: ForwardPlan(1, 32768, 32),
+    **_WIDE_RESIDUAL,
     32768: ForwardPlan(1, 32768, 32),
 }
 _RESIDUAL_19456 = ForwardPlan(1, 8192, 32, blocks=3)  # weights in fp32: two programs read their rows again from the L1
 _RESIDUAL_16 = {
     **_NARROW_RESIDUAL,
     512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),  # .8 of the time to 1000 rows, 1.05 from 100,000 on
-    **{width: plan for width, plan in _RMSNORM_FORWARD_16.items() if width > 2048},
+    **{width: plan for width, plan in _RMSNORM_FORWARD_16.items() if 2048 < width < 12288},
     6144: ForwardPlan(1, 8192, 16, weights="early"),
+    12288: ForwardPlan(1, 16384, 16, weights="early"),
+    14336: _WIDE_RESIDUAL[14336],
+    16384: ForwardPlan(1, 16384, 16, weights="early"),
+    28672: ForwardPlan(1, 32768, 16, weights="early"),
+    32768: ForwardPlan(1, 32768, 32),
 }
 _RMSNORM_FORWARD_RESIDUAL = {
     (False, False): _RESIDUAL,
@@ -204,9 +224,6 @@ _RMSNORM_FORWARD_RESIDUAL = {
     (True, False): _RESIDUAL_FP32,
     (True, True): _RESIDUAL_FP32,
 }
-# Weights in fp32 and no residual, which would need twice the cache: all 64 warps of an SM are resident.
-_RMSNORM_FORWARD_24576 = ForwardPlan(1, 8192, 32, blocks=3)
-_RMSNORM_FORWARD_32768 = ForwardPlan(1, 16384, 32, blocks=2)  # not for x in fp32: two rows are the whole L1
 # LayerNorm reduces a row twice, one after the other: fewer warps wait for each other, and rows are prefetched where
 # they do not fill a power of two, or are long.
 _LAYERNORM_FORWARD = {
@@ -218,9 +235,11 @@ _LAYERNORM_FORWARD = {
     192: ForwardPlan(8, 64, 4, blocks=3, weights="early", keep="fp32"),
     256: ForwardPlan(4, 256, 1, weights="early", keep="fp32"),
     320: ForwardPlan(8, 64, 4, blocks=5, weights="early", keep="packed"),
+    352: ForwardPlan(4, 64, 4, blocks=6, weights="early", keep="fp32"),
     384: ForwardPlan(8, 128, 8, blocks=3, weights="early", keep="packed"),
-    448: ForwardPlan(8, 64, 4, blocks=7, weights="early", keep="packed"),
+    448: ForwardPlan(4, 64, 4, blocks=7, weights="early", keep="fp32"),
     512: ForwardPlan(2, 512, 1),
+    576: ForwardPlan(4, 64, 4, blocks=9, weights="early", keep="fp32"),
     640: ForwardPlan(1, 128, 1, blocks=5, weights="early", keep="fp32"),
     768: ForwardPlan(1, 128, 1, blocks=6, weights="early", keep="fp32"),
     896: ForwardPlan(1, 128, 1, blocks=7, weights="early", keep="fp32"),
@@ -362,8 +381,13 @@ IN_REGISTERS_COLS = 16384  # more of a row without a residual are faster read ag
 # Few wide rows are split over at most two programs for each SM.  In one program, rows of fewer bytes forward, and of
 # fewer columns backward, are as fast or faster: the exchange of sums takes about 1 us.
 SPLIT_BYTES, SPLIT_BACKWARD_COLS = 24576, 4096
-SPLIT_PROCESSORS = 8  # SMs that there are for each row, at least, forward
+SPLIT_PROCESSORS, SPLIT_BACKWARD_PROCESSORS = 8, 4  # SMs that there are for each row, at least
 SPLIT_BLOCKS = {1024: 2, 2048: 2, 4096: 2, 8192: 1}  # columns of a program, and programs of an SM
+# More rows are split over more programs for each SM, as long as all run at once; in the interval between, backward rows
+# of fewer columns, and more of them than four for five SMs, are as fast in one program.
+MORE_BACKWARD_COLS = 8192
+WARPS_IN_REGISTERS = 12  # of an SM: with more, a row in teams is faster read again from the cache
+LAYERNORM_ALONE = 28672  # columns of LayerNorm to which a program takes a whole row, if there are no more than SMs
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
@@ -457,19 +481,24 @@ def forward(
     rows: how many there are; None for more than a device can work on at once.  processors: SMs of the device.
     batch_invariant: a row has the same bits whatever `rows` is.
     """
-    if not batch_invariant and rows is not None and (split := _split_forward(cols, size, rows, processors, center)):
-        return split
+    if not batch_invariant and rows is not None:
+        split = _split_forward(cols, size, rows, processors, center)
+        if split := split or _split_more_forward(cols, size, weight_size, rows, processors, center, residual):
+            return split
     few = not batch_invariant and rows is not None and rows <= processors
     if center:
         plan = _layernorm_forward(cols, size, residual)
         if few and plan.warps == 1 and plan.rows == 1:
             plan = replace(plan, block=256, blocks=-(-cols // 256), warps=4)  # alone on an SM, a warp waits for itself
     else:
-        plan = _rmsnorm_forward(cols, size, weight_size, residual, few)
+        at_once = few and rows is not None and _narrow_team_at_once(cols, rows, processors)
+        plan = _rmsnorm_forward(cols, size, weight_size, residual, few, at_once)
         if bias and not residual:
             plan = _rmsnorm_with_bias(plan, cols, size, weight_size)
     if size > 2 and plan.team == 1:
         plan = replace(plan, stages=min(plan.stages, 2))
+    if rows is not None and plan.dynamic:
+        return _in_one_wave(plan, rows, processors, center)
     if rows is None or not _at_once(plan, rows, processors):
         return plan
     vectors = weight_size * (2 if center or bias else 1)
@@ -492,6 +521,62 @@ def _split_forward(cols: int, size: int, rows: int, processors: int, center: boo
     at_once = [plan for warps, plan in fitting if warps <= AT_ONCE_WARPS * processors]
     others = [plan for _, plan in fitting]
     return next(iter(at_once or others), None)
+
+
+def _split_more_forward(
+    cols: int, size: int, weight_size: int, rows: int, processors: int, center: bool, residual: bool
+) -> ForwardPlan | None:
+    """As `_split_forward`, for more rows of 16-bit elements: LayerNorm, and RMSNorm with a residual."""
+    if size > 2 or cols <= TEAM_COLS:
+        return None
+    if center and not residual:
+        programs, team = _all_at_once(cols, 2048, rows, processors)
+        if programs <= 7 and team <= LAYERNORM_MAX_TEAM:
+            return _kept(ForwardPlan(1, 2048, 4, team=team, programs=programs, weights="held"), programs <= 5)
+        if rows <= processors and cols <= LAYERNORM_ALONE:
+            return ForwardPlan(1, 4096, 32, blocks=-(-cols // 4096))
+    elif residual and not center and cols <= 32768:
+        programs, team = _all_at_once(cols, 4096, rows, processors)
+        if programs <= (6 if cols % 4096 or weight_size > 2 else 7):  # masks and weights take registers
+            split = ForwardPlan(1, 4096, 4, team=team, programs=programs, weights="held")
+            return _kept(split, True) if 4 * programs <= WARPS_IN_REGISTERS else replace(split, weights="late")
+    return None
+
+
+def _kept(plan: Plan, in_registers: bool) -> Plan:
+    return replace(plan, keep="fp32" if in_registers else "cached")
+
+
+def _all_at_once(cols: int, block: int, rows: int, processors: int) -> tuple[int, int]:
+    """(programs of an SM, programs of a row) where all rows are worked on at the same time."""
+    team = -(-cols // block)
+    return -(-rows * team // processors), team
+
+
+def _narrow_team_at_once(cols: int, rows: int, processors: int) -> bool:
+    """Whether the narrowest programs of RMSNorm are enough for a row, and all rows run at once (`_in_one_wave`)."""
+    programs, team = _all_at_once(cols, _RMSNORM_TEAM_FORWARD.block, rows, processors)
+    return team <= MAX_TEAM and _registers_suffice(_RMSNORM_TEAM_FORWARD, programs)
+
+
+def _registers_suffice(plan: ForwardPlan, programs: int) -> bool:
+    """Whether the threads of so many programs on an SM have registers for their columns."""
+    return REGISTERS // (32 * plan.warps * programs) >= OTHER_REGISTERS + plan.block // (32 * plan.warps)
+
+
+def _in_one_wave(plan: ForwardPlan, rows: int, processors: int, center: bool) -> ForwardPlan:
+    """The same tiles and teams, and so the same order of a row's sums, with a program for each part of each row.
+
+    Only where the plan would take one wave or a part of a second one.  More programs have no registers for weights, and
+    for LayerNorm, which has two of them, too few at all.
+    """
+    programs = -(-rows * plan.team // processors)
+    more = programs > plan.programs
+    if more and (center or programs >= 2 * plan.programs or not _registers_suffice(plan, programs)):
+        return plan
+    if programs * plan.warps <= WARPS_IN_REGISTERS and plan.block <= 1024 * plan.warps:
+        return replace(plan, programs=programs, keep="fp32")
+    return replace(plan, programs=programs, weights="late" if more else plan.weights)
 
 
 def _splits(cols: int, rows: int, processors: int, max_team: int) -> Iterator[tuple[int, int, int]]:
@@ -520,8 +605,9 @@ def _in_registers(
     vectors: bytes of a column of weight and bias.
     """
     keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]  # bytes of an element
-    if (not residual and plan.span > IN_REGISTERS_COLS) or (center and plan.blocks > 1 and plan.block >= 4096):
-        keeps = [("cached", 0)]  # LayerNorm reads three wide blocks twice
+    several = plan.blocks > 1 and plan.block >= 4096 and (center or not residual)
+    if several or (not residual and plan.span > IN_REGISTERS_COLS):
+        keeps = [("cached", 0)]
     elements = plan.rows * plan.span // (32 * plan.warps)
     # Programs of an SM.  LayerNorm, which reduces a row twice, is faster in registers even if fewer run at a time.
     programs = 1 if center else -(-rows // plan.rows // processors)
@@ -538,12 +624,11 @@ def access(cols: int, size: int) -> int:
     return min(VECTOR_BYTES // size, cols & -cols)
 
 
-def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few: bool) -> ForwardPlan:
-    """few: there are no more rows than SMs, whose bits may differ from those of more."""
-    if not residual and weight_size > 2 and TEAM_COLS < cols <= 24576:
-        return _RMSNORM_FORWARD_24576
-    if not residual and weight_size > 2 and 24576 < cols <= 32768 and size == 2:
-        return _RMSNORM_FORWARD_32768
+def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few: bool, at_once: bool) -> ForwardPlan:
+    """few, at_once: there are no more rows than SMs, or than those in teams of the narrowest programs in one wave.
+
+    The bits of these may differ from those of more rows.
+    """
     if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not few:
         return _RMSNORM_FORWARD_65536
     if residual and weight_size > 2 and TEAM_COLS < cols <= 19456 and size == 2:
@@ -557,13 +642,13 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few
         return _wide(_RMSNORM_FP32_TEAM_FORWARD if cols < MIN_65536 else _RMSNORM_FP32_WIDE_FORWARD, cols)
     if residual:
         return _wide(_RMSNORM_RESIDUAL_FORWARD, cols)
-    return _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE else _RMSNORM_WIDE_FORWARD, cols)
+    return _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE or at_once else _RMSNORM_WIDE_FORWARD, cols)
 
 
 def _rmsnorm_with_bias(plan: ForwardPlan, cols: int, size: int, weight_size: int) -> ForwardPlan:
     """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias."""
     if size > 2 and cols < MIN_65536:
-        return _RMSNORM_FORWARD_32768 if 28672 < cols <= 32768 else plan
+        return _RMSNORM_FORWARD[32768] if 24576 < cols <= 32768 else plan
     if cols <= 32768:
         return plan
     if size == weight_size == 2 and MIN_65536 <= cols <= 65536:
@@ -598,7 +683,11 @@ def backward(
 
     residual: there is a gradient of residual_out.  The others are as for `forward`.
     """
-    if not batch_invariant and rows is not None and (split := _split_backward(cols, size, rows, processors)):
+    if (
+        not batch_invariant
+        and rows is not None
+        and (split := _split_backward(cols, size, rows, processors, center, residual))
+    ):
         return split
     if size > 2:
         return _fp32_backward(cols, center, residual)
@@ -615,19 +704,28 @@ def backward(
     return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
 
 
-def _split_backward(cols: int, size: int, rows: int, processors: int) -> BackwardPlan | None:
+def _split_backward(
+    cols: int, size: int, rows: int, processors: int, center: bool, residual: bool
+) -> BackwardPlan | None:
     """As `_split_forward`, to programs of at most 4096 columns.
 
     A row is read again from the cache where a thread would need too many registers.
     """
     if cols <= SPLIT_BACKWARD_COLS or rows > processors:
         return None
-    for block, team, programs in _splits(cols, rows, processors, MAX_TEAM):
-        if block <= 4096:
-            enough = block < 4096 and access(cols, size) * size == VECTOR_BYTES
-            keep: Keep = "fp32" if enough else "cached"
-            return BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1, keep=keep)
-    return None
+    vectors = access(cols, size) * size == VECTOR_BYTES
+    if rows * SPLIT_BACKWARD_PROCESSORS <= processors:
+        for block, team, programs in _splits(cols, rows, processors, MAX_TEAM):
+            if block <= 4096:
+                split = BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1)
+                return _kept(split, block < 4096 and vectors)
+    if size > 2 or cols <= MORE_BACKWARD_COLS or 5 * rows > 4 * processors or (center and residual):
+        return None
+    programs, team = _all_at_once(cols, 2048, rows, processors)
+    if team > MAX_TEAM or programs > (5 if center or residual else 6 if cols % 2048 else 7):  # more would spill
+        return None
+    split = BackwardPlan(1, 2048, 4, team=team, programs=programs, stages=1)
+    return _kept(split, 4 * programs <= WARPS_IN_REGISTERS and vectors)
 
 
 def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:

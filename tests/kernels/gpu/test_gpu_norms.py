@@ -61,14 +61,16 @@ AWKWARD_ONES = [
 CHOSEN = [
     Trial(rows, cols, "rmsnorm", dtypes, f"weight{residual}")
     for cols, dtypes, residual, rows in product(
-        (80, 448, 760, 1280, 2560, 4680, 6784, 9000, 13000, 15000, 15360, 20000, 24576, 30648, 60000),
+        (80, 90, 448, 560, 760, 1280, 2560, 4680, 6784, 9000, 13000, 15000, 15360, 20000, 24576, 30648, 60000),
         ("bf16-fp32", "bf16", "fp32"),
         ("", " residual"),
         (20, 300),
     )
 ] + [
     Trial(rows, cols, "layernorm", dtypes, "weight bias")
-    for cols, dtypes, rows in product((80, 96, 120, 440, 760, 1280, 2560, 20000), ("bf16-fp32", "fp32"), (20, 300))
+    for cols, dtypes, rows in product(
+        (80, 96, 120, 340, 440, 560, 760, 1280, 2560, 20000), ("bf16-fp32", "fp32"), (20, 300)
+    )
 ]
 
 # Few wide rows, which are split over several programs.
@@ -80,6 +82,12 @@ SPLIT = [
         )
     ),
     *(Trial(rows, cols, norm, "bf16-fp32", ALL) for rows, cols, norm in product((50, 100), (5120, 8192), NORMS)),
+    *(
+        Trial(rows, cols, norm, *what)
+        for rows, cols, norm, what in product(
+            (34, 100), (13000, 20000, 26000, 60000), NORMS, (("bf16-fp32", "weight bias"), ("bf16", "weight residual"))
+        )
+    ),
 ]
 
 # Teams at small widths, of which the last program may have fewer columns; 3 rows are fewer than teams and 700 are more.
@@ -157,7 +165,7 @@ WIDTHS = sorted(
 # A wider access would be possible to these rows than to dense ones, or a narrower one.
 UNLIKE_DENSE = ((300, "aligned"), (1001, "aligned"), (3500, "aligned"), (3000, "odd"), (3500, "unaligned"))
 # fp16 and fp32 round less than bf16, so their last bits show more.
-NARROW = (136, 200, 264, 392, 449, 500, 512, 640, 1000, 1152, 1600, 2000)
+NARROW = (90, 136, 200, 264, 340, 392, 449, 500, 512, 560, 640, 1000, 1152, 1600, 2000)
 
 
 def together(cols: int, *what: Any, **more: Any) -> Trial:

@@ -43,9 +43,9 @@ print(len(widths))
 
 
 @pytest.mark.parametrize(("cols", "block", "warps"), [
-    (1, 64, 4), (65, 128, 4), (128, 128, 4), (129, 256, 4), (768, 1024, 4), (1152, 512, 2), (1537, 2048, 4),
-    (3000, 4096, 4), (3584, 4096, 8), (3585, 4096, 8), (5120, 8192, 8), (7169, 8192, 16), (14336, 16384, 8),
-    (16384, 16384, 32), (20480, 8192, 32), (32768, 16384, 32),
+    (1, 64, 4), (65, 16, 4), (81, 32, 4), (97, 128, 4), (128, 128, 4), (129, 256, 4), (513, 64, 4), (577, 128, 8),
+    (768, 1024, 4), (1152, 512, 2), (1537, 2048, 4), (3000, 4096, 4), (3584, 4096, 8), (3585, 4096, 8), (5120, 8192, 8),
+    (7169, 8192, 16), (14336, 16384, 8), (16384, 4096, 32), (20480, 4096, 32), (24576, 4096, 32), (32768, 16384, 32),
 ])  # fmt: skip
 def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps):
     plan = plans.forward(cols, center=False)
@@ -53,8 +53,9 @@ def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps)
 
 
 @pytest.mark.parametrize(("cols", "narrow", "wide"), [
-    (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (16, "late", 1)),
-    (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "late", 1)),
+    (8192, (16, "early", 1), (16, "early", 1)), (14336, (16, "early", 1), (8, "early", 1)),
+    (20480, (32, "early", 1), (32, "early", 1)), (24576, (32, "early", 1), (32, "late", 1)),
+    (28672, (32, "early", 1), (32, "late", 1)), (32768, (32, "early", 1), (32, "late", 1)),
     (57344, (4, "held", 14), (4, "held", 14)), (57345, (32, "late", 1), (4, "held", 15)),
     (65536, (32, "late", 1), (4, "held", 16)), (65537, (4, "held", 17), (4, "held", 17)),
     (131071, (4, "held", 32), (4, "held", 32)), (131072, (8, "held", 8), (8, "held", 8)),
@@ -76,8 +77,9 @@ def test_a_residual_has_plans_of_its_own_for_narrow_and_for_wide_rows(size, weig
         return plan.rows * plan.span // (32 * plan.warps)  # of a thread
 
     assert elements(chosen(1000, True)) < elements(chosen(1000, False)), "a residual is as many bytes again"
-    for cols in (4096, 8192, 12288):
+    for cols in (4096, 8192):
         assert chosen(cols, True) == chosen(cols, False)
+    assert chosen(16384, True).blocks < chosen(16384, False).blocks
     assert elements(plans.forward(100000, center=False, residual=True)) < elements(plans.forward(100000, center=False))
 
 
@@ -97,7 +99,7 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     (32768, (2, 4), plans.forward(32768, center=False)), (40000, (2, 4), plans.forward(40000, center=True)),
     (57344, (2, 2), plans.forward(57344, center=True)), (57345, (2, 2), ForwardPlan(1, 32768, 32, blocks=2)),
     (65536, (2, 4), plans.forward(65536, center=True)), (262144, (2, 2), plans.forward(262144, center=True)),
-    (28672, (4, 4), plans.forward(28672, center=False, size=4)), (28673, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
+    (24576, (4, 4), plans.forward(24576, center=False, size=4)), (24577, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
     (40000, (4, 4), plans.forward(40000, center=False, size=4)),
     (65536, (4, 4), plans.forward(65536, center=True, size=4)),
 ])  # fmt: skip
@@ -109,7 +111,7 @@ def test_wide_rows_of_rmsnorm_with_a_bias_have_registers_for_both_vectors(cols, 
 
 
 @pytest.mark.parametrize(("cols", "options", "keep", "weights"), [
-    (1000, {}, "fp32", "early"), (4096, {}, "fp32", "early"), (12288, {}, "fp32", "early"),
+    (1000, {}, "fp32", "early"), (4096, {}, "fp32", "early"), (12288, {}, "cached", "early"),
     (8192, {"size": 4}, "fp32", "early"), (14336, {"bias": True}, "fp32", "early"), (20000, {}, "cached", "early"),
     (16400, {}, "cached", "early"), (32768, {"weight_size": 2}, "cached", "early"),
     (240, {"residual": True}, "fp32", "early"),
@@ -130,10 +132,13 @@ def test_layernorm_prefetches_nothing_where_rows_are_worked_on_at_once(cols, opt
 
 
 def test_two_programs_on_an_sm_leave_a_thread_half_of_the_registers():
-    choose = partial(plans.forward, 9824, center=False, processors=SMS)
-    assert choose(rows=SMS).keep == choose(rows=SMS, residual=True).keep == "fp32"
-    assert choose(rows=SMS + 1) == choose()
-    assert choose(rows=SMS + 1, residual=True) == replace(choose(residual=True), keep="packed")
+    choose = partial(plans.forward, 14000, center=False, processors=SMS)
+    assert choose(rows=SMS).keep == choose(rows=SMS, bias=True).keep == "fp32"
+    assert choose(rows=SMS + 1).keep == "packed"
+    assert choose(rows=SMS + 1, bias=True) == choose(bias=True)
+    with_residual = partial(plans.forward, 9824, center=False, residual=True, processors=SMS)
+    assert with_residual(rows=SMS).keep == "fp32"
+    assert with_residual(rows=SMS + 1) == replace(with_residual(), keep="packed")
     of_layernorm = partial(plans.forward, 8192, center=True, processors=SMS)
     assert of_layernorm(rows=2 * SMS) == of_layernorm(rows=SMS)
 
@@ -145,12 +150,13 @@ def test_few_narrow_rows_of_layernorm_have_more_than_a_warp():
     assert (more.block, more.blocks, more.warps) == (2048, 1, 1)
 
 
-@pytest.mark.parametrize(("cols", "fewer_keep"), [(8192, "fp32"), (12288, "fp32"), (8196, "cached")])
-def test_programs_of_4096_columns_or_narrow_accesses_read_a_row_again_backward(cols, fewer_keep):
-    choose = partial(plans.backward, cols, center=True, processors=SMS, batch_invariant=False)
-    plan, fewer = choose(rows=88), choose(rows=4)
-    assert (plan.block, plan.keep) == (4096, "cached")
-    assert (fewer.block, fewer.keep) == (1024, fewer_keep)
+@pytest.mark.parametrize(("cols", "rows", "block", "keep"), [
+    (8192, 4, 1024, "fp32"), (12288, 4, 1024, "fp32"), (8196, 4, 1024, "cached"), (32768, 33, 4096, "cached"),
+    (12288, 64, 2048, "fp32"), (12292, 50, 2048, "cached"), (16384, 64, 2048, "cached"),
+])  # fmt: skip
+def test_many_columns_of_a_thread_or_narrow_accesses_are_read_again_backward(cols, rows, block, keep):
+    plan = plans.backward(cols, center=True, rows=rows, processors=SMS, batch_invariant=False)
+    assert (plan.block, plan.keep) == (block, keep)
 
 
 def test_three_wide_blocks_of_few_rows_are_read_twice():
@@ -199,14 +205,16 @@ def test_few_wide_rows_are_split_forward(cols, rows, options, program, team):
     plan = choose(rows=rows, processors=SMS, batch_invariant=False)
     assert plan.team == team
     if program is None:
-        assert replace(plan, keep="cached", weights="late") == replace(choose(), keep="cached", weights="late")
+        alike = {"keep": "cached", "weights": "late", "programs": choose().programs}
+        assert replace(plan, **alike) == replace(choose(), **alike)
     else:
         assert (plan.block, plan.warps) == program
 
 
 @pytest.mark.parametrize(("cols", "rows", "program", "team"), [
-    (4096, 1, None, 1), (4097, 1, (1024, 2), 5), (8192, 33, (1024, 2), 8), (8192, 34, (2048, 4), 4),
-    (8192, SMS, (4096, 8), 2), (12289, SMS // 2, (4096, 8), 4), (12289, SMS, None, 1), (65536, 4, (1024, 2), 64),
+    (4096, 1, None, 1), (4097, 1, (1024, 2), 5), (8192, 33, (1024, 2), 8), (8192, 34, None, 1),
+    (8193, 34, (2048, 4), 5), (12288, 105, (2048, 4), 6), (12288, 106, None, 1), (32768, 33, (4096, 8), 8),
+    (32768, 34, (2048, 4), 16), (32768, 67, None, 8), (65536, 4, (1024, 2), 64), (65536, 33, None, 16),
     (131072, 4, (2048, 4), 64), (1 << 20, 1, None, 64),
 ])  # fmt: skip
 @pytest.mark.parametrize("center", [False, True])
@@ -214,6 +222,7 @@ def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
     plan = plans.backward(cols, center=center, rows=rows, processors=SMS, batch_invariant=False)
     if program is None:
         assert plan == plans.backward(cols, center=center)
+        assert plan.team == team or center, "LayerNorm has other plans for many rows"
     else:
         assert (plan.block, plan.warps, plan.team) == (*program, team)
 
@@ -221,11 +230,48 @@ def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
 def test_60000_columns_of_few_rows_have_a_team_where_others_have_one_program():
     choose = partial(plans.forward, 60000, center=False, weight_size=2)
     assert choose().team == choose(rows=SMS, processors=SMS).team == 1
-    assert choose(rows=SMS, processors=SMS, batch_invariant=False) == plans.forward(60000, center=False)
+    team = choose(rows=SMS, processors=SMS, batch_invariant=False)
+    assert team == plans.forward(60000, center=False)
+
+
+@pytest.mark.parametrize(("cols", "rows", "options", "program", "team", "programs"), [
+    (20480, SMS, {"center": True}, (4096, 32), 1, 0), (20480, SMS + 1, {"center": True}, None, 5, 4),
+    (20480, 92, {"center": True}, (2048, 4), 10, 7), (46320, 37, {"center": True}, (2048, 4), 23, 7),
+    (28672, 100, {"center": True}, (4096, 32), 1, 0), (28673, 100, {"center": True}, None, 8, 4),
+    (100000, 30, {"center": True}, None, 25, 4), (20480, 100, {"center": True, "size": 4}, None, 10, 8),
+    (24576, 150, {"residual": True}, None, 1, 0), (24576, 150, {"residual": True, "weight_size": 2}, (4096, 4), 6, 7),
+    (24576, 132, {"residual": True}, (4096, 4), 6, 6), (24577, 132, {"residual": True}, None, 1, 0),
+    (16384, 40, {"residual": True}, None, 1, 0), (24576, 150, {}, None, 1, 0),
+])  # fmt: skip
+def test_more_rows_of_layernorm_and_with_a_residual_have_plans_of_their_own(
+    cols, rows, options, program, team, programs
+):
+    choose = partial(plans.forward, cols, **{"center": False, **options})
+    plan = choose(rows=rows, processors=SMS, batch_invariant=False)
+    assert (plan.team, plan.programs) == (team, programs)
+    expected = choose(rows=rows, processors=SMS) if program is None else None
+    assert plan == expected or (plan.block, plan.warps) == program
+
+
+@pytest.mark.parametrize(("cols", "rows", "options", "changed"), [
+    (40960, 25, {}, {"programs": 2, "keep": "fp32"}), (40960, 50, {}, {"programs": 4}),
+    (40960, 100, {}, {"programs": 8, "weights": "late"}), (40960, 105, {}, {"programs": 8, "weights": "late"}),
+    (40960, 106, {}, {}), (40960, 64, {"residual": True}, {"programs": 5, "weights": "late"}),
+    (40960, 103, {"residual": True}, {}), (40960, 100, {"center": True}, {}),
+    (131072, 40, {}, {}), (131072, 9, {}, {"programs": 1}),
+])  # fmt: skip
+def test_teams_that_take_rows_have_as_many_programs_as_it_takes_to_have_one_wave(cols, rows, options, changed):
+    choose = partial(plans.forward, cols, **{"center": False, **options})
+    assert choose(rows=rows, processors=SMS) == replace(choose(), **changed)
+
+
+def test_131072_columns_of_few_rows_have_narrower_programs():
+    choose = partial(plans.forward, 131072, center=False, processors=SMS, batch_invariant=False)
+    assert (choose(rows=33).block, choose(rows=34).block) == (4096, 16384)
 
 
 @pytest.mark.parametrize(("cols", "options"), [
-    (40000, {}), (40000, {"center": True}), (65536, {"weight_size": 2, "bias": True}),
+    (40000, {"center": True}), (65536, {"weight_size": 2, "bias": True}),
     (30000, {"size": 4, "bias": True}),
 ])  # fmt: skip
 def test_other_plans_do_not_depend_on_the_rows_forward(cols, options):
