@@ -44,16 +44,14 @@ from .launching import (
     starts_early,
     tokens_of,
 )
-from .plans import BackwardPlan, Sum
+from .plans import SPLIT_BACKWARD_PROCESSORS, BackwardPlan, Sum
 from .tiles import COUNTERS
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
-# Its warps, for at most so many partial sums.  More of them leave fewer places for the kernel that runs at that time.
+# Its warps, for at most so many partial sums.  More of them leave less room for the kernel that runs beside them.
 SUM_WARPS = {32: 1, 128: 4, SUM_ROWS: 8}
-# A launch of teams starts early if it has at most so many programs on each SM, and no more rows than one for each of
-# EARLY_PROCESSORS SMs, or more rows than SMs.
-EARLY_PROGRAMS, EARLY_PROCESSORS = 3, 4
+EARLY_PROGRAMS = 3  # on an SM: a launch of teams with more starts late
 
 
 class Backward(NamedTuple):
@@ -173,9 +171,9 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
         x, plan, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group, **constants,
     )  # fmt: skip
     # Programmatic dependent launch, as in `forward`, of this kernel and of the summing kernel, which waits while this
-    # one runs: 0.84 to 0.99 of the time, apart from teams of six programs on an SM (1.02 to 1.08) and of 64 rows (0.96
-    # to 1.19).
-    few_or_many = rows * EARLY_PROCESSORS <= processors(x.device) or rows > processors(x.device)
+    # one runs: 0.82 to 0.99 of the time, apart from teams of six programs on an SM (1.02 to 1.08) and, mostly, of 34 to
+    # 132 rows on 132 SMs (0.91 to 1.19).
+    few_or_many = rows * SPLIT_BACKWARD_PROCESSORS <= processors(x.device) or rows > processors(x.device)
     early = starts_early(x.device) and (plan.team == 1 or (plan.programs <= EARLY_PROGRAMS and few_or_many))
     sums_early = early and bool(gradients) and not fused
     config = config._replace(EARLY=early, LAUNCH_DEPENDENTS=sums_early)
@@ -200,11 +198,11 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, narrow_dx, offset, pl
         )  # fmt: skip
     sums = None
     if gradients and not fused:
-        at_once = min(SUM_ROWS, triton.next_power_of_2(teams))
-        warps = next(warps for most, warps in SUM_WARPS.items() if at_once <= most)
+        sum_rows = min(SUM_ROWS, triton.next_power_of_2(teams))
+        warps = next(warps for most, warps in SUM_WARPS.items() if sum_rows <= most)
         sums = Relaunch(
             _sum_partials, (triton.cdiv(cols, SUM_COLS), len(gradients)),
-            (partial_grads, gradients[0], gradients[-1]), teams, cols, at_once, SUM_COLS, sums_early,
+            (partial_grads, gradients[0], gradients[-1]), teams, cols, sum_rows, SUM_COLS, sums_early,
             num_warps=warps, **({"launch_pdl": True} if sums_early else {}),
         )  # fmt: skip
     return _Launches(main, sums, None if partial_grads is None else tuple(partial_grads.shape), works)

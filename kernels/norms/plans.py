@@ -2,15 +2,16 @@
 
 A plan depends on the direction, the norm, the columns, the dtypes, whether there are a residual and a bias, and on the
 rows and SMs where there are few rows.  Where a launch has no more than half of the warps that the SMs have room for, a
-forward plan keeps a row in registers as far as they suffice; its tiles and warps, and so the order of its sums, stay
-the same.  A few wide rows are split over more programs, and those of a few widths have other tiles, which changes that
-order: a row has the same bits in every batch only if that is not done (`batch_invariant`).
+forward plan keeps a row in registers as far as they suffice, and where a team's rows take little more than one wave,
+there are programs for all of them at once; tiles, warps and teams, and so the order of a row's sums, stay the same.  A
+few wide rows are split over more programs, or have one instead of a team, and those of a few widths have other tiles,
+which changes that order: a row has the same bits in every batch only if that is not done (`batch_invariant`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..cases import Direction
 
@@ -378,14 +379,15 @@ AT_ONCE_WARPS = 2
 FREE_WARPS = 32  # of an SM, half of its warps: each thread may have 64 registers
 OTHER_REGISTERS = 32  # of a thread, for addresses and sums
 IN_REGISTERS_COLS = 16384  # more of a row without a residual are faster read again from the cache
-# Few wide rows are split over at most two programs for each SM.  In one program, rows of fewer bytes forward, and of
-# fewer columns backward, are as fast or faster: the exchange of sums takes about 1 us.
+# Few wide rows are split over the programs of SPLIT_BLOCKS.  In one program, rows of fewer bytes forward, and of fewer
+# columns backward, are as fast or faster: the exchange of sums takes about 1 us.
 SPLIT_BYTES, SPLIT_BACKWARD_COLS = 24576, 4096
 SPLIT_PROCESSORS, SPLIT_BACKWARD_PROCESSORS = 8, 4  # SMs that there are for each row, at least
 SPLIT_BLOCKS = {1024: 2, 2048: 2, 4096: 2, 8192: 1}  # columns of a program, and programs of an SM
-# More rows are split over more programs for each SM, as long as all run at once; in the interval between, backward rows
-# of fewer columns, and more of them than four for five SMs, are as fast in one program.
+# With fewer SMs for each row, 16-bit rows are split over more programs of an SM.  To MORE_BACKWARD_COLS, backward, one
+# program is as fast from half as many rows as SMs on, and in fp32 from a quarter on.
 MORE_BACKWARD_COLS = 8192
+MORE_BACKWARD_ROWS = 0.8  # of as many rows as SMs: more are as fast in the plan of many rows
 WARPS_IN_REGISTERS = 12  # of an SM: with more, a row in teams is faster read again from the cache
 LAYERNORM_ALONE = 28672  # columns of LayerNorm to which a program takes a whole row, if there are no more than SMs
 
@@ -438,79 +440,78 @@ def problem(plan: ForwardPlan, cols: int) -> str | None:
     return next((rule for rule, followed in holds.items() if not followed), None)
 
 
-def default(
-    direction: Direction,
-    cols: int,
-    *,
-    center: bool,
-    size: int = 2,
-    weight_size: int = 4,
-    bias: bool = False,
-    residual: bool = False,
-    rows: int | None = None,
-    processors: int = 0,
-    batch_invariant: bool = True,
-) -> ForwardPlan:
-    """`forward`, or `backward`, which does not depend on `weight_size`."""
-    if direction is Direction.BWD:  # a bias is a second sum over the rows, as in LayerNorm
-        return backward(
-            cols, center=center or bias, size=size, residual=residual,
-            rows=rows, processors=processors, batch_invariant=batch_invariant,
-        )  # fmt: skip
-    return forward(
-        cols, center=center, size=size, weight_size=weight_size, bias=bias, residual=residual,
-        rows=rows, processors=processors, batch_invariant=batch_invariant,
-    )  # fmt: skip
+class Launch(NamedTuple):
+    """What a plan is chosen for: rows with elements of `size` bytes, a weight of `weight_size`, and the device."""
+
+    cols: int
+    center: bool  # LayerNorm
+    size: int = 2
+    weight_size: int = 4
+    bias: bool = False  # forward it counts for RMSNorm in wide rows, and where a row is kept in registers
+    residual: bool = False  # backward: there is a gradient of residual_out
+    rows: int | None = None  # None: more than a device can work on at once
+    processors: int = 0  # SMs of the device; 0: not known, so that `rows` does not count
+    batch_invariant: bool = True  # a row has the same bits whatever `rows` is
+
+    @property
+    def vectors(self) -> int:
+        """Of a column: weight and bias.  LayerNorm has two."""
+        return 2 if self.center or self.bias else 1
+
+    @property
+    def whole_accesses(self) -> bool:
+        """Whether each access of a thread has 16 bytes; others take more registers."""
+        return access(self.cols, self.size) * self.size == VECTOR_BYTES
+
+    @property
+    def few(self) -> bool:
+        """Whether there are no more rows than SMs, whose bits may differ from those of more."""
+        return not self.batch_invariant and self.rows is not None and self.rows <= self.processors
 
 
-def forward(
-    cols: int,
-    *,
-    center: bool,
-    size: int = 2,
-    weight_size: int = 4,
-    bias: bool = False,
-    residual: bool = False,
-    rows: int | None = None,
-    processors: int = 0,
-    batch_invariant: bool = True,
-) -> ForwardPlan:
-    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm.
+def default(direction: Direction, cols: int, *, center: bool, **others: Any) -> ForwardPlan:
+    """`forward` or `backward`; `others` are fields of Launch."""
+    return (backward if direction is Direction.BWD else forward)(cols, center=center, **others)
 
-    bias: there is one; it counts for RMSNorm in wide rows, and where a row is kept in registers.
-    rows: how many there are; None for more than a device can work on at once.  processors: SMs of the device.
-    batch_invariant: a row has the same bits whatever `rows` is.
-    """
-    if not batch_invariant and rows is not None:
-        split = _split_forward(cols, size, rows, processors, center)
-        if split := split or _split_more_forward(cols, size, weight_size, rows, processors, center, residual):
+
+def forward(cols: int, *, center: bool, **others: Any) -> ForwardPlan:
+    """The plan of a forward launch; `others` are fields of Launch."""
+    launch = Launch(cols, center, **others)
+    rows, processors = launch.rows, launch.processors
+    if not rows or not processors:
+        return _forward_by_width(launch)
+    if not launch.batch_invariant:
+        split = _split_forward(launch, rows)
+        if split := split or _split_more_forward(launch, rows):
             return split
-    few = not batch_invariant and rows is not None and rows <= processors
-    if center:
-        plan = _layernorm_forward(cols, size, residual)
-        if few and plan.warps == 1 and plan.rows == 1:
-            plan = replace(plan, block=256, blocks=-(-cols // 256), warps=4)  # alone on an SM, a warp waits for itself
+    plan = _forward_by_width(launch)
+    if plan.dynamic:
+        return _in_one_wave(plan, launch, rows)
+    return _in_registers(plan, launch, rows) if _at_once(plan, rows, processors) else plan
+
+
+def _forward_by_width(launch: Launch) -> ForwardPlan:
+    """The plan of a width, for more rows than a device can work on at once; for few rows, some widths have another."""
+    if launch.center:
+        plan = _layernorm_forward(launch)
+        if launch.few and plan.warps == 1 and plan.rows == 1:  # alone on an SM, a warp waits for itself
+            plan = replace(plan, block=256, blocks=-(-launch.cols // 256), warps=4)
     else:
-        at_once = few and rows is not None and _narrow_team_at_once(cols, rows, processors)
-        plan = _rmsnorm_forward(cols, size, weight_size, residual, few, at_once)
-        if bias and not residual:
-            plan = _rmsnorm_with_bias(plan, cols, size, weight_size)
-    if size > 2 and plan.team == 1:
+        plan = _rmsnorm_forward(launch)
+        if launch.bias and not launch.residual:
+            plan = _rmsnorm_with_bias(plan, launch)
+    if launch.size > 2 and plan.team == 1:
         plan = replace(plan, stages=min(plan.stages, 2))
-    if rows is not None and plan.dynamic:
-        return _in_one_wave(plan, rows, processors, center)
-    if rows is None or not _at_once(plan, rows, processors):
-        return plan
-    vectors = weight_size * (2 if center or bias else 1)
-    return _in_registers(plan, rows, processors, size, vectors, center=center, residual=residual)
+    return plan
 
 
-def _split_forward(cols: int, size: int, rows: int, processors: int, center: bool) -> ForwardPlan | None:
+def _split_forward(launch: Launch, rows: int) -> ForwardPlan | None:
     """A few wide rows over as many programs as the device has room for; None where there are too many.
 
     The narrowest programs that let the next launch start at once, if there are any.
     """
-    if cols * size <= SPLIT_BYTES or rows * SPLIT_PROCESSORS > processors:
+    cols, center, processors = launch.cols, launch.center, launch.processors
+    if cols * launch.size <= SPLIT_BYTES or rows * SPLIT_PROCESSORS > processors:
         return None
     fitting = [
         (rows * team * warps, ForwardPlan(1, block, warps, team=team, programs=programs, weights="held", keep="fp32"))
@@ -523,60 +524,54 @@ def _split_forward(cols: int, size: int, rows: int, processors: int, center: boo
     return next(iter(at_once or others), None)
 
 
-def _split_more_forward(
-    cols: int, size: int, weight_size: int, rows: int, processors: int, center: bool, residual: bool
-) -> ForwardPlan | None:
-    """As `_split_forward`, for more rows of 16-bit elements: LayerNorm, and RMSNorm with a residual."""
-    if size > 2 or cols <= TEAM_COLS:
+def _split_more_forward(launch: Launch, rows: int) -> ForwardPlan | None:
+    """For more rows of 16-bit elements, forward, all of which run at once.  Limits of programs are those of registers.
+
+    LayerNorm: split, or one program for a row instead of a team.  RMSNorm with a residual: split.  Others have plans by
+    width that are as fast.
+    """
+    cols, processors = launch.cols, launch.processors
+    if launch.size > 2 or cols <= TEAM_COLS or not launch.whole_accesses:
         return None
-    if center and not residual:
-        programs, team = _all_at_once(cols, 2048, rows, processors)
+    if launch.center and not launch.residual:
+        team, programs = _programs(cols, 2048, rows, processors)
         if programs <= 7 and team <= LAYERNORM_MAX_TEAM:
-            return _kept(ForwardPlan(1, 2048, 4, team=team, programs=programs, weights="held"), programs <= 5)
+            keep: Keep = "fp32" if programs <= 4 else "cached"
+            return ForwardPlan(1, 2048, 4, team=team, programs=programs, weights="held", keep=keep)
         if rows <= processors and cols <= LAYERNORM_ALONE:
             return ForwardPlan(1, 4096, 32, blocks=-(-cols // 4096))
-    elif residual and not center and cols <= 32768:
-        programs, team = _all_at_once(cols, 4096, rows, processors)
-        if programs <= (6 if cols % 4096 or weight_size > 2 else 7):  # masks and weights take registers
-            split = ForwardPlan(1, 4096, 4, team=team, programs=programs, weights="held")
-            return _kept(split, True) if 4 * programs <= WARPS_IN_REGISTERS else replace(split, weights="late")
+    elif launch.residual and launch.vectors == 1 and cols <= 32768:
+        team, programs = _programs(cols, 4096, rows, processors)
+        if programs <= (6 if cols % 4096 or launch.weight_size > 2 else 7):  # masks and weights take registers
+            split = ForwardPlan(1, 4096, 4, team=team, programs=programs, weights="late")
+            return replace(split, weights="held", keep="fp32") if 4 * programs <= WARPS_IN_REGISTERS else split
     return None
 
 
-def _kept(plan: Plan, in_registers: bool) -> Plan:
-    return replace(plan, keep="fp32" if in_registers else "cached")
-
-
-def _all_at_once(cols: int, block: int, rows: int, processors: int) -> tuple[int, int]:
-    """(programs of an SM, programs of a row) where all rows are worked on at the same time."""
+def _programs(cols: int, block: int, rows: int, processors: int) -> tuple[int, int]:
+    """(programs of a row, programs of an SM) with `block` columns each, where all rows run at once."""
     team = -(-cols // block)
-    return -(-rows * team // processors), team
+    return team, -(-rows * team // processors)
 
 
-def _narrow_team_at_once(cols: int, rows: int, processors: int) -> bool:
-    """Whether the narrowest programs of RMSNorm are enough for a row, and all rows run at once (`_in_one_wave`)."""
-    programs, team = _all_at_once(cols, _RMSNORM_TEAM_FORWARD.block, rows, processors)
-    return team <= MAX_TEAM and _registers_suffice(_RMSNORM_TEAM_FORWARD, programs)
+def _in_one_wave(plan: ForwardPlan, launch: Launch, rows: int) -> ForwardPlan:
+    """The same tiles and teams, and so the same order of a row's sums, with programs for all rows at once.
 
-
-def _registers_suffice(plan: ForwardPlan, programs: int) -> bool:
-    """Whether the threads of so many programs on an SM have registers for their columns."""
-    return REGISTERS // (32 * plan.warps * programs) >= OTHER_REGISTERS + plan.block // (32 * plan.warps)
-
-
-def _in_one_wave(plan: ForwardPlan, rows: int, processors: int, center: bool) -> ForwardPlan:
-    """The same tiles and teams, and so the same order of a row's sums, with a program for each part of each row.
-
-    Only where the plan would take one wave or a part of a second one.  More programs have no registers for weights, and
-    for LayerNorm, which has two of them, too few at all.
+    Few of them keep a row in registers.  More than the plan has do not hold the weight; where there are two vectors, or
+    accesses of less than 16 bytes, they would spill.
     """
-    programs = -(-rows * plan.team // processors)
-    more = programs > plan.programs
-    if more and (center or programs >= 2 * plan.programs or not _registers_suffice(plan, programs)):
-        return plan
-    if programs * plan.warps <= WARPS_IN_REGISTERS and plan.block <= 1024 * plan.warps:
-        return replace(plan, programs=programs, keep="fp32")
-    return replace(plan, programs=programs, weights="late" if more else plan.weights)
+    _, programs = _programs(launch.cols, plan.block, rows, launch.processors)
+    few, most = WARPS_IN_REGISTERS // plan.warps, _most_programs(plan)
+    if programs <= few and plan.block <= 1024 * plan.warps:  # at most 32 elements of a thread
+        return replace(plan, programs=few, keep="fp32")
+    if plan.programs < programs <= most and launch.vectors == 1 and launch.whole_accesses:
+        return replace(plan, programs=most, weights="late")
+    return plan
+
+
+def _most_programs(plan: ForwardPlan) -> int:
+    """Programs on an SM whose threads have registers for their columns."""
+    return REGISTERS // (32 * plan.warps * OTHER_REGISTERS + plan.block)
 
 
 def _splits(cols: int, rows: int, processors: int, max_team: int) -> Iterator[tuple[int, int, int]]:
@@ -595,22 +590,21 @@ def _at_once(plan: ForwardPlan, rows: int, processors: int) -> bool:
     return tiles * plan.warps <= FREE_WARPS * processors
 
 
-def _in_registers(
-    plan: ForwardPlan, rows: int, processors: int, size: int, vectors: int, *, center: bool, residual: bool
-) -> ForwardPlan:
+def _in_registers(plan: ForwardPlan, launch: Launch, rows: int) -> ForwardPlan:
     """The same tile and warps, and so the same order of a row's sums, where registers are free and each wait counts.
 
     Nothing is prefetched.  A row stays in registers and weights are loaded before its sums, if a thread has enough of
     them; a wider row is read again from the cache, unless its sum with a residual would have to be.
-    vectors: bytes of a column of weight and bias.
     """
-    keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", size)]  # bytes of an element
+    center, residual = launch.center, launch.residual
+    keeps: list[tuple[Keep, int]] = [("fp32", 4), ("packed", launch.size)]  # bytes of an element
     several = plan.blocks > 1 and plan.block >= 4096 and (center or not residual)
     if several or (not residual and plan.span > IN_REGISTERS_COLS):
         keeps = [("cached", 0)]
+    vectors = launch.weight_size * launch.vectors  # bytes of a column of weight and bias
     elements = plan.rows * plan.span // (32 * plan.warps)
     # Programs of an SM.  LayerNorm, which reduces a row twice, is faster in registers even if fewer run at a time.
-    programs = 1 if center else -(-rows // plan.rows // processors)
+    programs = 1 if center else -(-rows // plan.rows // launch.processors)
     registers = min(MAX_REGISTERS, REGISTERS // (32 * plan.warps * programs))
     at_once = replace(plan, programs=0, stages=1, registers=None)
     for keep, kept in keeps:
@@ -624,12 +618,9 @@ def access(cols: int, size: int) -> int:
     return min(VECTOR_BYTES // size, cols & -cols)
 
 
-def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few: bool, at_once: bool) -> ForwardPlan:
-    """few, at_once: there are no more rows than SMs, or than those in teams of the narrowest programs in one wave.
-
-    The bits of these may differ from those of more rows.
-    """
-    if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not few:
+def _rmsnorm_forward(launch: Launch) -> ForwardPlan:
+    cols, size, weight_size, residual = launch.cols, launch.size, launch.weight_size, launch.residual
+    if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not launch.few:
         return _RMSNORM_FORWARD_65536
     if residual and weight_size > 2 and TEAM_COLS < cols <= 19456 and size == 2:
         return _RESIDUAL_19456
@@ -642,21 +633,36 @@ def _rmsnorm_forward(cols: int, size: int, weight_size: int, residual: bool, few
         return _wide(_RMSNORM_FP32_TEAM_FORWARD if cols < MIN_65536 else _RMSNORM_FP32_WIDE_FORWARD, cols)
     if residual:
         return _wide(_RMSNORM_RESIDUAL_FORWARD, cols)
-    return _wide(_RMSNORM_TEAM_FORWARD if cols < RMSNORM_WIDE or at_once else _RMSNORM_WIDE_FORWARD, cols)
+    narrow = cols < RMSNORM_WIDE or _narrow_team_at_once(launch)
+    return _wide(_RMSNORM_TEAM_FORWARD if narrow else _RMSNORM_WIDE_FORWARD, cols)
 
 
-def _rmsnorm_with_bias(plan: ForwardPlan, cols: int, size: int, weight_size: int) -> ForwardPlan:
-    """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias."""
-    if size > 2 and cols < MIN_65536:
-        return _RMSNORM_FORWARD[32768] if 24576 < cols <= 32768 else plan
-    if cols <= 32768:
-        return plan
-    if size == weight_size == 2 and MIN_65536 <= cols <= 65536:
+def _narrow_team_at_once(launch: Launch) -> bool:
+    """Whether the narrowest programs of RMSNorm are enough for a row, and few rows run at once (`_in_one_wave`)."""
+    if not launch.few or launch.rows is None:
+        return False
+    narrow = _RMSNORM_TEAM_FORWARD
+    team, programs = _programs(launch.cols, narrow.block, launch.rows, launch.processors)
+    return team <= MAX_TEAM and programs <= _most_programs(narrow)
+
+
+def _rmsnorm_with_bias(plan: ForwardPlan, launch: Launch) -> ForwardPlan:
+    """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias.
+
+    Several blocks have no registers for both vectors.
+    """
+    cols = launch.cols
+    if launch.size > 2 and 24576 < cols <= 32768:
+        return _RMSNORM_FORWARD[32768]
+    if cols <= 32768 or (launch.size > 2 and cols < MIN_65536):
+        return replace(plan, weights="late") if plan.blocks > 1 and plan.block >= 4096 else plan
+    if launch.size == launch.weight_size == 2 and MIN_65536 <= cols <= 65536:
         return _RMSNORM_BIAS_FORWARD_65536
-    return _layernorm_forward(cols, size, residual=False)
+    return _layernorm_forward(launch)
 
 
-def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
+def _layernorm_forward(launch: Launch) -> ForwardPlan:
+    cols, size, residual = launch.cols, launch.size, launch.residual
     fp32 = _LAYERNORM_RESIDUAL_FP32 if residual else _LAYERNORM_FORWARD_FP32
     if plan := _next(fp32 if size > 2 else _LAYERNORM_FORWARD, cols):
         return plan
@@ -669,33 +675,19 @@ def _layernorm_forward(cols: int, size: int, residual: bool) -> ForwardPlan:
     return _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
 
 
-def backward(
-    cols: int,
-    *,
-    center: bool,
-    size: int = 2,
-    residual: bool = False,
-    rows: int | None = None,
-    processors: int = 0,
-    batch_invariant: bool = True,
-) -> BackwardPlan:
-    """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias.
-
-    residual: there is a gradient of residual_out.  The others are as for `forward`.
-    """
-    if (
-        not batch_invariant
-        and rows is not None
-        and (split := _split_backward(cols, size, rows, processors, center, residual))
-    ):
+def backward(cols: int, *, center: bool, **others: Any) -> BackwardPlan:
+    """The plan of a backward launch; `others` are fields of Launch, of which `weight_size` does not count."""
+    launch = Launch(cols, center or others.get("bias", False), **others)  # of a bias, too, rows are added up
+    if not launch.batch_invariant and launch.rows and (split := _split_backward(launch, launch.rows)):
         return split
-    if size > 2:
+    center, residual = launch.center, launch.residual
+    if launch.size > 2:
         return _fp32_backward(cols, center, residual)
-    odd = access(cols, size) == 1  # 5120 columns spill where each element is an access
+    odd = access(cols, launch.size) == 1  # 5120 columns spill where each element is an access
     table = _LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD_RESIDUAL if residual or odd else _RMSNORM_BACKWARD
     if plan := _next(table, cols):
         return plan
-    if not center and cols * size % SECTOR:
+    if not center and cols * launch.size % SECTOR:
         if cols <= TEAM_COLS:
             return _RMSNORM_UNALIGNED_16384
         return _wide(_RMSNORM_UNALIGNED_RESIDUAL if residual else _RMSNORM_UNALIGNED_BACKWARD, cols)
@@ -704,28 +696,28 @@ def backward(
     return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
 
 
-def _split_backward(
-    cols: int, size: int, rows: int, processors: int, center: bool, residual: bool
-) -> BackwardPlan | None:
-    """As `_split_forward`, to programs of at most 4096 columns.
+def _split_backward(launch: Launch, rows: int) -> BackwardPlan | None:
+    """As `_split_forward`, to programs of at most 4096 columns; more rows, all at once, as `_split_more_forward`.
 
     A row is read again from the cache where a thread would need too many registers.
     """
+    cols, processors, wide = launch.cols, launch.processors, launch.cols > MORE_BACKWARD_COLS
     if cols <= SPLIT_BACKWARD_COLS or rows > processors:
         return None
-    vectors = access(cols, size) * size == VECTOR_BYTES
-    if rows * SPLIT_BACKWARD_PROCESSORS <= processors:
+    few = rows * SPLIT_BACKWARD_PROCESSORS <= processors
+    if few or (launch.size == 2 and not wide and 2 * rows <= processors):
         for block, team, programs in _splits(cols, rows, processors, MAX_TEAM):
             if block <= 4096:
-                split = BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1)
-                return _kept(split, block < 4096 and vectors)
-    if size > 2 or cols <= MORE_BACKWARD_COLS or 5 * rows > 4 * processors or (center and residual):
+                keep: Keep = "fp32" if block < 4096 and launch.whole_accesses else "cached"
+                return BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1, keep=keep)
+    if launch.size > 2 or not wide or not launch.whole_accesses or (launch.center and launch.residual):
         return None
-    programs, team = _all_at_once(cols, 2048, rows, processors)
-    if team > MAX_TEAM or programs > (5 if center or residual else 6 if cols % 2048 else 7):  # more would spill
+    team, programs = _programs(cols, 2048, rows, processors)
+    most = 5 if launch.center or launch.residual else 6 if cols % 2048 else 7  # with registers; masks take some
+    if rows > MORE_BACKWARD_ROWS * processors or team > MAX_TEAM or programs > most:
         return None
-    split = BackwardPlan(1, 2048, 4, team=team, programs=programs, stages=1)
-    return _kept(split, 4 * programs <= WARPS_IN_REGISTERS and vectors)
+    keep = "fp32" if 4 * programs <= WARPS_IN_REGISTERS else "cached"
+    return BackwardPlan(1, 2048, 4, team=team, programs=programs, stages=1, keep=keep)
 
 
 def _fp32_backward(cols: int, center: bool, residual: bool) -> BackwardPlan:

@@ -23,11 +23,11 @@ ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 # Many, and few: several to an SM, or one, or several SMs to a row; nothing is computed.
-ROWS = (100_000, 1000, 300, 100, 8, 1)
+ROWS = (100_000, 1000, 300, 130, 100, 60, 34, 8, 1)
 # Ops whose plans are compiled: those of others are theirs.
 WITH_PLANS = ("rmsnorm", "rmsnorm_residual", "rmsnorm_bias", "layernorm", "layernorm_residual")
 # Columns of 16-bit rows that do not all begin on a boundary of 32 bytes: no suite has wide ones.
-UNALIGNED = (15000, 30648)
+UNALIGNED = (13000, 15000, 20488, 30648)
 TWO_PASSES = 65536  # columns
 SLAB = 64  # rows of the two-pass kernels, which do not depend on it
 SHAPE = ("rows", "block", "warps")

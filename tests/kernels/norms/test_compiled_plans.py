@@ -150,11 +150,14 @@ def test_launches_start_early_and_small_ones_let_the_next_start_at_once(ours, sh
     assert (kernel["settings"]["EARLY"], kernel["settings"]["LAUNCH_DEPENDENTS"]) == (early, at_once)
 
 
-@pytest.mark.parametrize(("shape", "early"), [("4096x1000", True), ("8x25600", True), ("4096x16384", False)])
-def test_backward_teams_of_many_programs_start_late_and_so_do_their_sums(ours, shape, early):
+@pytest.mark.parametrize(("shape", "early", "warps"), [
+    ("4096x1000", True, 8), ("4096x16384", False, 4),  # 6 programs on an SM
+    ("8x25600", True, 1), ("34x12288", False, 4), ("33x8192", True, 4), ("100x8192", True, 4), ("132x8192", True, 8),
+])  # fmt: skip
+def test_backward_teams_of_six_programs_or_of_34_to_132_rows_start_late_and_so_do_sums(ours, shape, early, warps):
     main, sums = kernels_of(ours, f"rmsnorm.bwd.{shape}.bf16-fp32")
     assert (main["settings"]["EARLY"], main["settings"]["LAUNCH_DEPENDENTS"]) == (early, early)
-    assert sums["settings"]["WAIT"] == early
+    assert (sums["settings"]["WAIT"], sums["warps"]) == (early, warps)
 
 
 @pytest.mark.parametrize("op", ["rmsnorm", "layernorm_residual"])

@@ -99,7 +99,9 @@ def test_rows_are_scheduled_dynamically_where_none_is_prefetched(cols, center, s
     (32768, (2, 4), plans.forward(32768, center=False)), (40000, (2, 4), plans.forward(40000, center=True)),
     (57344, (2, 2), plans.forward(57344, center=True)), (57345, (2, 2), ForwardPlan(1, 32768, 32, blocks=2)),
     (65536, (2, 4), plans.forward(65536, center=True)), (262144, (2, 2), plans.forward(262144, center=True)),
-    (24576, (4, 4), plans.forward(24576, center=False, size=4)), (24577, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
+    (24576, (4, 4), replace(plans.forward(24576, center=False, size=4), weights="late")),
+    (20480, (2, 4), replace(plans.forward(20480, center=False), weights="late")),
+    (24577, (4, 4), ForwardPlan(1, 16384, 32, blocks=2)),
     (40000, (4, 4), plans.forward(40000, center=False, size=4)),
     (65536, (4, 4), plans.forward(65536, center=True, size=4)),
 ])  # fmt: skip
@@ -212,8 +214,9 @@ def test_few_wide_rows_are_split_forward(cols, rows, options, program, team):
 
 
 @pytest.mark.parametrize(("cols", "rows", "program", "team"), [
-    (4096, 1, None, 1), (4097, 1, (1024, 2), 5), (8192, 33, (1024, 2), 8), (8192, 34, None, 1),
-    (8193, 34, (2048, 4), 5), (12288, 105, (2048, 4), 6), (12288, 106, None, 1), (32768, 33, (4096, 8), 8),
+    (4096, 1, None, 1), (4097, 1, (1024, 2), 5), (8192, 33, (1024, 2), 8), (8192, 34, (2048, 4), 4),
+    (8192, 66, (2048, 4), 4), (8192, 67, None, 1), (8200, 34, (2048, 4), 5),
+    (12288, 105, (2048, 4), 6), (12288, 106, None, 1), (32768, 33, (4096, 8), 8),
     (32768, 34, (2048, 4), 16), (32768, 67, None, 8), (65536, 4, (1024, 2), 64), (65536, 33, None, 16),
     (131072, 4, (2048, 4), 64), (1 << 20, 1, None, 64),
 ])  # fmt: skip
@@ -222,7 +225,6 @@ def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
     plan = plans.backward(cols, center=center, rows=rows, processors=SMS, batch_invariant=False)
     if program is None:
         assert plan == plans.backward(cols, center=center)
-        assert plan.team == team or center, "LayerNorm has other plans for many rows"
     else:
         assert (plan.block, plan.warps, plan.team) == (*program, team)
 
@@ -230,39 +232,69 @@ def test_few_wide_rows_are_split_backward(cols, rows, program, team, center):
 def test_60000_columns_of_few_rows_have_a_team_where_others_have_one_program():
     choose = partial(plans.forward, 60000, center=False, weight_size=2)
     assert choose().team == choose(rows=SMS, processors=SMS).team == 1
-    team = choose(rows=SMS, processors=SMS, batch_invariant=False)
-    assert team == plans.forward(60000, center=False)
+    assert choose(rows=SMS, processors=SMS, batch_invariant=False) == plans.forward(60000, center=False)
 
 
-@pytest.mark.parametrize(("cols", "rows", "options", "program", "team", "programs"), [
-    (20480, SMS, {"center": True}, (4096, 32), 1, 0), (20480, SMS + 1, {"center": True}, None, 5, 4),
-    (20480, 92, {"center": True}, (2048, 4), 10, 7), (46320, 37, {"center": True}, (2048, 4), 23, 7),
-    (28672, 100, {"center": True}, (4096, 32), 1, 0), (28673, 100, {"center": True}, None, 8, 4),
-    (100000, 30, {"center": True}, None, 25, 4), (20480, 100, {"center": True, "size": 4}, None, 10, 8),
-    (24576, 150, {"residual": True}, None, 1, 0), (24576, 150, {"residual": True, "weight_size": 2}, (4096, 4), 6, 7),
-    (24576, 132, {"residual": True}, (4096, 4), 6, 6), (24577, 132, {"residual": True}, None, 1, 0),
-    (16384, 40, {"residual": True}, None, 1, 0), (24576, 150, {}, None, 1, 0),
+@pytest.mark.parametrize(("cols", "rows", "options", "expected"), [
+    (20480, SMS, {"center": True}, ForwardPlan(1, 4096, 32, blocks=5)), (20480, SMS + 1, {"center": True}, None),
+    (20480, 92, {"center": True}, ForwardPlan(1, 2048, 4, team=10, programs=7, weights="held")),
+    (20480, 52, {"center": True}, ForwardPlan(1, 2048, 4, team=10, programs=4, weights="held", keep="fp32")),
+    (28672, 100, {"center": True}, ForwardPlan(1, 4096, 32, blocks=7)), (28680, 100, {"center": True}, None),
+    (46320, 37, {"center": True}, ForwardPlan(1, 2048, 4, team=23, programs=7, weights="held")),
+    (100000, 30, {"center": True}, None), (20480, 100, {"center": True, "size": 4}, None),
+    (20484, 52, {"center": True}, None), (26000, 60, {"center": True, "residual": True}, None),
+    (24576, 60, {"residual": True}, ForwardPlan(1, 4096, 4, team=6, programs=3, weights="held", keep="fp32")),
+    (24576, 132, {"residual": True}, ForwardPlan(1, 4096, 4, team=6, programs=6)),
+    (24576, 133, {"residual": True}, None), (26000, 113, {"residual": True, "weight_size": 2},
+     ForwardPlan(1, 4096, 4, team=7, programs=6)), (26000, 114, {"residual": True, "weight_size": 2}, None),
+    (24576, 150, {"residual": True, "weight_size": 2}, ForwardPlan(1, 4096, 4, team=6, programs=7)),
+    (24576, 60, {"residual": True, "bias": True}, None), (24580, 60, {"residual": True}, None),
+    (16384, 40, {"residual": True}, None), (24576, 150, {}, None),
 ])  # fmt: skip
-def test_more_rows_of_layernorm_and_with_a_residual_have_plans_of_their_own(
-    cols, rows, options, program, team, programs
-):
+def test_more_rows_of_layernorm_and_with_a_residual_have_plans_of_their_own(cols, rows, options, expected):
     choose = partial(plans.forward, cols, **{"center": False, **options})
     plan = choose(rows=rows, processors=SMS, batch_invariant=False)
-    assert (plan.team, plan.programs) == (team, programs)
-    expected = choose(rows=rows, processors=SMS) if program is None else None
-    assert plan == expected or (plan.block, plan.warps) == program
+    assert plan == (expected or choose(rows=rows, processors=SMS))
+
+
+@pytest.mark.parametrize(("cols", "rows", "options", "programs", "keep"), [
+    (12288, 64, {}, 3, "fp32"), (12288, 105, {"center": True}, 5, "cached"),
+    (12288, 105, {"residual": True}, 5, "cached"), (13008, 105, {}, 6, "cached"),
+    (13008, 105, {"residual": True}, None, None), (13008, 105, {"bias": True}, None, None),
+    (16384, 105, {}, 7, "cached"), (16400, 100, {}, None, None), (12288, 64, {"size": 4}, None, None),
+    (12288, 64, {"center": True, "residual": True}, None, None), (12292, 64, {}, None, None),
+])  # fmt: skip
+def test_more_rows_are_split_backward_as_far_as_registers_suffice(cols, rows, options, programs, keep):
+    choose = partial(plans.default, Direction.BWD, cols, **{"center": False, **options})
+    plan = choose(rows=rows, processors=SMS, batch_invariant=False)
+    if programs is None:
+        assert plan == choose()
+    else:
+        assert (plan.block, plan.warps, plan.programs, plan.keep) == (2048, 4, programs, keep)
 
 
 @pytest.mark.parametrize(("cols", "rows", "options", "changed"), [
-    (40960, 25, {}, {"programs": 2, "keep": "fp32"}), (40960, 50, {}, {"programs": 4}),
-    (40960, 100, {}, {"programs": 8, "weights": "late"}), (40960, 105, {}, {"programs": 8, "weights": "late"}),
-    (40960, 106, {}, {}), (40960, 64, {"residual": True}, {"programs": 5, "weights": "late"}),
-    (40960, 103, {"residual": True}, {}), (40960, 100, {"center": True}, {}),
-    (131072, 40, {}, {}), (131072, 9, {}, {"programs": 1}),
+    (40960, 39, {}, {"programs": 3, "keep": "fp32"}), (40960, 40, {}, {}), (40960, 79, {}, {}),
+    (40960, 80, {}, {"programs": 8, "weights": "late"}), (40960, 105, {}, {"programs": 8, "weights": "late"}),
+    (40960, 106, {}, {}), (40964, 100, {}, {}), (65536, 50, {"size": 4, "bias": True}, {}),
+    (40960, 64, {"residual": True}, {"programs": 5, "weights": "late"}), (40960, 67, {"residual": True}, {}),
+    (40960, 100, {"center": True}, {}), (40960, 70, {"center": True, "residual": True}, {}),
+    (131072, 40, {}, {}), (131072, 9, {}, {}),
 ])  # fmt: skip
-def test_teams_that_take_rows_have_as_many_programs_as_it_takes_to_have_one_wave(cols, rows, options, changed):
+def test_teams_that_take_rows_have_programs_for_all_of_them_at_once(cols, rows, options, changed):
     choose = partial(plans.forward, cols, **{"center": False, **options})
     assert choose(rows=rows, processors=SMS) == replace(choose(), **changed)
+
+
+@pytest.mark.parametrize("direction", [*Direction][:2])
+def test_rows_do_not_count_without_the_number_of_sms(direction):
+    choose = partial(plans.default, direction, 40960, center=False, batch_invariant=False)
+    assert choose(rows=5) == choose(rows=0, processors=SMS) == choose()
+
+
+@pytest.mark.parametrize("cols", [80, 96, 560])
+def test_narrow_tiles_that_were_measured_in_16_bits_are_for_these(cols):
+    assert plans.forward(cols, center=False).blocks > plans.forward(cols, center=False, size=4).blocks
 
 
 def test_131072_columns_of_few_rows_have_narrower_programs():
