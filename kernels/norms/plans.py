@@ -440,7 +440,7 @@ def problem(plan: ForwardPlan, cols: int) -> str | None:
     return next((rule for rule, followed in holds.items() if not followed), None)
 
 
-class Launch(NamedTuple):
+class NormLaunch(NamedTuple):
     """What a plan is chosen for: rows with elements of `size` bytes, a weight of `weight_size`, and the device."""
 
     cols: int
@@ -470,13 +470,13 @@ class Launch(NamedTuple):
 
 
 def default(direction: Direction, cols: int, *, center: bool, **others: Any) -> ForwardPlan:
-    """`forward` or `backward`; `others` are fields of Launch."""
+    """`forward` or `backward`; `others` are fields of NormLaunch."""
     return (backward if direction is Direction.BWD else forward)(cols, center=center, **others)
 
 
 def forward(cols: int, *, center: bool, **others: Any) -> ForwardPlan:
-    """The plan of a forward launch; `others` are fields of Launch."""
-    launch = Launch(cols, center, **others)
+    """The plan of a forward launch; `others` are fields of NormLaunch."""
+    launch = NormLaunch(cols, center, **others)
     rows, processors = launch.rows, launch.processors
     if not rows or not processors:
         return _forward_by_width(launch)
@@ -490,7 +490,7 @@ def forward(cols: int, *, center: bool, **others: Any) -> ForwardPlan:
     return _in_registers(plan, launch, rows) if _at_once(plan, rows, processors) else plan
 
 
-def _forward_by_width(launch: Launch) -> ForwardPlan:
+def _forward_by_width(launch: NormLaunch) -> ForwardPlan:
     """The plan of a width, for more rows than a device can work on at once; for few rows, some widths have another."""
     if launch.center:
         plan = _layernorm_forward(launch)
@@ -505,7 +505,7 @@ def _forward_by_width(launch: Launch) -> ForwardPlan:
     return plan
 
 
-def _split_forward(launch: Launch, rows: int) -> ForwardPlan | None:
+def _split_forward(launch: NormLaunch, rows: int) -> ForwardPlan | None:
     """A few wide rows over as many programs as the device has room for; None where there are too many.
 
     The narrowest programs that let the next launch start at once, if there are any.
@@ -524,7 +524,7 @@ def _split_forward(launch: Launch, rows: int) -> ForwardPlan | None:
     return next(iter(at_once or others), None)
 
 
-def _split_more_forward(launch: Launch, rows: int) -> ForwardPlan | None:
+def _split_more_forward(launch: NormLaunch, rows: int) -> ForwardPlan | None:
     """For more rows of 16-bit elements, forward, all of which run at once.  Limits of programs are those of registers.
 
     LayerNorm: split, or one program for a row instead of a team.  RMSNorm with a residual: split.  Others have plans by
@@ -554,7 +554,7 @@ def _programs(cols: int, block: int, rows: int, processors: int) -> tuple[int, i
     return team, -(-rows * team // processors)
 
 
-def _in_one_wave(plan: ForwardPlan, launch: Launch, rows: int) -> ForwardPlan:
+def _in_one_wave(plan: ForwardPlan, launch: NormLaunch, rows: int) -> ForwardPlan:
     """The same tiles and teams, and so the same order of a row's sums, with programs for all rows at once.
 
     Few of them keep a row in registers.  More than the plan has do not hold the weight; where there are two vectors, or
@@ -590,7 +590,7 @@ def _at_once(plan: ForwardPlan, rows: int, processors: int) -> bool:
     return tiles * plan.warps <= FREE_WARPS * processors
 
 
-def _in_registers(plan: ForwardPlan, launch: Launch, rows: int) -> ForwardPlan:
+def _in_registers(plan: ForwardPlan, launch: NormLaunch, rows: int) -> ForwardPlan:
     """The same tile and warps, and so the same order of a row's sums, where registers are free and each wait counts.
 
     Nothing is prefetched.  A row stays in registers and weights are loaded before its sums, if a thread has enough of
@@ -618,7 +618,7 @@ def access(cols: int, size: int) -> int:
     return min(VECTOR_BYTES // size, cols & -cols)
 
 
-def _rmsnorm_forward(launch: Launch) -> ForwardPlan:
+def _rmsnorm_forward(launch: NormLaunch) -> ForwardPlan:
     cols, size, weight_size, residual = launch.cols, launch.size, launch.weight_size, launch.residual
     if not residual and weight_size == 2 and MIN_65536 <= cols <= 65536 and size == 2 and not launch.few:
         return _RMSNORM_FORWARD_65536
@@ -637,7 +637,7 @@ def _rmsnorm_forward(launch: Launch) -> ForwardPlan:
     return _wide(_RMSNORM_TEAM_FORWARD if narrow else _RMSNORM_WIDE_FORWARD, cols)
 
 
-def _narrow_team_at_once(launch: Launch) -> bool:
+def _narrow_team_at_once(launch: NormLaunch) -> bool:
     """Whether the narrowest programs of RMSNorm are enough for a row, and few rows run at once (`_in_one_wave`)."""
     if not launch.few or launch.rows is None:
         return False
@@ -646,7 +646,7 @@ def _narrow_team_at_once(launch: Launch) -> bool:
     return team <= MAX_TEAM and programs <= _most_programs(narrow)
 
 
-def _rmsnorm_with_bias(plan: ForwardPlan, launch: Launch) -> ForwardPlan:
+def _rmsnorm_with_bias(plan: ForwardPlan, launch: NormLaunch) -> ForwardPlan:
     """For wide rows, those of LayerNorm, which has as many vectors; narrower ones keep the plan without a bias.
 
     Several blocks have no registers for both vectors.
@@ -661,7 +661,7 @@ def _rmsnorm_with_bias(plan: ForwardPlan, launch: Launch) -> ForwardPlan:
     return _layernorm_forward(launch)
 
 
-def _layernorm_forward(launch: Launch) -> ForwardPlan:
+def _layernorm_forward(launch: NormLaunch) -> ForwardPlan:
     cols, size, residual = launch.cols, launch.size, launch.residual
     fp32 = _LAYERNORM_RESIDUAL_FP32 if residual else _LAYERNORM_FORWARD_FP32
     if plan := _next(fp32 if size > 2 else _LAYERNORM_FORWARD, cols):
@@ -676,8 +676,8 @@ def _layernorm_forward(launch: Launch) -> ForwardPlan:
 
 
 def backward(cols: int, *, center: bool, **others: Any) -> BackwardPlan:
-    """The plan of a backward launch; `others` are fields of Launch, of which `weight_size` does not count."""
-    launch = Launch(cols, center or others.get("bias", False), **others)  # of a bias, too, rows are added up
+    """The plan of a backward launch; `others` are fields of NormLaunch, of which `weight_size` does not count."""
+    launch = NormLaunch(cols, center or others.get("bias", False), **others)  # of a bias, too, rows are added up
     if not launch.batch_invariant and launch.rows and (split := _split_backward(launch, launch.rows)):
         return split
     center, residual = launch.center, launch.residual
@@ -696,7 +696,7 @@ def backward(cols: int, *, center: bool, **others: Any) -> BackwardPlan:
     return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
 
 
-def _split_backward(launch: Launch, rows: int) -> BackwardPlan | None:
+def _split_backward(launch: NormLaunch, rows: int) -> BackwardPlan | None:
     """As `_split_forward`, to programs of at most 4096 columns; more rows, all at once, as `_split_more_forward`.
 
     A row is read again from the cache where a thread would need too many registers.

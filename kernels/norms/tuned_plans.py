@@ -105,7 +105,7 @@ def chosen_plan(
     """A tuned plan if a file of them is in use, for all numbers of rows; else the default.
 
     The default depends neither on Triton nor, with many rows, on the device.  norm: "rmsnorm" or "layernorm".
-    bias, residual, rows, processors: as in plans.Launch.  one_stride: the rows have no heads, which a team does not
+    bias, residual, rows, processors: as in plans.NormLaunch.  one_stride: the rows have no heads, which a team does not
     take.  Raises Unreadable.
     """
     if found := tuned(direction, x, weight, norm=norm, bias=bias, residual=residual):

@@ -237,7 +237,7 @@ def test_the_plan_that_is_kept_is_faster_than_the_default_plan():
 
 
 def test_few_rows_are_compared_with_the_default_plan_that_they_get():
-    cases = [Case.parse(f"rmsnorm.fwd.{rows}x12288.bf16-fp32") for rows in (100, 4096)]
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x24576.bf16-fp32") for rows in (100, 4096)]
     asked = set()
 
     def ratio(case, plan, other):
