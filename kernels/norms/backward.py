@@ -49,9 +49,10 @@ from .tiles import COUNTERS
 from .workspaces import workspace
 
 SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
-# Its warps, for at most so many partial sums.  More of them leave less room for the kernel that runs beside them.
+# Its warps, by the most partial sums that it reads at once.  It waits on the same SMs while the kernel before it runs:
+# more warps leave that kernel less room.
 SUM_WARPS = {32: 1, 128: 4, SUM_ROWS: 8}
-EARLY_PROGRAMS = 3  # on an SM: a launch of teams with more starts late
+EARLY_PROGRAMS = 3  # on an SM, at most, of a launch of teams that starts early
 
 
 class Backward(NamedTuple):

@@ -144,6 +144,7 @@ _RMSNORM_FORWARD_65536 = ForwardPlan(1, 65536, 32)
 _RMSNORM_FORWARD_FP32 = dict(
     sorted(
         {
+            # These three were measured in 16 bits only.
             **{width: plan for width, plan in _RMSNORM_FORWARD.items() if width not in (80, 96, 576)},
             64: ForwardPlan(8, 64, 4),
             256: ForwardPlan(2, 256, 1),
@@ -155,7 +156,7 @@ _RMSNORM_FORWARD_FP32 = dict(
             3072: ForwardPlan(1, 1024, 8, blocks=3, weights="early"),
             24576: ForwardPlan(1, 4096, 32, blocks=6, weights="early"),
             28672: ForwardPlan(1, 4096, 32, blocks=7, weights="early"),
-            32768: ForwardPlan(1, 32768, 32, weights="early"),
+            32768: ForwardPlan(1, 32768, 32, weights="early"),  # a row fits the L1 once: several blocks take 1.04
         }.items()
     )
 )
@@ -188,6 +189,7 @@ _NARROW_RESIDUAL_FP32 = {
     1024: ForwardPlan(1, 1024, 8, weights="early"),
     2048: ForwardPlan(1, 2048, 8, weights="early"),
 }
+# Wider: more blocks, which are faster without a residual, take 1.00 to 1.05 of the time for thousands of rows.
 _WIDE_RESIDUAL = {
     12288: ForwardPlan(1, 4096, 16, blocks=3),
     14336: ForwardPlan(1, 16384, 8, weights="early"),
@@ -384,12 +386,12 @@ IN_REGISTERS_COLS = 16384  # more of a row without a residual are faster read ag
 SPLIT_BYTES, SPLIT_BACKWARD_COLS = 24576, 4096
 SPLIT_PROCESSORS, SPLIT_BACKWARD_PROCESSORS = 8, 4  # SMs that there are for each row, at least
 SPLIT_BLOCKS = {1024: 2, 2048: 2, 4096: 2, 8192: 1}  # columns of a program, and programs of an SM
-# With fewer SMs for each row, 16-bit rows are split over more programs of an SM.  To MORE_BACKWARD_COLS, backward, one
-# program is as fast from half as many rows as SMs on, and in fp32 from a quarter on.
+# With fewer SMs for each row, 16-bit rows are split over more programs of an SM.  Backward, this is only done beyond
+# MORE_BACKWARD_COLS columns: up to there, one program for a row is as fast where rows are more than half of the SMs.
 MORE_BACKWARD_COLS = 8192
-MORE_BACKWARD_ROWS = 0.8  # of as many rows as SMs: more are as fast in the plan of many rows
-WARPS_IN_REGISTERS = 12  # of an SM: with more, a row in teams is faster read again from the cache
-LAYERNORM_ALONE = 28672  # columns of LayerNorm to which a program takes a whole row, if there are no more than SMs
+MORE_BACKWARD_ROWS = 0.8  # for each SM, at most: the plan of many rows is as fast for more
+WARPS_IN_REGISTERS = 12  # of an SM: with more, it is faster to read the rows of teams again from the cache
+LAYERNORM_ALONE = 28672  # columns up to which a program of LayerNorm has a row to itself, if rows are not more than SMs
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
@@ -450,7 +452,7 @@ class NormLaunch(NamedTuple):
     bias: bool = False  # forward it counts for RMSNorm in wide rows, and where a row is kept in registers
     residual: bool = False  # backward: there is a gradient of residual_out
     rows: int | None = None  # None: more than a device can work on at once
-    processors: int = 0  # SMs of the device; 0: not known, so that `rows` does not count
+    processors: int = 0  # SMs of the device; 0: unspecified, and `rows` is ignored
     batch_invariant: bool = True  # a row has the same bits whatever `rows` is
 
     @property
@@ -459,13 +461,13 @@ class NormLaunch(NamedTuple):
         return 2 if self.center or self.bias else 1
 
     @property
-    def whole_accesses(self) -> bool:
-        """Whether each access of a thread has 16 bytes; others take more registers."""
+    def vectorised(self) -> bool:
+        """Whether threads access 16 bytes at a time; narrower accesses take more registers."""
         return access(self.cols, self.size) * self.size == VECTOR_BYTES
 
     @property
     def few(self) -> bool:
-        """Whether there are no more rows than SMs, whose bits may differ from those of more."""
+        """Whether there are at most as many rows as SMs, and their bits may differ from those of more rows."""
         return not self.batch_invariant and self.rows is not None and self.rows <= self.processors
 
 
@@ -531,7 +533,7 @@ def _split_more_forward(launch: NormLaunch, rows: int) -> ForwardPlan | None:
     width that are as fast.
     """
     cols, processors = launch.cols, launch.processors
-    if launch.size > 2 or cols <= TEAM_COLS or not launch.whole_accesses:
+    if launch.size > 2 or cols <= TEAM_COLS or not launch.vectorised:
         return None
     if launch.center and not launch.residual:
         team, programs = _programs(cols, 2048, rows, processors)
@@ -564,7 +566,7 @@ def _in_one_wave(plan: ForwardPlan, launch: NormLaunch, rows: int) -> ForwardPla
     few, most = WARPS_IN_REGISTERS // plan.warps, _most_programs(plan)
     if programs <= few and plan.block <= 1024 * plan.warps:  # at most 32 elements of a thread
         return replace(plan, programs=few, keep="fp32")
-    if plan.programs < programs <= most and launch.vectors == 1 and launch.whole_accesses:
+    if plan.programs < programs <= most and launch.vectors == 1 and launch.vectorised:
         return replace(plan, programs=most, weights="late")
     return plan
 
@@ -676,11 +678,11 @@ def _layernorm_forward(launch: NormLaunch) -> ForwardPlan:
 
 
 def backward(cols: int, *, center: bool, **others: Any) -> BackwardPlan:
-    """The plan of a backward launch; `others` are fields of NormLaunch, of which `weight_size` does not count."""
-    launch = NormLaunch(cols, center or others.get("bias", False), **others)  # of a bias, too, rows are added up
+    """The plan of a backward launch; `others` are fields of NormLaunch, of which `weight_size` is ignored."""
+    launch = NormLaunch(cols, center, **others)
     if not launch.batch_invariant and launch.rows and (split := _split_backward(launch, launch.rows)):
         return split
-    center, residual = launch.center, launch.residual
+    center, residual = launch.vectors > 1, launch.residual  # a bias has a gradient as well, as in LayerNorm
     if launch.size > 2:
         return _fp32_backward(cols, center, residual)
     odd = access(cols, launch.size) == 1  # 5120 columns spill where each element is an access
@@ -708,12 +710,13 @@ def _split_backward(launch: NormLaunch, rows: int) -> BackwardPlan | None:
     if few or (launch.size == 2 and not wide and 2 * rows <= processors):
         for block, team, programs in _splits(cols, rows, processors, MAX_TEAM):
             if block <= 4096:
-                keep: Keep = "fp32" if block < 4096 and launch.whole_accesses else "cached"
+                keep: Keep = "fp32" if block < 4096 and launch.vectorised else "cached"
                 return BackwardPlan(1, block, block // 512, team=team, programs=programs, stages=1, keep=keep)
-    if launch.size > 2 or not wide or not launch.whole_accesses or (launch.center and launch.residual):
+    two = launch.vectors > 1
+    if launch.size > 2 or not wide or not launch.vectorised or (two and launch.residual):
         return None
     team, programs = _programs(cols, 2048, rows, processors)
-    most = 5 if launch.center or launch.residual else 6 if cols % 2048 else 7  # with registers; masks take some
+    most = 5 if two or launch.residual else 6 if cols % 2048 else 7  # with registers; masks take some
     if rows > MORE_BACKWARD_ROWS * processors or team > MAX_TEAM or programs > most:
         return None
     keep = "fp32" if 4 * programs <= WARPS_IN_REGISTERS else "cached"
